@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hosts import Inventory, InventorySources
+from clusterctl.model.probe import Probe
 from clusterctl.remote import facts
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.hosts import Host, InventoryOptions
+    from clusterctl.model.probe import ProbeFailure
 
 
 class Site:

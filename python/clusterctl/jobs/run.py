@@ -22,9 +22,9 @@ from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
 from clusterctl.launch import compose, environment, mpirun_job
 from clusterctl.launch.compose import Launcher, Wish
-from clusterctl.model.facts import slots_of
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
+from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import supervised_job, sync
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableError

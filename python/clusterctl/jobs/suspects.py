@@ -10,8 +10,8 @@ from clusterctl.analysis import memory_blame
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.facts import Probe
 from clusterctl.model.nodeset import folded
+from clusterctl.model.probe import Probe
 from clusterctl.remote import rank_look
 from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import mig_worker
-from clusterctl.model.facts import gpu_devices
+from clusterctl.model.rank_slots import gpu_devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,8 +15,8 @@ from clusterctl.state import locks, paths, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot
 
 _COMMAND = "clusterctl drift"

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from clusterctl.model import run_record
     from clusterctl.model.events import Event
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.software import SoftwareSet
     from clusterctl.state import runs
 

@@ -11,8 +11,9 @@ from clusterctl.remote import facts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.facts import Limit, NodeFacts, Probe
+    from clusterctl.model.facts import Limit, NodeFacts
     from clusterctl.model.hosts import Inventory
+    from clusterctl.model.probe import Probe
 
 EVERY_SLICE = tuple(range(SLICES))
 _TIMEOUT_S = 30.0

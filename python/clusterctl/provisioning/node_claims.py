@@ -15,9 +15,9 @@ from clusterctl.state import identity, process_table, processes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hosts import Host
     from clusterctl.model.node_claim import ClaimAnswer, NodeLock
+    from clusterctl.model.probe import ProbeFailure
     from clusterctl.model.run_record import Problem, ProcessIdentity, RunRecord
 
 _RELEASE_S = 8.0  # a node that died during the run does not hold up its end for long

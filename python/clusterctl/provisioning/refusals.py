@@ -14,8 +14,8 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hosts import Inventory, InventoryOptions
+    from clusterctl.model.probe import ProbeFailure
 
 _UNREACHABLE_KINDS = frozenset({"unreachable", "refused", "host_key", "timeout"})
 

@@ -25,7 +25,8 @@ from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from clusterctl.inventory.ansible_inventory import ReadInventory
-    from clusterctl.model.facts import NodeFacts, Probe
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import Snapshot
     from clusterctl.provisioning import playbook
     from clusterctl.provisioning.members import Removal

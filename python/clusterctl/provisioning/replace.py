@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from clusterctl.model import run_record
-    from clusterctl.model.facts import Probe
     from clusterctl.model.host_keys import HostKey
     from clusterctl.model.hosts import Host, Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import Snapshot
     from clusterctl.remote.host_key import KnownPlace
 

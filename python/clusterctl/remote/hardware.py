@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.hardware import Hardware
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.node_claim import ClaimAnswer
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import one_trip
 from clusterctl.remote.reach import by_hand, where
 from clusterctl.support import node_json

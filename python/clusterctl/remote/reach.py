@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hosts import Host, SlurmStep
+    from clusterctl.model.probe import ProbeFailure
 
 # srun hands its whole environment to the node by default, with what a controller has in it and no node needs.
 _EXPORTED = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "LD_LIBRARY_PATH")

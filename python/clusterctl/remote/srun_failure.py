@@ -9,12 +9,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import ssh_failure
 
 if TYPE_CHECKING:
-    from clusterctl.model.facts import FailureKind
     from clusterctl.model.hosts import Host, SlurmStep
+    from clusterctl.model.probe import FailureKind
 
 _SSH_FAILED = 255
 _COMMAND_NOT_FOUND = 127

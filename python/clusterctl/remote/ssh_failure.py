@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.model import job_login
-from clusterctl.model.facts import FailureKind, ProbeFailure
+from clusterctl.model.probe import FailureKind, ProbeFailure
 from clusterctl.remote import jump
 
 if TYPE_CHECKING:

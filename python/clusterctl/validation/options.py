@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.model.drains import DrainWish
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventorySources
     from clusterctl.model.pods_wish import PodsWish
+    from clusterctl.model.probe import Probe
     from clusterctl.model.slurm_wish import SlurmWish
     from clusterctl.suite import Suite
 

@@ -53,11 +53,13 @@ from job_request import checked, home, look, receive
 
 STACKS_WAIT_S = 7.0  # longer than the controller waits for the nodes
 TERM_GRACE_S = 3.0  # mpirun needs a moment to tell its daemons; a paused node never answers it
+TURN_S = 0.1  # how often deadlines are looked at
 DRAIN_S = 1.0  # output that was written before the end is still read
 PEERS_AT_ONCE = 32
 FLUSH_WAIT_S = 10.0
 BUFFER_LIMIT = 4 * 1024 * 1024  # beyond it the command's output waits in its pipe until the controller reads
 LINE_LIMIT = 64 * 1024
+ENDINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Answers:
@@ -158,7 +160,7 @@ class Supervisor:
         for descriptor in self.wakeup:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self.wakeup[1])
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        for number in (*ENDINGS, signal.SIGCHLD):  # the command's own end wakes the loop, which need not wait its turn
             signal.signal(number, lambda *_unused: None)  # the wake-up pipe carries it into the loop
         self.began = time.monotonic()
         try:
@@ -185,7 +187,7 @@ class Supervisor:
     def serve(self, streams: Streams) -> None:
         """Pass output on until the command has ended, and end it when its time has come."""
         while self.process.poll() is None:
-            self.pump(streams, 0.1)
+            self.pump(streams, TURN_S)
             now = time.monotonic()
             if self.ending is None and now - self.began >= self.deadline_s:
                 self.end("deadline")
@@ -215,10 +217,15 @@ class Supervisor:
             if key.data == "output":
                 self.take(streams, key.fd)
             elif key.data == "signal":
-                self.end(f"signal {os.read(key.fd, 1)[0]}")
+                self.wake(os.read(key.fd, 1)[0])
             elif key.data == "stdin":
                 self.hear()
         self.answers.push()
+
+    def wake(self, number: int) -> None:
+        """Take a signal: the end of the command needs nothing but that the loop looks."""
+        if number in ENDINGS:
+            self.end(f"signal {number}")
 
     def hear(self) -> None:
         """Read stdin: the controller is gone, or has its stacks."""

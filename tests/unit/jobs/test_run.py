@@ -6,7 +6,7 @@ import pytest
 from clusterctl.cli.main import main
 from clusterctl.jobs import run
 from clusterctl.launch.compose import Wish
-from clusterctl.model import facts
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import supervised_job
 from clusterctl.support.errors import ClusterctlError
 from factory import provisioned
@@ -87,7 +87,7 @@ def test_nodes_that_were_never_provisioned_are_named(monkeypatch: Any, capsys: A
 
 def test_a_node_that_does_not_answer_ends_it_with_4(monkeypatch: Any, capsys: Any) -> None:
     site = Site(monkeypatch, NODES)
-    site.failures["node3"] = facts.ProbeFailure("node3", "unreachable", "node3 (10.0.0.3:22) does not answer.")
+    site.failures["node3"] = ProbeFailure("node3", "unreachable", "node3 (10.0.0.3:22) does not answer.")
     assert typed("--", "a.out") == 4
     assert "node3 (10.0.0.3:22) does not answer." in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from clusterctl.model.events import HostResult
-from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.model.software import HostSoftware, SoftwareSet
 from clusterctl.provisioning import playbook, rollback
@@ -21,6 +21,8 @@ from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from clusterctl.model.facts import NodeFacts
 
 pytestmark = pytest.mark.programs
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from clusterctl.model.events import HostResult
-from clusterctl.model.facts import NodeFacts, Probe, ProbeFailure
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
 from clusterctl.provisioning import playbook, uninstall
@@ -23,6 +23,7 @@ from clusterctl.support.errors import ConfigError, LockedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Inventory
     from clusterctl.provisioning.preview import UninstallPreview
 

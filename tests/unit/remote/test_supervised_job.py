@@ -31,6 +31,22 @@ def test_a_job_that_ends_by_itself() -> None:
     assert tuple(heard) == outcome.lines
 
 
+def test_the_end_of_a_job_is_not_waited_for_in_turns() -> None:
+    program = "import job_supervisor as ours; ours.TURN_S = 60; ours.supervise()"
+    quiet = "exec >&- 2>&-; sleep 0.02"  # its output ends a moment before it does, as mpirun's
+    request = {"job": f"unit-turns-{os.getpid()}", "argv": ["sh", "-c", quiet], "deadline_s": None}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=SUPERVISOR.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        ended = json.loads(process.stdout.readlines()[-1])
+    assert ended["reason"] == "exited"
+    assert ended["seconds"] < 30
+
+
 def test_the_deadline_ends_what_ignores_term() -> None:
     outcome = supervised_job.run(HERE, spec("deadline", *STUBBORN, deadline_s=1))
     assert outcome.ending == "deadline"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model import facts, results
+from clusterctl.model import rank_slots, results
 from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.probe import Probe
 from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
@@ -45,7 +46,7 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
     slots: int | None, gpus: int, cores: int, expected: int
 ) -> None:
     there = node(cores=cores, gpus=[{"bus": f"0000:0{number}:00.0", "driver": "nvidia"} for number in range(gpus)])
-    assert facts.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
+    assert rank_slots.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
 )
 def test_slots_are_gpus_and_mig_instances_that_jobs_can_use(gpus: list[dict[str, Any]], expected: int) -> None:
     found = [{"bus": f"0000:0{number}:00.0", "driver": "nvidia", **one} for number, one in enumerate(gpus)]
-    assert facts.slots_of(Host("node1", "10.0.0.1"), node(cores=8, gpus=found)) == expected
+    assert rank_slots.slots_of(Host("node1", "10.0.0.1"), node(cores=8, gpus=found)) == expected
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def validated(tmp_path: Path, pytorch: dict[str, str], **options: Any) -> Valida
     inventory.write_text("".join(f"{name} ansible_host=10.0.0.1 slots=2\n" for name in names), encoding="utf-8")
     known = {name: provisioned(name, pytorch.get(name, "")) for name in names}
     given = validation.ValidationOptions(
-        checks=("torchrun", "horovod"), probe=facts.Probe(facts=known, failures={}), **options
+        checks=("torchrun", "horovod"), probe=Probe(facts=known, failures={}), **options
     )
     return validation.validate(inventory, given)
 

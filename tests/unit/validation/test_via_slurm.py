@@ -15,6 +15,7 @@ from clusterctl.model import job_login
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.model.job_outcome import JobOutcome
 from clusterctl.model.pmix import SlurmSettings
+from clusterctl.model.probe import Probe
 from clusterctl.model.results import Verdict
 from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.remote import facts, network_probe, reach
@@ -30,7 +31,6 @@ from stand_in_slurm import StandIn
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.model.facts import Probe
 
 SOURCES = InventorySources(("/inventory.ini",))
 
@@ -190,7 +190,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
     def gather(asked: list[Host], **_: Any) -> Probe:
         assert all(host.step is not None and host.step.job == 42 for host in asked)
-        return facts.Probe({host.name: there[host.name] for host in asked})
+        return Probe({host.name: there[host.name] for host in asked})
 
     monkeypatch.setattr(facts, "gather", gather)
     monkeypatch.setattr(network_probe, "probe", lambda *_a, **_k: ())
@@ -295,7 +295,7 @@ def test_srun_starts_the_ranks_unless_a_node_lacks_its_library(
         plugin = {"name": "pmix_v4", "opens": "/pmix/lib/libpmix.so", "found": found}
         settings = SlurmSettings.model_validate({"plugins": [plugin]})
         probe = gathered(asked, **more)
-        return facts.Probe({name: node.model_copy(update={"slurm": settings}) for name, node in probe.facts.items()})
+        return Probe({name: node.model_copy(update={"slurm": settings}) for name, node in probe.facts.items()})
 
     def supervised(_login: Any, spec: Any, **_: Any) -> JobOutcome:
         launched.append(spec)

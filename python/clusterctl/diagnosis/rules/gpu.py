@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.skew import compare
-from clusterctl.model.facts import gpu_devices
 from clusterctl.model.findings import Finding
+from clusterctl.model.rank_slots import gpu_devices
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:

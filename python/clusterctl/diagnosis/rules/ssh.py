@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
-    from clusterctl.model.facts import FailureKind, ProbeFailure
+    from clusterctl.model.probe import FailureKind, ProbeFailure
     from clusterctl.remote.login_probe import LoginFailure, LoginKind
 
 ORDER = 10
