@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import factory
 from clusterctl.inventory import ansible_inventory
+from clusterctl.jobs import first_look
 from clusterctl.model.hosts import Inventory, InventorySources
 from clusterctl.model.probe import Probe
 from clusterctl.remote import facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from clusterctl.model.hosts import Host, InventoryOptions
@@ -29,6 +31,7 @@ class Site:
         self.failures: dict[str, ProbeFailure] = {}
         monkeypatch.setattr(ansible_inventory, "load", self._load)
         monkeypatch.setattr(facts, "gather", self._gather)
+        monkeypatch.setattr(first_look, "FirstLook", partial(_Looked, self._gather))
 
     def _load(self, _path: Path, options: InventoryOptions | None = None, **_: Any) -> Inventory:
         limit = options.limit.split(",") if options and options.limit else [host.name for host in self.hosts]
@@ -38,3 +41,18 @@ class Site:
         names = [host.name for host in asked]
         there = {name: self.nodes[name] for name in names if name not in self.failures}
         return Probe(there, {name: self.failures[name] for name in names if name in self.failures})
+
+
+class _Looked:
+    """A first look that has ended."""
+
+    def __init__(
+        self, gather: Callable[[Iterable[Host]], Probe], cluster: Inventory, hosts: dict[str, Host], control: Path
+    ) -> None:
+        self.cluster, self.hosts, self.control, self._gather = cluster, hosts, control, gather
+
+    def probe(self) -> Probe:
+        return self._gather(self.hosts.values())
+
+    def close(self) -> None:
+        """Nothing is under way."""

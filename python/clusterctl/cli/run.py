@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from clusterctl.cli import options
-from clusterctl.launch.compose import Launcher
+from clusterctl.launch.compose import Launcher, Wish
 from clusterctl.launch.mpirun import Bind, MapBy
 from clusterctl.launch.path_wish import Affinity, Transport
 from clusterctl.support.errors import ExitCode
@@ -147,9 +147,7 @@ def run(
     wrong usage or a failed node, 4 for a node that does not answer, 10 for nodes that differ. 124 after --timeout, 130
     after Ctrl-C.
     """
-    from clusterctl.jobs import relaunch  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.jobs import run as jobs  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.launch.compose import Wish  # noqa: PLC0415
+    from clusterctl.launch import environment  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.launch.path_wish import PathWish  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
@@ -165,45 +163,56 @@ def run(
     pattern = _pattern(pace_pattern)
     pace = pace or pattern is not None
     limit = _without(exclude, limit)
-    asked = jobs.RunOptions(
-        wish=Wish(
-            program=tuple(program),
-            launcher=launcher,
-            ranks=ranks,
-            processes=processes,
-            exported=tuple(export or ()),
-            caller=dict(os.environ),
-            mca=_parameters(mca or ()),
-            path=PathWish(network, bind, map_by, affinity),
-            oversubscribe=oversubscribe,
-            directory=chdir,
-            pace=pace,
-        ),
-        inventory=options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key),
-        launch_node=launch_node,
-        sync=sync,
-        remote_dir=remote_dir,
-        prefix=prefix.value,
-        gate=gate,
-        timeout_s=timeout,
-        watch=watch,
-        stall_after_s=stall_after,
-    )
-    if show:
-        sys.stdout.write(jobs.shown(inventory, asked, _tell) + "\n")
-        return ExitCode.OK
     again = restarts or search
     if again and (pace or not watch):
         raise typer.BadParameter(
             "it needs the watch, and goes without --pace", param_hint="--search, --restart-without-suspects"
         )
-    if pace:
-        from clusterctl.jobs import pace as paced  # noqa: PLC0415
+    parameters = _parameters(mca or ())
+    for word in export or ():
+        environment.parse(word)
+    of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
+    from clusterctl.jobs import first_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-        return paced.run(inventory, asked, _take, _tell, pattern)
-    if again:
-        return relaunch.run(inventory, asked, relaunch.RelaunchOptions(restarts, search), _take, _tell)
-    return jobs.run(inventory, asked, _take, _tell)
+    with first_look.begun(inventory, of_inventory) as look:  # the nodes answer while the rest is imported
+        from clusterctl.jobs import relaunch  # noqa: PLC0415
+        from clusterctl.jobs import run as jobs  # noqa: PLC0415
+
+        asked = jobs.RunOptions(
+            wish=Wish(
+                program=tuple(program),
+                launcher=launcher,
+                ranks=ranks,
+                processes=processes,
+                exported=tuple(export or ()),
+                caller=dict(os.environ),
+                mca=parameters,
+                path=PathWish(network, bind, map_by, affinity),
+                oversubscribe=oversubscribe,
+                directory=chdir,
+                pace=pace,
+            ),
+            inventory=of_inventory,
+            launch_node=launch_node,
+            sync=sync,
+            remote_dir=remote_dir,
+            prefix=prefix.value,
+            gate=gate,
+            timeout_s=timeout,
+            watch=watch,
+            stall_after_s=stall_after,
+            look=look,
+        )
+        if show:
+            sys.stdout.write(jobs.shown(inventory, asked, _tell) + "\n")
+            return ExitCode.OK
+        if pace:
+            from clusterctl.jobs import pace as paced  # noqa: PLC0415
+
+            return paced.run(inventory, asked, _take, _tell, pattern)
+        if again:
+            return relaunch.run(inventory, asked, relaunch.RelaunchOptions(restarts, search), _take, _tell)
+        return jobs.run(inventory, asked, _take, _tell)
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:

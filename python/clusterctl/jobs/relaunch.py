@@ -59,6 +59,7 @@ def relaunched(
     for left in range(asked.restarts, -1, -1):
         began = time.monotonic()
         ending = start(again)
+        options = replace(options, look=None)  # it was the look of the first run
         every = every or ending.hosts
         suspects = ending.suspects
         if not suspects and ending.stood_still and asked.search:

@@ -32,6 +32,7 @@ from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from clusterctl.jobs.first_look import FirstLook
     from clusterctl.jobs.prefixer import Hear, Prefix, Take
     from clusterctl.jobs.team import JobTeam
     from clusterctl.launch.compose import LaunchPlan
@@ -51,7 +52,7 @@ class RunOptions:
     """What the user asked for, apart from the parts of the launch line.
 
     ``sync`` is a folder here, ``remote_dir`` its place on the nodes: an absolute path, or one from the home. ``hear``
-    gets each line of a rank, where the launcher tells which rank prints.
+    gets each line of a rank, where the launcher tells which rank prints. ``look`` is one that is under way.
     """
 
     wish: Wish
@@ -66,6 +67,7 @@ class RunOptions:
     watch: bool = True
     stall_after_s: float = STALL_AFTER_S
     ends_at_stall: bool = False
+    look: FirstLook | None = None
 
 
 def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> str:
@@ -182,7 +184,7 @@ def run_watched(
 
 
 def _of_team(options: RunOptions) -> team_of_job.TeamOptions:
-    return team_of_job.TeamOptions(options.inventory, options.launch_node, options.gate)
+    return team_of_job.TeamOptions(options.inventory, options.launch_node, options.gate, options.look)
 
 
 def _places(team: JobTeam, options: RunOptions, plan: LaunchPlan) -> RankPlaces:

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis import skew, training_stack
-from clusterctl.inventory import ansible_inventory
+from clusterctl.diagnosis import skew
+from clusterctl.jobs import first_look
 from clusterctl.model import fabric, job_login
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import facts, ssh, supervised_job
+from clusterctl.remote import supervised_job, supervisor_files
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from clusterctl.jobs.first_look import FirstLook
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
 
 _OPENMPI = "openmpi"
-_PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
-_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")  # so that nobody waits for a frozen node
-_INPUTS = {"openmpi": ["configure"]}
 
 
 class GateError(ClusterctlError):
@@ -36,11 +34,15 @@ class GateError(ClusterctlError):
 
 @dataclass(frozen=True)
 class TeamOptions:
-    """Which nodes of the inventory, where the job is launched (None: on the first), and whether they may not differ."""
+    """Which nodes of the inventory, where the job is launched (None: on the first), and whether they may not differ.
+
+    ``look`` is one at the same nodes that is under way; without it, one begins.
+    """
 
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
     launch_node: str | None = None
     gate: bool = True
+    look: FirstLook | None = None
 
 
 @dataclass(frozen=True)
@@ -73,53 +75,33 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         GateError: the nodes differ.
         UnreachableError: a node does not answer.
     """
-    cluster = ansible_inventory.load(inventory, asked.inventory, remembered=True)
-    hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
-    launch_node = asked.launch_node or next(iter(hosts))
-    if launch_node not in hosts:
-        names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
-        raise ConfigError(f"The launch node '{launch_node}' is not among the selected hosts: {names}.")
-    with ssh.control_folder() as control:
-        nodes = _look(cluster, hosts, control)
+    with contextlib.nullcontext(asked.look) if asked.look else first_look.begun(inventory, asked.inventory) as look:
+        cluster, hosts = look.cluster, look.hosts
+        launch_node = asked.launch_node or next(iter(hosts))
+        if launch_node not in hosts:
+            names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
+            raise ConfigError(f"The launch node '{launch_node}' is not among the selected hosts: {names}.")
+        nodes = _looked(look)
         users = {name: job_login.through_sudo(hosts[name], node) for name, node in nodes.items()}
         _refuse_unprovisioned(cluster, nodes)
         _gate(cluster, nodes, asked, tell)
         _refuse_strangers(nodes)
-        yield JobTeam(cluster, hosts, nodes, users, launch_node, control)
+        yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control)
 
 
-def _ours(host: Host) -> Host:
-    if not host.by_ssh:
-        raise ConfigError(
-            f"{host.name} is not reached by plain ssh with a key, which a job needs: {host.not_by_ssh}. Give it a "
-            "key, or leave it out with --limit."
-        )
-    return replace(job_login.job_host(host), ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see
-
-
-def _look(cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> dict[str, NodeFacts]:
-    probe = facts.gather(
-        hosts.values(),
-        watch={name: supervised_job.watch_entries(host) for name, host in hosts.items()},
-        artifacts=[
-            {**entry, "inputs": [*entry.get("inputs", ()), *_INPUTS.get(str(entry["name"]), ())]}
-            for entry in training_stack.ARTIFACTS
-        ],
-        libraries=training_stack.LIBRARIES,
-        timeout_s=_PROBE_TIMEOUT_S,
-        control_dir=control,
-    )
+def _looked(look: FirstLook) -> dict[str, NodeFacts]:
+    probe = look.probe()
     if probe.failures:
         whys = [failure.message for failure in probe.failures.values()]
         more = f" And {len(whys) - _MOST_NAMED} more nodes." if len(whys) > _MOST_NAMED else ""
-        left = "" if len(whys) == len(hosts) else " A run without them: --limit."
+        left = "" if len(whys) == len(look.hosts) else " A run without them: --limit."
         raise UnreachableError(" ".join(whys[:_MOST_NAMED]) + more + left)
-    return {host.name: probe.facts[host.name] for host in cluster.selected_hosts}
+    return {name: probe.facts[name] for name in look.hosts}
 
 
 def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) -> None:
     layout = next(iter(nodes.values())).layout
-    wanted = supervised_job.digests(supervised_job.SUPERVISOR_FILES, layout)
+    wanted = supervisor_files.digests(supervisor_files.SUPERVISOR_FILES, layout)
     bare, other = [], []
     for name, node in nodes.items():
         if not node.artifact(_OPENMPI).ok:

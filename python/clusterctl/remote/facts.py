@@ -1,5 +1,7 @@
 """Gather the facts of all nodes: one typed record per node, over one ssh connection each.
 
+The types of the facts are imported when the first node has answered, so that asking need not wait for them.
+
 The program that answers is the package ``plugins/module_utils/node_probe``.
 """
 
@@ -8,9 +10,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from clusterctl.model.facts import NodeFacts, WatchEntry
 from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from clusterctl.model.facts import NodeFacts, WatchEntry
     from clusterctl.model.hosts import Host
 
 
@@ -66,7 +66,37 @@ def gather(
     Returns:
         A record or a failure for every host; nothing is raised for a host.
     """
-    requests = {
+    asked = requests(
+        hosts,
+        watch=watch,
+        content=content,
+        artifacts=artifacts,
+        libraries=libraries,
+        resolve=resolve,
+        leftovers=leftovers,
+        busy=busy,
+        check_sudo=check_sudo,
+        job_users=job_users,
+    )
+    found, failures = one_trip.ask(asked, NODE_PROBE, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
+    return Probe(facts=found, failures=failures)
+
+
+def requests(
+    hosts: Iterable[Host],
+    *,
+    watch: Mapping[str, Sequence[WatchEntry]] | None = None,
+    content: Sequence[int] = (),
+    artifacts: Sequence[Mapping[str, Any]] | None = None,
+    libraries: Sequence[Mapping[str, Any]] = (),
+    resolve: Sequence[str] | None = None,
+    leftovers: bool = False,
+    busy: bool = False,
+    check_sudo: bool = False,
+    job_users: Mapping[str, str] | None = None,
+) -> dict[Host, bytes]:
+    """Return what the program reads on each host; the arguments are those of :func:`gather`."""
+    return {
         host: json.dumps(
             {
                 "prefix": host.layout.prefix,
@@ -85,18 +115,17 @@ def gather(
         for host in hosts
     }
 
-    found, failures = one_trip.ask(
-        requests, NODE_PROBE, _read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir
-    )
-    return Probe(facts=found, failures=failures)
-
 
 def _asked(entry: WatchEntry) -> dict[str, Any]:
     return {key: entry[key] for key in ("path", "kind", "marker") if key in entry}
 
 
-def _read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
+def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
     """Return the record in the output, which may have lines of a login script around it."""
+    from pydantic import ValidationError  # noqa: PLC0415 - see above
+
+    from clusterctl.model.facts import NodeFacts  # noqa: PLC0415 - see above
+
     line = next((line for line in reversed(ending.output.splitlines()) if line.startswith(b'{"schema_version"')), b"")
     try:
         found = NodeFacts.model_validate_json(line)

@@ -48,20 +48,30 @@ def ask(
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
+    return asyncio.run(asking(requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir))
 
-    async def everyone() -> list[Answer | ProbeFailure]:
-        turn = asyncio.Semaphore(min(fanout, reach.at_once(requests)))
 
-        async def one(host: Host, request: bytes) -> Answer | ProbeFailure:
-            async with turn:
-                ending = await _talk(host, request, module, timeout_s, control_dir)
-            return ending if isinstance(ending, ProbeFailure) else read(host, ending)
+async def asking(
+    requests: Mapping[Host, bytes],
+    module: str,
+    read: Callable[[Host, python.Ending], Answer | ProbeFailure],
+    *,
+    timeout_s: float,
+    fanout: int = 64,
+    control_dir: Path | None = None,
+) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
+    """Do what :func:`ask` does, inside a loop of the caller's."""
+    turn = asyncio.Semaphore(min(fanout, reach.at_once(requests)))
 
-        return await asyncio.gather(*(one(host, request) for host, request in requests.items()))
+    async def one(host: Host, request: bytes) -> Answer | ProbeFailure:
+        async with turn:
+            ending = await _talk(host, request, module, timeout_s, control_dir)
+        return ending if isinstance(ending, ProbeFailure) else read(host, ending)
 
+    said = await asyncio.gather(*(one(host, request) for host, request in requests.items()))
     answers: dict[str, Answer] = {}
     failures: dict[str, ProbeFailure] = {}
-    for host, answer in zip(requests, asyncio.run(everyone()), strict=True):
+    for host, answer in zip(requests, said, strict=True):
         if isinstance(answer, ProbeFailure):
             failures[host.name] = answer
         else:

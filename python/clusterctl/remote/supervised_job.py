@@ -7,7 +7,6 @@ ends, however it ends, ssh closes it and the supervisor ends the command by itse
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import selectors
@@ -21,7 +20,7 @@ from clusterctl.model.job_outcome import Ending, JobOutcome, OutputLine, Stack, 
 from clusterctl.model.memory_kills import MemoryKills
 from clusterctl.remote import bounded, python, reach
 from clusterctl.remote.supervisor_answers import SupervisorAnswers, sweep_of
-from clusterctl.support import content
+from clusterctl.remote.supervisor_files import SUPERVISOR
 
 if TYPE_CHECKING:
     import threading
@@ -30,18 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
-    from clusterctl.model.layout import Layout
 
-SUPERVISOR = "job_supervisor.py"
-# The program and what it imports, and what the user's program may import.
-SUPERVISOR_FILES = (
-    SUPERVISOR,
-    "job_members.py",
-    "job_request.py",
-    "memory_kills.py",
-    "scratch_folder.py",
-    "pace/clusterctl/pace.py",
-)
 STACKS = "rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
@@ -52,17 +40,6 @@ _STACKS_WAIT_S = 6.0  # the supervisor waits a little longer, a node's own limit
 _STACKS_KEPT = 256  # one of every node before a second one of any
 _POLL_S = 0.2
 _UNREADABLE = "its answer is not readable"
-
-
-def digests(names: Iterable[str], layout: Layout) -> dict[str, str]:
-    """Return the sha256 that programs of the nodes must have, by their path on a node."""
-    folder = content.role_files("validation")
-    return {layout.program(name): hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-
-
-def watch_entries(host: Host, names: Iterable[str] = SUPERVISOR_FILES) -> list[dict[str, Any]]:
-    """Return what to ask of a node in addition to its facts: by default the supervisor and what it imports."""
-    return [{"path": host.layout.program(name), "kind": "file"} for name in names]
 
 
 @dataclass(frozen=True)
