@@ -75,6 +75,7 @@ def provision(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
+    gateways: options.Gateways = None,
     ca_passphrase_file: change.CaPassphraseFile = None,
     ask_ca_passphrase: change.AskCaPassphrase = False,
     cache: Annotated[
@@ -122,7 +123,9 @@ def provision(
     inventory = options.sources(named, more)
     watch = _stopwatch() if timing else None
     most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
-    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
+    asked = change.asked(
+        limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass, gateways
+    )
     request = provisioning.ProvisionRequest(
         inventory=inventory,
         options=asked.options,

@@ -48,6 +48,7 @@ class FirstLook:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[object] | None = None
         self._closed = False
+        self._notes: list[str] = []
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -61,7 +62,7 @@ class FirstLook:
                 failures[name] = answer
             else:
                 found[name] = answer
-        return Probe(found, failures)
+        return Probe(found, failures, tuple(self._notes))
 
     def close(self) -> None:
         """End the questions that are still under way."""
@@ -91,7 +92,12 @@ class FirstLook:
             libraries=training_stack.LIBRARIES,
         )
         return await one_trip.asking(
-            requests, facts.NODE_PROBE, _unread, timeout_s=_PROBE_TIMEOUT_S, control_dir=self.control
+            requests,
+            facts.NODE_PROBE,
+            _unread,
+            timeout_s=_PROBE_TIMEOUT_S,
+            control_dir=self.control,
+            note=self._notes.append,
         )
 
 

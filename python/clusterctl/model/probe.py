@@ -22,7 +22,8 @@ class ProbeFailure:
 
 @dataclass(frozen=True)
 class Probe:
-    """The answers by host name; each host asked is in exactly one of the two."""
+    """The answers by host name; each host asked is in exactly one of the two. ``notes`` are about gateways."""
 
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     failures: dict[str, ProbeFailure] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -160,7 +160,9 @@ class HostRun(Generic[RequestT, ObserverT]):
         self, watch: Mapping[str, list[dict[str, Any]]], *, content: Sequence[int] = (), busy: bool = False
     ) -> Probe:
         """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
-        return look(self.cluster, watch, content=content, busy=busy, sudo_password=self.request.become_password)
+        probe = look(self.cluster, watch, content=content, busy=busy, sudo_password=self.request.become_password)
+        self.told = tuple(dict.fromkeys((*self.told, *probe.notes)))
+        return probe
 
     def play(
         self,

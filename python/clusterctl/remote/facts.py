@@ -78,8 +78,11 @@ def gather(
         check_sudo=check_sudo,
         job_users=job_users,
     )
-    found, failures = one_trip.ask(asked, NODE_PROBE, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
-    return Probe(facts=found, failures=failures)
+    notes: list[str] = []
+    found, failures = one_trip.ask(
+        asked, NODE_PROBE, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, note=notes.append
+    )
+    return Probe(found, failures, tuple(notes))
 
 
 def requests(

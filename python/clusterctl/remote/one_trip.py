@@ -1,5 +1,7 @@
 """Ask nodes one question each by a program of ``plugins/module_utils``: one trip per node, many nodes at a time.
 
+Many nodes are asked through gateways among them, see :mod:`clusterctl.remote.gateway`.
+
 The connections are asyncio subprocesses, because ClusterShell's local workers take a shell string (``WorkerPopen``
 starts with ``shell=True``), and a command here is a list of tokens.
 """
@@ -7,15 +9,18 @@ starts with ``shell=True``), and a command here is a list of tokens.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from clusterctl.model.gateways import plan
+from clusterctl.model.nodeset import folded
 from clusterctl.model.probe import ProbeFailure
-from clusterctl.remote import bounded, python, reach, ssh_failure, sudo
+from clusterctl.remote import bounded, gateway, python, reach, ssh_failure, sudo
 from clusterctl.remote.reach import by_hand, classify, where
 from clusterctl.remote.ssh_failure import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
@@ -33,6 +38,7 @@ def ask(
     timeout_s: float,
     fanout: int = 64,
     control_dir: Path | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Send each host its request, at most ``fanout`` at a time.
 
@@ -44,11 +50,15 @@ def ask(
         timeout_s: seconds from the start of a connection until it is given up.
         fanout: connections at a time.
         control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
+        note: lets the question go through gateways, and hears a sentence about each that did not answer for hosts.
+            These are then asked directly, so a question that changes a node has no ``note``.
 
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
-    return asyncio.run(asking(requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir))
+    return asyncio.run(
+        asking(requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, note=note)
+    )
 
 
 async def asking(
@@ -59,19 +69,15 @@ async def asking(
     timeout_s: float,
     fanout: int = 64,
     control_dir: Path | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Do what :func:`ask` does, inside a loop of the caller's."""
-    turn = asyncio.Semaphore(min(fanout, reach.at_once(requests)))
-
-    async def one(host: Host, request: bytes) -> Answer | ProbeFailure:
-        async with turn:
-            ending = await _talk(host, request, module, timeout_s, control_dir)
-        return ending if isinstance(ending, ProbeFailure) else read(host, ending)
-
-    said = await asyncio.gather(*(one(host, request) for host, request in requests.items()))
+    endings = await _Questions(requests, module, timeout_s, control_dir).everyone(fanout, note)
     answers: dict[str, Answer] = {}
     failures: dict[str, ProbeFailure] = {}
-    for host, answer in zip(requests, said, strict=True):
+    for host in requests:
+        ending = endings[host]
+        answer = ending if isinstance(ending, ProbeFailure) else read(host, ending)
         if isinstance(answer, ProbeFailure):
             failures[host.name] = answer
         else:
@@ -79,27 +85,85 @@ async def asking(
     return answers, failures
 
 
-async def _talk(
-    host: Host, request: bytes, module: str, timeout_s: float, control_dir: Path | None
-) -> python.Ending | ProbeFailure:
-    """Return how the program ended, if it ended with 0."""
-    program = python.program(module)
-    remote, first = sudo.as_become_user(host, program.argv(host.python))
-    connect_timeout_s = max(1, min(_MOST_CONNECT_SECONDS, int(timeout_s)))
-    argv = reach.command(host, remote, control_dir=control_dir, connect_timeout_s=connect_timeout_s)
-    try:
-        async with python.talk(argv) as talk:
-            try:
-                ending = await asyncio.wait_for(talk.finish(first + program.data + request), timeout_s)
-            except asyncio.TimeoutError:
-                reading = f", while it read '{shortened(talk.reading)}'" if talk.reading else ""
-                late = f"{where(host)} did not answer within {timeout_s:g} s{reading}"
-                return ProbeFailure(host.name, "timeout", f"{late}; see whether it hangs: {by_hand(host)}.")
-    except python.NoClientError:
-        return ProbeFailure(host.name, "error", reach.without_client(host))
-    except bounded.TooMuchOutputError as error:
-        words = f"{where(host)}: {error}; see what a login prints there: {by_hand(host)}."
-        return ProbeFailure(host.name, "error", words)
-    if control_dir is not None and ssh_failure.hides_the_bastion(ending.errors):
-        return await _talk(host, request, module, timeout_s, None)
-    return ending if ending.returncode == 0 else classify(host, ending.returncode, ending.errors)
+@dataclass(frozen=True)
+class _Questions:
+    """One question to many hosts."""
+
+    requests: Mapping[Host, bytes]
+    module: str
+    timeout_s: float
+    control_dir: Path | None
+
+    async def everyone(
+        self, fanout: int, note: Callable[[str], None] | None
+    ) -> dict[Host, python.Ending | ProbeFailure]:
+        turn = asyncio.Semaphore(min(fanout, reach.at_once(self.requests)))
+        endings: dict[Host, python.Ending | ProbeFailure] = {}
+
+        async def directly(host: Host) -> None:
+            async with turn:
+                endings[host] = await self._talk(host, self.control_dir)
+
+        async def through(relay: Host, its: Sequence[Host]) -> None:
+            async with turn:
+                found = await self._relayed(relay, its)
+            endings.update({host: self._judged(host, ending) for host, ending in found.endings.items()})
+            left = [host for host in its if host not in found.endings]
+            await asyncio.gather(*map(directly, left))
+            there = [host.name for host in left if not isinstance(endings[host], ProbeFailure)]
+            if there and note is not None:  # the others are not the gateway's fault
+                note(f"{folded(there)}: asked directly, because the gateway {relay.name} {found.why}.")
+
+        groups = {} if note is None else plan(list(self.requests))
+        relayed = {host for its in groups.values() for host in its}
+        await asyncio.gather(
+            *(through(relay, its) for relay, its in groups.items()),
+            *(directly(host) for host in self.requests if host not in relayed),
+        )
+        return endings
+
+    async def _relayed(self, relay: Host, its: Sequence[Host]) -> gateway.Relayed:
+        return await gateway.ask(
+            relay,
+            {host: self.requests[host] for host in its},
+            self.module,
+            timeout_s=self.timeout_s,
+            connect_timeout_s=self._connect_timeout_s,
+            control_dir=self.control_dir,
+        )
+
+    def _judged(self, host: Host, found: gateway.HostEnding) -> python.Ending | ProbeFailure:
+        if found.late:
+            return self._late(host, found.reads)
+        ending = found.ending
+        return ending if ending.returncode == 0 else classify(host, ending.returncode, ending.errors)
+
+    @property
+    def _connect_timeout_s(self) -> int:
+        return max(1, min(_MOST_CONNECT_SECONDS, int(self.timeout_s)))
+
+    async def _talk(self, host: Host, control_dir: Path | None) -> python.Ending | ProbeFailure:
+        """Return how the program ended, if it ended with 0."""
+        program = python.program(self.module)
+        remote, first = sudo.as_become_user(host, program.argv(host.python))
+        argv = reach.command(host, remote, control_dir=control_dir, connect_timeout_s=self._connect_timeout_s)
+        opening = first + program.data + self.requests[host]
+        try:
+            async with python.talk(argv) as talk:
+                try:
+                    ending = await asyncio.wait_for(talk.finish(opening), self.timeout_s)
+                except asyncio.TimeoutError:
+                    return self._late(host, talk.reading)
+        except python.NoClientError:
+            return ProbeFailure(host.name, "error", reach.without_client(host))
+        except bounded.TooMuchOutputError as error:
+            words = f"{where(host)}: {error}; see what a login prints there: {by_hand(host)}."
+            return ProbeFailure(host.name, "error", words)
+        if control_dir is not None and ssh_failure.hides_the_bastion(ending.errors):
+            return await self._talk(host, None)
+        return ending if ending.returncode == 0 else classify(host, ending.returncode, ending.errors)
+
+    def _late(self, host: Host, reads: str) -> ProbeFailure:
+        reading = f", while it read '{shortened(reads)}'" if reads else ""
+        late = f"{where(host)} did not answer within {self.timeout_s:g} s{reading}"
+        return ProbeFailure(host.name, "timeout", f"{late}; see whether it hangs: {by_hand(host)}.")
