@@ -69,6 +69,15 @@ def provision(
             rich_help_panel=_PARTS,
         ),
     ] = None,
+    workers: Annotated[
+        str,
+        typer.Option(
+            "--workers",
+            metavar="WORKERS",
+            help="Other controllers that play a part of the hosts: their names, or an inventory of them.",
+            rich_help_panel=_PARTS,
+        ),
+    ] = "",
     become: change.Become = False,
     ask_become_pass: change.AskBecomePass = False,
     vault_id: change.VaultId = None,
@@ -120,6 +129,8 @@ def provision(
         place.refuse(cache)
     if full and (tags or skip_tags):
         raise typer.BadParameter("all roles are played, so leave out --tags and --skip-tags", param_hint="--full")
+    if workers and (other := _not_with_workers(batch, max_fail, tags, skip_tags, check=check)):
+        raise typer.BadParameter(f"the run goes over several controllers, so leave out {other}", param_hint="--workers")
     inventory = options.sources(named, more)
     watch = _stopwatch() if timing else None
     most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
@@ -141,6 +152,7 @@ def provision(
         skip_unreachable=skip_unreachable,
         max_fail=most_failed,
         batch=batch_size,
+        workers=workers,
         become_password=asked.become_password,
         ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase),
         cache=SharedCache(cache, cache_signers),
@@ -168,6 +180,14 @@ def provision(
 
             timing_table.show(record)
     return code
+
+
+def _not_with_workers(
+    batch: str | None, max_fail: str | None, tags: list[str] | None, skip_tags: list[str] | None, *, check: bool
+) -> str:
+    """Return the option that a run on several controllers cannot take; '' without one."""
+    given = {"--batch": batch, "--max-fail": max_fail, "--tags": tags, "--skip-tags": skip_tags, "--check": check}
+    return next((option for option, value in given.items() if value), "")
 
 
 def _stopwatch() -> Stopwatch:

@@ -148,6 +148,7 @@ class RunRecord(Record):
     left_out: tuple[str, ...] = ()  # hosts that could not be reached and were skipped
     adopted: dict[str, str] = Field(default_factory=dict)  # node → the cluster from which --adopt took it over
     batches: tuple[tuple[str, ...], ...] = ()  # of a rolling run, in their order
+    controllers: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # worker → the hosts that it played
     told: tuple[str, ...] = ()  # what roles decided for the whole cluster, a sentence each
     warnings: tuple[str, ...] = ()  # of roles, a sentence each
     timing: RunTiming | None = None  # with --timing

@@ -7,14 +7,16 @@ import dataclasses
 import platform
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial as partial_function
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary
-from clusterctl.provisioning import claims, node_claims, partial, playbook, software
+from clusterctl.provisioning import claims, node_claims, partial, playbook, software, worker_part
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
+from clusterctl.provisioning.shares import OWN, Shares, words
 from clusterctl.provisioning.tally import Tally, verdict_of
 from clusterctl.remote import reach
 from clusterctl.state import identity, paths, snapshots
@@ -23,7 +25,7 @@ from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
     from clusterctl.model.probe import Probe
     from clusterctl.model.software import SoftwareSet
+    from clusterctl.provisioning.crew import Worker
     from clusterctl.state import runs
 
 
 _RETRIES = 5  # through a bastion: its sshd refuses logins at random while ten or more are on their way
+_NAME = "provision"  # the playbook that controllers share
 PREFLIGHT, CONNECTION = "preflight", "connection"  # where a run stopped that changed nothing
 
 
@@ -176,9 +180,49 @@ class HostRun(Generic[RequestT, ObserverT]):
     ) -> playbook.End:
         """Play a playbook of the collection on the hosts; ``check`` stands above what the user asked for."""
         with self.certificates.variables() as trust:
-            return self._play_with({**trust, **(variables or {})}, name, limit, tags, skip_tags, check)
+            play = self._play_of({**trust, **(variables or {})}, name, limit, tags, skip_tags, check)
+            cancel = playbook.Cancel()
+            with cancel.on_signals(self.observer.stopping):
+                return self._play_here(play, self._hear, cancel)
 
-    def _play_with(
+    def play_shared(
+        self,
+        shares: Shares,
+        crew: Mapping[str, Worker],
+        trees: Collection[str],
+        skip_tags: tuple[str, ...],
+        variables: Mapping[str, Any],
+    ) -> list[playbook.End]:
+        """Play ``provision`` on several controllers at the same time, on the hosts that each has by ``shares``.
+
+        Args:
+            shares: the hosts by the name of the worker, see :mod:`clusterctl.provisioning.shares`.
+            crew: the workers by name.
+            trees: the folders of the artifacts that the hosts get.
+            skip_tags: as for :meth:`play`.
+            variables: as for :meth:`play`.
+        """
+        self.observer.phase(words(shares))
+        are_others = any(hosts for worker, hosts in shares.items() if worker != OWN)
+        text = worker_part.inventory_text(self.cluster.sources, self.request.options) if are_others else ""
+        with self.certificates.variables() as trust:
+            own = self._play_of({**trust, **variables}, _NAME, ",".join(shares[OWN]), (), skip_tags, None)
+            parts = []
+            for worker, hosts in shares.items():
+                if worker != OWN and hosts:
+                    its = {**variables, **worker_part.OWN_CACHE}
+                    part = self._play_of(its, _NAME, ",".join(hosts), (), skip_tags, None)
+                    parts.append(worker_part.Part(crew[worker], part, hosts, text, trees))
+            cancel = playbook.Cancel()
+            with cancel.on_signals(self.observer.stopping):
+                here = partial_function(self._play_here, own) if shares[OWN] else None
+                return worker_part.play_all(here, parts, self.run.log, self._hear, cancel)
+
+    def _play_here(self, play: playbook.Play, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
+        private = paths.private_folder(paths.ansible_dir(self.run.folder))
+        return playbook.run(play, private, self.run.log, hear, cancel)
+
+    def _play_of(
         self,
         variables: Mapping[str, Any],
         name: str,
@@ -186,9 +230,9 @@ class HostRun(Generic[RequestT, ObserverT]):
         tags: tuple[str, ...],
         skip_tags: tuple[str, ...],
         check: bool | None,
-    ) -> playbook.End:
+    ) -> playbook.Play:
         request, options = self.request, self.request.options
-        play = playbook.Play(
+        return playbook.Play(
             playbook=content.playbook(name),
             inventory=self.cluster.sources,
             limit=limit,
@@ -209,11 +253,6 @@ class HostRun(Generic[RequestT, ObserverT]):
             become_password=request.become_password,
             vault_passwords=options.vault_passwords,
         )
-        cancel = playbook.Cancel()
-        with cancel.on_signals(self.observer.stopping):
-            return playbook.run(
-                play, paths.private_folder(paths.ansible_dir(self.run.folder)), self.run.log, self._hear, cancel
-            )
 
     def _run_variables(self) -> dict[str, Any]:
         """Return what audit lines say of the run, and what preflight needs for nodes that only Ansible reaches."""

@@ -1,4 +1,4 @@
-"""Run a playbook: arguments in, typed events out. The only module that imports ansible_runner.
+"""Run a playbook: arguments in, typed events out. Only this module and ``runner_stream`` import ansible_runner.
 
 What ansible-runner leaves open is closed here. A cancelled run ends ``ansible-playbook`` itself first, and then each
 process that carries the run's mark in its environment or its arguments. From core 2.19 on the workers live in sessions
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import InventorySources
 
 DEFAULT_FORKS = 32
-_POLL_S = 0.2
+POLL_S = 0.2
 _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loaded machine takes longer
 # A machine that freezes or loses its power says nothing: without these, a task waits for it for a quarter of an hour.
 _NOTICE_SILENCE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"
@@ -176,7 +176,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
-        "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
+        "CLUSTERCTLPOLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),
         "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/skipped_tasks.py reads it
         "MAX_EVENT_RES": _LARGEST_RESULT,
@@ -234,15 +234,10 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
 
     translator = Translator(on_event, keep_diff=play.diff)
     with ssh.control_folder() as control_dir:
-        stop = _Stop(cancel, mark=str(private), control_dir=control_dir)
-        passwords = {}
-        if play.become_password is not None:
-            passwords[r"^(?:BECOME|SUDO)[^:\n]* password[^:\n]*:\s*?$"] = play.become_password
-        for label, password in play.vault_passwords.items():
-            passwords[rf"^Vault password \({re.escape(label)}\):\s*?$"] = password
+        stop = Stop(cancel, mark=str(private), control_dir=control_dir)
         rc: int | None = None
         try:
-            variables = extra_vars.in_folder(_values(play), private)
+            variables = extra_vars.in_folder(values_of(play), private)
             result = ansible_runner.run(
                 private_data_dir=str(private),
                 project_dir=str(Path.cwd()),  # relative paths among the options mean the user's folder
@@ -250,8 +245,8 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
                 playbook=str(play.playbook),
                 cmdline=shlex.join(arguments(play, variables)),
                 envvars=environment(private, control_dir, play.retries),
-                passwords=passwords or None,
-                settings={"pexpect_timeout": _POLL_S},
+                passwords=passwords_of(play) or None,
+                settings={"pexpect_timeout": POLL_S},
                 fact_cache_type="memory",
                 suppress_env_files=True,
                 quiet=True,
@@ -266,7 +261,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
                 raise
         finally:
             stop.verify()
-            _keep_log(private, log)
+            keep_log(private, log)
             shutil.rmtree(private, ignore_errors=True)
     if cancel.requested:
         status: Literal["successful", "failed", "canceled"] = "canceled"
@@ -282,12 +277,22 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
     )
 
 
-def _values(play: Play) -> list[str]:
+def passwords_of(play: Play) -> dict[str, str]:
+    """Return the passwords by the pattern of the prompt at which Ansible asks for them."""
+    found = {}
+    if play.become_password is not None:
+        found[r"^(?:BECOME|SUDO)[^:\n]* password[^:\n]*:\s*?$"] = play.become_password
+    for label, password in play.vault_passwords.items():
+        found[rf"^Vault password \({re.escape(label)}\):\s*?$"] = password
+    return found
+
+
+def values_of(play: Play) -> list[str]:
     """Return the values of extra variables; the user's own stand above those of the wrapper."""
     return [*([json.dumps(play.variables)] if play.variables else []), *play.extra_vars]
 
 
-def _keep_log(private: Path, log: Path) -> None:
+def keep_log(private: Path, log: Path) -> None:
     """Append Ansible's output to the run's log; the rest of the folder (environment, raw results) is not kept."""
     stdout = private / "artifacts" / "run" / "stdout"
     with contextlib.suppress(FileNotFoundError):
@@ -296,10 +301,11 @@ def _keep_log(private: Path, log: Path) -> None:
             shutil.copyfileobj(source, target)
 
 
-class _Stop:
+class Stop:
     """Carries out a cancel request, and makes sure that nothing of the run outlives it."""
 
     def __init__(self, cancel: Cancel, mark: str, control_dir: Path) -> None:
+        """Watch ``cancel``; ``mark`` and ``control_dir`` are what the processes of the run carry."""
         self._cancel = cancel
         self._mark = mark.encode()
         self._control_dir = str(control_dir).encode()

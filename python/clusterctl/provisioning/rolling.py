@@ -47,11 +47,11 @@ def roll(batches: Sequence[Sequence[str]], steps: Steps, allowed: int) -> Rolled
     for number, batch in enumerate(batches, 1):
         steps.begin(number, batch)
         ends = [rolled.end, steps.play(batch)]
-        good = [name for name in steps.reached(batch) if name not in _lost(ends)]
+        good = [name for name in steps.reached(batch) if name not in lost_hosts(ends)]
         if rolled.done and good and not _is_over(ends, allowed):
             ends.append(steps.join([*rolled.done, *good]))
-        rolled.end = _as_one(ends)
-        lost = _lost(ends)
+        rolled.end = as_one(ends)
+        lost = lost_hosts(ends)
         rolled.done = [name for name in rolled.done if name not in lost]
         if _is_over(ends, allowed):
             rolled.stopped = Progress(
@@ -67,7 +67,8 @@ def roll(batches: Sequence[Sequence[str]], steps: Steps, allowed: int) -> Rolled
     return rolled
 
 
-def _lost(ends: Sequence[End]) -> frozenset[str]:
+def lost_hosts(ends: Sequence[End]) -> frozenset[str]:
+    """Return the hosts that failed or could not be reached in any of these plays."""
     return frozenset().union(*(end.failed | end.unreachable for end in ends))
 
 
@@ -75,10 +76,11 @@ def _is_over(ends: Sequence[End], allowed: int) -> bool:
     """Whether the run ends: too many hosts are lost, or a play ended badly for another reason than a host."""
     last = ends[-1]
     by_hosts = bool(last.failed or last.unreachable) and last.status != "canceled"
-    return len(_lost(ends)) > allowed or (last.status != "successful" and not by_hosts)
+    return len(lost_hosts(ends)) > allowed or (last.status != "successful" and not by_hosts)
 
 
-def _as_one(ends: Sequence[End]) -> End:
+def as_one(ends: Sequence[End]) -> End:
+    """Return how several plays ended together; the last bad end gives status and code."""
     bad = [end for end in ends if end.status != "successful" or end.rc != 0]
     worst = bad[-1] if bad else ends[-1]
     return End(

@@ -6,21 +6,22 @@ be used. Decide whether there is anything to do, run Ansible if so, and keep a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import claims, drift, meeting, partial, plan, playbook, refusals, rolling, software
+from clusterctl.provisioning import claims, drift, meeting, partial, plan, playbook, refusals, rolling, sharing
+from clusterctl.provisioning import software as switching
+from clusterctl.provisioning.crew import Crew
 from clusterctl.provisioning.held import Held
-from clusterctl.provisioning.host_run import PREFLIGHT, AskingObserver, HostRequest, HostRun, now, recorded
+from clusterctl.provisioning.host_run import PREFLIGHT, AskingObserver, HostRun, now, recorded
 from clusterctl.provisioning.inputs import inputs_of
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
-from clusterctl.provisioning.shared_cache import NO_SHARED_CACHE, SharedCache
-from clusterctl.provisioning.stopwatch import Stopwatch, TimedObserver
+from clusterctl.provisioning.request import ProvisionRequest
+from clusterctl.provisioning.stopwatch import TimedObserver
 from clusterctl.provisioning.tally import Tally
 from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
@@ -33,33 +34,9 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Inventory
     from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot
+    from clusterctl.provisioning.shares import Shares
 
-
-@dataclass(frozen=True, kw_only=True)
-class ProvisionRequest(HostRequest):
-    """What the user asked for."""
-
-    tags: tuple[str, ...] = ()
-    skip_tags: tuple[str, ...] = ()
-    trust_snapshots: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
-    verify: bool = False  # compare the content of every watched file
-    every_role: bool = False  # play all roles on all hosts, also where nothing differs
-    slices: tuple[int, ...] = ()  # compare the content of these slices only
-    while_busy: bool = False  # switch links also where jobs run
-    max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
-    batch: partial.Amount | None = None  # None: all hosts at once
-    cache: SharedCache = NO_SHARED_CACHE  # in place of the inventory's
-    stopwatch: Stopwatch | None = None  # measures the stages; the record then has them
-
-    @property
-    def content(self) -> tuple[int, ...]:
-        """The slices of the artifacts' files whose content is compared."""
-        return EVERY_SLICE if self.verify else self.slices
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a success leaves the hosts in the state that the inventory asks for."""
-        return not (self.tags or self.skip_tags or self.check)
+__all__ = ["ProvisionRequest", "provision"]
 
 
 def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> run_record.RunRecord:
@@ -80,12 +57,13 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     )
     refusals.check_files(cluster, request.options)
     refusals.check_tags((*request.tags, *request.skip_tags))
+    crew = Crew.of(request.workers, cluster, reading, request.options)
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("provision", cluster.sources, request.argv, runs.versions())
         before = snapshots.read(run.record.cluster_id)
         new = {host.name for host in cluster.hosts} - before.hosts.keys()
         smaller = reading.inventory(without=new).digest if new else ""
-        with recorded(run), _Provision(request, observer, cluster, run, before, extra_vars, smaller) as it:
+        with recorded(run), _Provision(request, observer, cluster, run, before, extra_vars, smaller, crew) as it:
             record = it.go()
         return record if request.stopwatch is None else run.update(timing=request.stopwatch.timing())
 
@@ -102,8 +80,10 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         before: Snapshot,
         extra_vars: str,
         smaller: str,
+        crew: Crew,
     ) -> None:
         super().__init__(request, observer, cluster, run)
+        self._crew = crew
         self._before = before
         self._extra_vars = extra_vars  # their digest
         self._smaller = smaller  # see plan.Cluster
@@ -148,6 +128,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             return self.nothing_to_do(others="Nothing to do on the other hosts: they are as the last run left them.")
         if not request.check:
             self.certificates.refuse_unready(selected)
+        self._crew.get_ready(self.observer)
         ahead = preview(self.cluster.sources, selected, probe.facts, reasons, self._shared.at_hand(self.observer))
         if stop := self._begin(self._held.preview(ahead)):
             return stop
@@ -159,7 +140,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             if not request.check:
                 snapshots.forget_hosts(self.run.record.cluster_id, selected)
             limit = ",".join(reasons) if request.check and request.trust_snapshots else self.cluster.limit
-            record, reached = self._at_once(links, limit, before, probe)
+            shared = self._crew and not links  # a run that only holds links has nothing heavy to share
+            at_once = (links, limit, before, probe)
+            record, reached = self._shared_among(before, probe) if shared else self._at_once(*at_once)
         if reached and request.is_full:
             if record.exit_code == ExitCode.OK:
                 self._write_set(probe)
@@ -184,7 +167,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         cluster = self._cluster_of(states, selected, before.hosts)
         decision = plan.decide(selected, states, before.hosts, self._inputs(), cluster, every_role=request.every_role)
         reasons = {**self.certificates.due(selected, now()), **decision.reasons}
-        in_parts = request.batch or request.max_fail
+        in_parts = request.batch or request.max_fail or request.workers
         if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
             self._only_meeting = meeting.only_meeting(decision.as_left, before.hosts, artifacts.cached_trees())
         self.told = (*self.told, *self.certificates.told(selected, now()))
@@ -208,23 +191,42 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
                 break
             self.tally = Tally()
             end = self._play_under(links, self.cluster.limit, before, probe.facts)
-        stop = partial.too_many(len(self.left_out) + len(_lost(end)), self._allowed)
+        stop = partial.too_many(len(self.left_out) + len(rolling.lost_hosts([end])), self._allowed)
         if self.cluster.limit is not None:
-            self.told = (*self.told, *software.mixed(self.links_left(probe, self._watch)))
+            self.told = (*self.told, *switching.mixed(self.links_left(probe, self._watch)))
         record = self.judge(end, message=stop)
         is_whole = not (stop or record.problems) and record.outcome in {"done", "failed", "unreachable"}
         if not is_whole:
             return record, ()
-        return record, partial.finished(self.cluster.selected, self.tally.results, _lost(end), self._only_meeting)
+        return record, partial.finished(
+            self.cluster.selected, self.tally.results, rolling.lost_hosts([end]), self._only_meeting
+        )
+
+    def _shared_among(self, before: Snapshot, probe: Probe) -> tuple[run_record.RunRecord, Sequence[str]]:
+        """Play the roles on several controllers; returns the record and the hosts that are as the roles leave them."""
+        selected = self.cluster.selected
+
+        def meet() -> playbook.End:
+            self.observer.phase(f"{folded(selected)} meet each other")
+            return self._play(self.cluster.limit, partial.JOINT_TAGS, before.members)
+
+        def parts(found: Shares) -> Sequence[playbook.End]:
+            variables = self._own_variables(self._knowing(before).members)
+            variables["preflight_distrusted"] = self._distrusted(before)
+            trees = switching.trees_of(entry for result in self.tally.results for entry in result.watch)
+            return self.play_shared(found, self._crew.workers, trees, partial.JOINT_TAGS, variables)
+
+        done = sharing.share(self._crew.shares, self._builders(probe), meet, parts)
+        self.run.update(controllers={worker: its for worker, its in done.shares.items() if worker and its})
+        record = self.judge(done.end, message=done.message)
+        return record, partial.finished(selected, self.tally.results, rolling.lost_hosts([done.end]))
 
     def _roll(
         self, links: Mapping[str, Mapping[str, str]], before: Snapshot, probe: Probe
     ) -> tuple[run_record.RunRecord, Sequence[str]]:
         """Play the roles batch by batch, after a look at all hosts for what stands in the way of any of them."""
         size, selected = self.request.batch, self.cluster.selected
-        platforms = {name: node.platform for name, node in probe.facts.items()}
-        first = partial.builders(self.cluster.selected_hosts, platforms)
-        batches = partial.batches(selected, max(1, size.of(len(selected)) if size else 0), first)
+        batches = partial.batches(selected, max(1, size.of(len(selected)) if size else 0), self._builders(probe))
         self.run.update(batches=batches)
         self.observer.phase("looking for problems of all hosts before the first batch")
         end = self._play(limit=self.cluster.limit, tags=(PREFLIGHT,), known_members=before.members)
@@ -242,9 +244,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             if not self.request.is_full:
                 return playbook.End("successful", 0)
             self.observer.phase(f"{folded(names)} meet each other")
-            return self._play(
-                limit=",".join(names), tags=partial.JOINT_TAGS, known_members=self._knowing(before).members
-            )
+            return self._play(",".join(names), partial.JOINT_TAGS, self._knowing(before).members)
 
         def reached(names: Sequence[str]) -> Sequence[str]:
             return partial.finished(names, self.tally.results, ()) if self.request.is_full else names
@@ -256,6 +256,10 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         words = rolled.stopped.words(how)
         record = self.judge(rolled.end, message=words, untouched=rolled.stopped.untouched)
         return self.run.update(message=words), rolled.done if record.outcome != "interrupted" else ()
+
+    def _builders(self, probe: Probe) -> tuple[str, ...]:
+        platforms = {name: node.platform for name, node in probe.facts.items()}
+        return partial.builders(self.cluster.selected_hosts, platforms)
 
     @property
     def _still_allowed(self) -> int | None:
@@ -275,7 +279,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
     ) -> playbook.End:
         """Play the roles; under a hold, first make sure that the links lead where they are held."""
         if held and not self.request.tags:
-            end = self._play(limit=limit, variables=software.variables(held, seen), name="switch_links")
+            end = self._play(limit=limit, variables=switching.variables(held, seen), name="switch_links")
             if end.status != "successful":
                 return end
         own: dict[str, Any] = {"preflight_distrusted": self._distrusted(before)}
@@ -319,16 +323,18 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         variables: Mapping[str, Any] | None = None,
         name: str = "provision",
     ) -> playbook.End:
-        known: dict[str, Any] = {}
-        if limit is not None and known_members:
-            known = {"preflight_known_members": known_members}
+        skip_tags = (*self.request.skip_tags, *self._held.skip_tags)
+        known = known_members if limit is not None else ()
+        variables = {**self._own_variables(known), **(variables or {})}
+        return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables=variables)
+
+    def _own_variables(self, known_members: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+        """Return the variables of each play; ``known_members`` are told to a play that leaves hosts out."""
+        known: dict[str, Any] = {"preflight_known_members": known_members} if known_members else {}
         if left_out := still_removed(self._before, self.cluster):
             known["preflight_left_out"] = left_out
-        skip_tags = (*self.request.skip_tags, *self._held.skip_tags)
         allowed = {} if self._still_allowed is None else {"provision_max_failed": self._still_allowed}
-        own = {"software_while_busy": self.request.while_busy, **self._shared.variables}
-        variables = {**known, **allowed, **own, **(variables or {})}
-        return self.play(name, limit=limit, tags=tags, skip_tags=skip_tags, variables=variables)
+        return {**known, **allowed, "software_while_busy": self.request.while_busy, **self._shared.variables}
 
     def _stop_before_anything(self, problems: list[run_record.Problem]) -> run_record.RunRecord:
         """Let preflight speak about the hosts that can be reached, so that all problems stand in one table."""
@@ -384,7 +390,3 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """Return what matters of the cluster; a host that is neither chosen nor known is not one of its members yet."""
         its = {name: state for name, state in states.items() if name in chosen or name in known}
         return plan.cluster_of(its, known, [host.name for host in self.cluster.hosts], self._smaller)
-
-
-def _lost(end: playbook.End) -> frozenset[str]:
-    return end.failed | end.unreachable

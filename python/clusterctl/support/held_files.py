@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_FOLDER = "clusterctl-held-"
+FOLDER = "clusterctl-held-"
 # A control socket lies in such a folder. Its path ends at 104 bytes on macOS and at 108 on Linux: the folder's own name
 # has 24, ssh's hash and the ending of a socket in the making 58. The temporary folder of a macOS user has 49.
 _LONGEST_BASE = 20
@@ -39,7 +39,7 @@ def folder(base: str | None = None) -> Iterator[Path]:
         base: where it is made; None is the folder for temporary files.
     """
     while True:
-        made = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=base))
+        made = Path(tempfile.mkdtemp(prefix=FOLDER, dir=base))
         descriptor = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
         if _hold(descriptor, made):
             break
@@ -59,7 +59,7 @@ def short_base() -> str | None:
 def remove_folders_of_killed() -> None:
     """Remove this user's temporary folders whose processes have ended."""
     for base in {tempfile.gettempdir(), short_base() or "", os.environ.get("XDG_RUNTIME_DIR", "")} - {""}:
-        remove_abandoned(Path(base).glob(f"{_FOLDER}????????"))
+        remove_abandoned(Path(base).glob(f"{FOLDER}????????"))
 
 
 def remove_abandoned(candidates: Iterable[Path]) -> None:

@@ -1,0 +1,283 @@
+"""The part of a run that another controller plays: what it gets for it, and how its part goes.
+
+Everything goes through ssh. What travels may hold secrets: it lies in private folders, which go with the part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import shlex
+import shutil
+import subprocess
+import tarfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from clusterctl.inventory import ansible_call, extra_vars
+from clusterctl.model.events import HostResult
+from clusterctl.model.hosts import InventorySources
+from clusterctl.provisioning import playbook, runner_stream
+from clusterctl.provisioning.ansible_events import Translator
+from clusterctl.provisioning.worker import BEGINS, HEARTBEAT_S, PACK, RECORD
+from clusterctl.remote import python
+from clusterctl.state import paths
+from clusterctl.support import held_files
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from clusterctl.model.events import Event
+    from clusterctl.model.hosts import InventoryOptions
+    from clusterctl.provisioning.crew import Worker
+
+STAGE = "worker"
+OWN_CACHE = {"cluster_cache": ""}  # this controller gives a worker what it needs, so it asks no shared cache
+_END_S = 60
+_MOST_ERRORS = 1 << 16
+_PRIVATE = 0o600
+_INVENTORY = "inventory.yml"
+
+
+class BrokenError(Exception):
+    """A worker could not play its part to the end; the text is a clause."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a worker plays.
+
+    Attributes:
+        worker: who plays.
+        play: what this controller would play itself.
+        hosts: the hosts of the play.
+        inventory: the text of the inventory, as YAML.
+        trees: the folders of the artifacts that the nodes get.
+    """
+
+    worker: Worker
+    play: playbook.Play
+    hosts: tuple[str, ...]
+    inventory: str
+    trees: Collection[str]
+
+
+def inventory_text(sources: InventorySources, options: InventoryOptions) -> str:
+    """Return an inventory as one text of YAML; what an Ansible vault encrypts inside of a file stays encrypted.
+
+    Raises:
+        ConfigError: ansible-inventory fails.
+    """
+    program = ansible_call.ansible_program("ansible-inventory")
+    done = ansible_call.call([program, *ansible_call.arguments(sources, options), "--yaml"], options)
+    if done.returncode != 0:
+        raise ConfigError(f"ansible-inventory cannot write {sources} as YAML: {python.last_line(done.stderr)}")
+    return done.stdout
+
+
+def play_all(
+    own: Callable[[Callable[[Event], None], playbook.Cancel], playbook.End] | None,
+    parts: Sequence[Part],
+    log: Path,
+    hear: Callable[[Event], None],
+    cancel: playbook.Cancel,
+) -> list[playbook.End]:
+    """Play all parts at the same time, this controller's own one in this thread; returns how each ended.
+
+    Args:
+        own: plays this controller's part, None where it has none.
+        parts: of the workers.
+        log: where Ansible's output is kept.
+        hear: hears the events of all parts, one at a time.
+        cancel: the way to stop all of them.
+    """
+    turn = threading.Lock()
+
+    def hear_alone(event: Event) -> None:
+        with turn:
+            hear(event)
+
+    with ThreadPoolExecutor(max(1, len(parts))) as pool:
+        others = [pool.submit(play, part, log, hear_alone, cancel) for part in parts]
+        try:
+            ends = [own(hear_alone, cancel)] if own is not None else []
+        except BaseException:
+            cancel.request()
+            raise
+        return [*ends, *(other.result() for other in others)]
+
+
+def play(part: Part, log: Path, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
+    """Have a worker play its part; a worker that breaks off is told as a failure of each host that it left."""
+    translator = Translator(hear, keep_diff=part.play.diff)
+    try:
+        give_cache(part.worker, part.trees)
+        status = _streamed(part, log, translator, cancel)
+    except (BrokenError, OSError) as error:
+        if cancel.requested:
+            return playbook.End("canceled", 254)
+        lost = frozenset(part.hosts) - translator.failed - translator.unreachable
+        words = f"The worker {part.worker.host.name} {error}; run the same command again to go on."
+        for name in sorted(lost):
+            hear(HostResult(at=time.time(), host=name, stage=STAGE, task=STAGE, outcome="failed", message=words))
+        failed, unreachable = translator.failed | lost, translator.unreachable
+        return playbook.End("failed", 2, (words,), failed=frozenset(failed), unreachable=frozenset(unreachable))
+    told = tuple(f"{part.worker.host.name}: {text}" for text in translator.complaints)
+    return playbook.End(
+        "canceled" if cancel.requested else "successful" if status == "successful" else "failed",
+        0 if status == "successful" else 2,
+        told,
+        failed=frozenset(translator.failed),
+        unreachable=frozenset(translator.unreachable),
+    )
+
+
+def give_cache(worker: Worker, trees: Collection[str]) -> None:
+    """Send the packs of these trees, and the locks of wheels, that the worker's cache lacks.
+
+    Raises:
+        BrokenError: the worker did not take them.
+    """
+    cache = paths.cache_dir().value
+    wanted = [f"artifacts/{tree}{ending}" for tree in sorted(trees) for ending in (PACK, RECORD)]  # the record last
+    wanted += sorted(f"locks/{path.name}" for path in (cache / "locks").glob(f"*{RECORD}"))
+    there = {name.removesuffix(RECORD) for name in worker.cached}
+    missing = [cache / name for name in wanted if name.removesuffix(RECORD).removesuffix(PACK) not in there]
+    if not missing:
+        return
+    with _started(worker.argv("take")) as process:
+        with contextlib.suppress(OSError), tarfile.open(fileobj=_pipe(process.stdin), mode="w|") as stream:
+            for path in missing:
+                if path.is_file():
+                    stream.add(path, arcname=f"{path.parent.name}/{path.name}")
+        output, errors = process.communicate()
+    if python.last_answer(output, ("taken",)) is None:
+        said = python.last_line(errors.decode("utf-8", "replace"))
+        raise BrokenError(f"could not take the artifacts of this controller ({said or 'the connection broke off'})")
+
+
+def _streamed(part: Part, log: Path, translator: Translator, cancel: playbook.Cancel) -> str:
+    """Transmit the play, and process its events to the end; returns ansible-runner's word for how it ended.
+
+    Raises:
+        BrokenError: the worker ended, or is silent, before the end of the play.
+    """
+    with held_files.folder() as folder:
+        options = _project(part, folder / "project")
+        passwords = playbook.passwords_of(part.play)
+        target = f"{part.worker.playbooks}/{part.play.playbook.name}"
+        with _started(part.worker.argv("work", str(part.play.retries))) as process:
+            done, errors = threading.Event(), bytearray()
+
+            def write() -> None:
+                pipe = _pipe(process.stdin)
+                with contextlib.suppress(OSError, ValueError):
+                    runner_stream.transmit(folder, pipe, target, shlex.join(options), passwords)
+                    while not done.wait(HEARTBEAT_S) and not cancel.requested:
+                        pipe.write(b"\n")
+                        pipe.flush()
+                with contextlib.suppress(OSError, ValueError):
+                    pipe.close()  # the worker stops the play
+
+            threads = [threading.Thread(target=write), threading.Thread(target=_drain, args=(process.stderr, errors))]
+            for thread in threads:
+                thread.start()
+            try:
+                there = _beginning(_pipe(process.stdout))
+                received = runner_stream.receive(_pipe(process.stdout), folder, translator.handle)
+            finally:
+                done.set()
+                for thread in threads:
+                    thread.join()
+        playbook.keep_log(folder, log)
+    if received.status or cancel.requested:
+        return received.status
+    _end(part.worker, there)
+    said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(received.explanations)
+    raise BrokenError(f"broke off in the middle of its part ({said or 'the connection ended'})")
+
+
+def _project(part: Part, project: Path) -> list[str]:
+    """Write what the play needs into a private folder, and return the options that name it there."""
+    project.mkdir(mode=0o700)
+    _write(project / _INVENTORY, part.inventory)
+    values = []
+    for number, value in enumerate(playbook.values_of(part.play)):
+        if extra_vars.is_file(value):
+            shutil.copyfile(Path(value[1:]).expanduser(), project / f"given-{number}.yml")
+            (project / f"given-{number}.yml").chmod(_PRIVATE)
+            values.append(f"--extra-vars=@given-{number}.yml")
+        else:
+            values += [word.replace(f"@{project}/", "@") for word in _numbered(value, number, project)]
+    # The keys of a certificate authority stay here; the nodes have met each other, so no part needs them.
+    values += ["--extra-vars=ssh_mesh_trust=keys"]
+    vaults = []
+    for number, given in enumerate((*part.play.vault_ids, *part.play.vault_password_files)):
+        label, at, source = given.rpartition("@")
+        if source.startswith("prompt"):
+            vaults.append(f"--vault-id={given}")
+            continue
+        _write(project / f"vault-{number}", _vault_password(Path(source).expanduser()))
+        vaults.append(
+            f"--vault-id={label or 'default'}@vault-{number}" if at else f"--vault-password-file=vault-{number}"
+        )
+    bare = dataclasses.replace(part.play, inventory=InventorySources(()), vault_ids=(), vault_password_files=())
+    return [f"--inventory={_INVENTORY}", *playbook.arguments(bare, values), *vaults]
+
+
+def _numbered(value: str, number: int, project: Path) -> list[str]:
+    """Write one value of extra variables into a folder of its own, and return the option that names the file."""
+    folder = project / f"variables-{number}"
+    folder.mkdir(mode=0o700)
+    return extra_vars.in_folder([value], folder)
+
+
+def _vault_password(path: Path) -> str:
+    """Return the content of a vault password file.
+
+    Raises:
+        BrokenError: it is a program.
+    """
+    if path.stat().st_mode & 0o111:
+        raise BrokenError(f"cannot get the vault's password from the program {path}; give a file or LABEL@prompt")
+    return path.read_text(encoding="utf-8")
+
+
+def _write(path: Path, text: str) -> None:
+    path.touch(_PRIVATE)
+    path.write_text(text, encoding="utf-8")
+
+
+def _started(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE  # a session of its own: Ctrl-C is for this process alone
+    return subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    return stream if stream is not None else io.BytesIO()
+
+
+def _drain(stream: IO[bytes] | None, found: bytearray) -> None:
+    while stream is not None and (block := stream.read1(_MOST_ERRORS)):  # type: ignore[attr-defined]
+        found += block
+        del found[:-_MOST_ERRORS]
+
+
+def _beginning(stream: IO[bytes]) -> str:
+    """Read what login scripts print, up to our line; returns the worker's folder, '' where the stream ends before."""
+    for line in stream:
+        if line.startswith(BEGINS):
+            return line.removeprefix(BEGINS).decode("utf-8", "surrogateescape").strip()
+    return ""
+
+
+def _end(worker: Worker, folder: str) -> None:
+    """End what a worker left that broke off; one that cannot be reached stops by itself after a minute of silence."""
+    if folder:
+        python.ask(worker.argv("end"), f"{folder}\n".encode(), _END_S, ("ended",))
