@@ -125,7 +125,8 @@ def second(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sec
     try:
         login = (
             f"second ansible_host=127.0.0.1 ansible_port={PORT} ansible_user=root "
-            f"ansible_ssh_private_key_file={folder}/key ansible_ssh_common_args='-o UserKnownHostsFile={folder}/known_hosts'"
+            f"ansible_ssh_private_key_file={folder}/key "
+            f"ansible_ssh_common_args='-o UserKnownHostsFile={folder}/known_hosts'"
         )
         yield Second(site.podman, name, folder, login)
     finally:

@@ -212,7 +212,7 @@ class HostRun(Generic[RequestT, ObserverT]):
                 if worker != OWN and hosts:
                     its = {**variables, **worker_part.OWN_CACHE}
                     part = self._play_of(its, _NAME, ",".join(hosts), (), skip_tags, None)
-                    parts.append(worker_part.Part(crew[worker], part, hosts, text, trees))
+                    parts.append(worker_part.WorkerPart(crew[worker], part, hosts, text, trees))
             cancel = playbook.Cancel()
             with cancel.on_signals(self.observer.stopping):
                 here = partial_function(self._play_here, own) if shares[OWN] else None

@@ -45,12 +45,12 @@ _PRIVATE = 0o600
 _INVENTORY = "inventory.yml"
 
 
-class BrokenError(Exception):
+class BrokenOffError(Exception):
     """A worker could not play its part to the end; the text is a clause."""
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkerPart:
     """What a worker plays.
 
     Attributes:
@@ -83,7 +83,7 @@ def inventory_text(sources: InventorySources, options: InventoryOptions) -> str:
 
 def play_all(
     own: Callable[[Callable[[Event], None], playbook.Cancel], playbook.End] | None,
-    parts: Sequence[Part],
+    parts: Sequence[WorkerPart],
     log: Path,
     hear: Callable[[Event], None],
     cancel: playbook.Cancel,
@@ -113,13 +113,13 @@ def play_all(
         return [*ends, *(other.result() for other in others)]
 
 
-def play(part: Part, log: Path, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
+def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
     """Have a worker play its part; a worker that breaks off is told as a failure of each host that it left."""
     translator = Translator(hear, keep_diff=part.play.diff)
     try:
         give_cache(part.worker, part.trees)
         status = _streamed(part, log, translator, cancel)
-    except (BrokenError, OSError) as error:
+    except (BrokenOffError, OSError) as error:
         if cancel.requested:
             return playbook.End("canceled", 254)
         lost = frozenset(part.hosts) - translator.failed - translator.unreachable
@@ -142,7 +142,7 @@ def give_cache(worker: Worker, trees: Collection[str]) -> None:
     """Send the packs of these trees, and the locks of wheels, that the worker's cache lacks.
 
     Raises:
-        BrokenError: the worker did not take them.
+        BrokenOffError: the worker did not take them.
     """
     cache = paths.cache_dir().value
     wanted = [f"artifacts/{tree}{ending}" for tree in sorted(trees) for ending in (PACK, RECORD)]  # the record last
@@ -159,14 +159,14 @@ def give_cache(worker: Worker, trees: Collection[str]) -> None:
         output, errors = process.communicate()
     if python.last_answer(output, ("taken",)) is None:
         said = python.last_line(errors.decode("utf-8", "replace"))
-        raise BrokenError(f"could not take the artifacts of this controller ({said or 'the connection broke off'})")
+        raise BrokenOffError(f"could not take the artifacts of this controller ({said or 'the connection broke off'})")
 
 
-def _streamed(part: Part, log: Path, translator: Translator, cancel: playbook.Cancel) -> str:
+def _streamed(part: WorkerPart, log: Path, translator: Translator, cancel: playbook.Cancel) -> str:
     """Transmit the play, and process its events to the end; returns ansible-runner's word for how it ended.
 
     Raises:
-        BrokenError: the worker ended, or is silent, before the end of the play.
+        BrokenOffError: the worker ended, or is silent, before the end of the play.
     """
     with held_files.folder() as folder:
         options = _project(part, folder / "project")
@@ -200,10 +200,10 @@ def _streamed(part: Part, log: Path, translator: Translator, cancel: playbook.Ca
         return received.status
     _end(part.worker, there)
     said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(received.explanations)
-    raise BrokenError(f"broke off in the middle of its part ({said or 'the connection ended'})")
+    raise BrokenOffError(f"broke off in the middle of its part ({said or 'the connection ended'})")
 
 
-def _project(part: Part, project: Path) -> list[str]:
+def _project(part: WorkerPart, project: Path) -> list[str]:
     """Write what the play needs into a private folder, and return the options that name it there."""
     project.mkdir(mode=0o700)
     _write(project / _INVENTORY, part.inventory)
@@ -242,10 +242,10 @@ def _vault_password(path: Path) -> str:
     """Return the content of a vault password file.
 
     Raises:
-        BrokenError: it is a program.
+        BrokenOffError: it is a program.
     """
     if path.stat().st_mode & 0o111:
-        raise BrokenError(f"cannot get the vault's password from the program {path}; give a file or LABEL@prompt")
+        raise BrokenOffError(f"cannot get the vault's password from the program {path}; give a file or LABEL@prompt")
     return path.read_text(encoding="utf-8")
 
 

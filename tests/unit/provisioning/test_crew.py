@@ -1,0 +1,88 @@
+"""What a worker must have, and what a worker takes into its cache."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.model.hosts import Host
+from clusterctl.provisioning import crew, worker
+from clusterctl.remote import bounded, python
+from clusterctl.support.errors import ConfigError, UnreachableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOST = Host("ops2", "ops2", python="/opt/clusterctl/bin/python")
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, **differs: Any) -> crew.Worker:
+    answer = {**worker.installed(), **{name.replace("_", "-"): value for name, value in differs.items()}}
+    monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(answer))
+    return crew.ready([HOST])["ops2"]
+
+
+def test_a_worker_like_this_controller_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asked(monkeypatch, cached=["artifacts/openmpi-5.json"])
+    assert found.cached == {"artifacts/openmpi-5.json"}
+    assert found.argv("check")[-1] == "/opt/clusterctl/bin/python -m clusterctl.provisioning.worker check"
+
+
+@pytest.mark.parametrize(
+    ("differs", "words"),
+    [
+        ({"ansible_core": "2.1.0"}, "The worker ops2 has ansible-core 2.1.0, and this controller has "),
+        ({"ansible_core": ""}, "The worker ops2 has no ansible-core, and this controller has "),
+        ({"clusterctl": "0.0.1"}, "The worker ops2 has clusterctl 0.0.1, and this controller has "),
+        ({"ansible_runner": ""}, "The worker ops2 has no ansible-runner beside /opt/clusterctl/bin/python; install "),
+        ({"content": "0"}, "The worker ops2 has other roles or plugins in its collection than this controller"),
+    ],
+)
+def test_a_worker_that_differs_is_named_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, differs: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        asked(monkeypatch, **differs)
+    assert str(refused.value).startswith(words)
+
+
+def test_a_worker_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = bounded.Done(255, b"", b"ssh: connect to host ops2 port 22: Connection refused\n")
+    monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "refused", done=done))
+    with pytest.raises(UnreachableError, match=r"^The worker ops2 cannot be used: ops2 .*does not answer"):
+        crew.ready([HOST])
+    monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "did not answer within 60 s", timed_out=True))
+    with pytest.raises(UnreachableError, match="it did not answer within 60 s; see whether it hangs"):
+        crew.ready([HOST])
+
+
+def test_a_worker_runs_the_python_of_this_controller_unless_it_names_one(tmp_path: Path) -> None:
+    (tmp_path / "workers.ini").write_text("ops2 ansible_python_interpreter=/opt/python\nops3\n", encoding="utf-8")
+    assert [host.python for host in crew.named(str(tmp_path / "workers.ini"))] == ["/opt/python", sys.executable]
+    assert [host.name for host in crew.named("ops2,ops3")] == ["ops2", "ops3"]
+    assert [host.name for host in crew.named("ops2")] == ["ops2"]
+
+
+def test_a_worker_takes_whole_files_of_a_cache_and_nothing_else(tmp_path: Path) -> None:
+    assert worker.take(packed({"artifacts/a-1.tar.zst": b"pack", "artifacts/a-1.json": b"{}"}), tmp_path) == 2
+    assert worker.cached(tmp_path) == ["artifacts/a-1.json"]
+    for name in ("../outside.json", "artifacts/../../outside.json", "/etc/passwd", "artifacts/.hidden", "other/a.json"):
+        with pytest.raises(ValueError, match="is not a file of a cache"):
+            worker.take(packed({name: b"{}"}), tmp_path)
+    whole = packed({"artifacts/b-1.tar.zst": b"x" * 100_000}).getvalue()
+    with pytest.raises(tarfile.ReadError):
+        worker.take(io.BytesIO(whole[:50_000]), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "artifacts").iterdir()) == ["a-1.json", "a-1.tar.zst"]
+
+
+def packed(files: dict[str, bytes]) -> io.BytesIO:
+    found = io.BytesIO()
+    with tarfile.open(fileobj=found, mode="w") as stream:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            stream.addfile(member, io.BytesIO(data))
+    return io.BytesIO(found.getvalue())
