@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 STAGE = "worker"
 OWN_CACHE = {"cluster_cache": ""}  # this controller gives a worker what it needs, so it asks no shared cache
 _END_S = 60
+_BROKEN_STREAM = "Unexpected empty line"  # how ansible-runner puts that nothing more comes
 _MOST_ERRORS = 1 << 16
 _PRIVATE = 0o600
 _INVENTORY = "inventory.yml"
@@ -199,8 +200,9 @@ def _streamed(part: WorkerPart, log: Path, translator: Translator, cancel: playb
     if received.status or cancel.requested:
         return received.status
     _end(part.worker, there)
-    said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(received.explanations)
-    raise BrokenOffError(f"broke off in the middle of its part ({said or 'the connection ended'})")
+    told = [text for text in received.explanations if not text.startswith(_BROKEN_STREAM)]
+    said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(told) or "its process ended"
+    raise BrokenOffError(f"broke off in the middle of its part ({said})")
 
 
 def _project(part: WorkerPart, project: Path) -> list[str]:
