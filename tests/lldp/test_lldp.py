@@ -63,6 +63,7 @@ class Wires:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.found: dict[str, dict[str, Any]] = {}
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def space(self, name: str) -> str:
@@ -124,13 +125,14 @@ def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wires]:
 def heard(wires: Wires) -> dict[str, dict[str, Any]]:
     """Return what each node says, once each has heard its leaf."""
     deadline = time.monotonic() + WAIT_S
-    while not all((found := {node: wires.look(node) for node in NODES})[node]["switch_ports"] for node in NODES):
-        assert time.monotonic() < deadline, found
+    while missing := [node for node in NODES if not wires.found.get(node, {}).get("switch_ports")]:
+        assert time.monotonic() < deadline, wires.found
         for leaf in LEAVES:  # by itself a daemon tells at its start, and then every 30 seconds
             tell = ["lldpcli", "-u", str(wires.folder / f"{leaf}.socket"), "update"]
             subprocess.run(tell, capture_output=True, check=False)
         time.sleep(0.5)
-    return found
+        wires.found.update({node: wires.look(node) for node in missing})
+    return wires.found
 
 
 def test_each_node_names_the_leaf_and_the_port_that_it_hangs_on(wires: Wires) -> None:

@@ -94,6 +94,19 @@ def test_a_chassis_without_a_name_is_named_by_its_id() -> None:
     assert one["switch"] == one["id"] == entry["chassis"]["id"]["value"]
 
 
+def test_a_port_that_is_named_by_its_interface_keeps_that_name() -> None:
+    data = json.loads(captured("lldpctl-one-switch.json"))
+    data["lldp"]["interface"]["eth0"]["port"].update(id={"type": "ifname", "value": "Ethernet1/7"}, descr="to node5")
+    ((one,),) = switch_ports.read_lldpctl(json.dumps(data)).values()
+    assert one["port"] == "Ethernet1/7"
+    frame = (DATA / "networkd-eth0.bin").read_bytes()[8:]
+    own = bytes.fromhex("0407 03 0ec24ecd0373")
+    assert own in frame
+    by_name = switch_ports.read_frame(frame.replace(own, b"\x04\x07\x05swp2.1"))
+    assert by_name is not None
+    assert by_name["port"] == "swp2.1"
+
+
 def test_lldptool_names_the_switch() -> None:
     one = switch_ports.read_lldptool(captured("lldptool-one-switch.txt"))
     expected = {"switch": "leaf1", "id": "ce:57:15:ba:56:71", "port": "swp2", "able": BRIDGE_AND_ROUTER}

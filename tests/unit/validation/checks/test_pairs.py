@@ -6,6 +6,7 @@ import itertools
 import json
 import socket
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,14 @@ def test_all_pairs_become_matrices_and_figures_of_nodes() -> None:
     assert (by_nodes["node1",].size_bytes, by_nodes["node1",].backend) == (MIB, "mpi")
     assert next(one.value for one in found.measurements if one.name == "measuring") == 1.5
     assert [one.nodes for one in outliers.among_links(bandwidth, outliers.OutlierPolicy())] == [("node2", "node4")]
+
+
+def test_each_matrix_knows_the_switches_of_its_nodes() -> None:
+    lines = measured(4) + [answer(rank) for rank in range(4)]
+    known = {"node1": ("leaf1",), "node4": ("leaf2",), "node9": ("leaf2",)}
+    ended = JobOutcome(lines=tuple(lines), ending="exited", seconds=9.0, rc=0)
+    found = Pairs().judge(replace(site(4), switches=known), ended)
+    assert [matrix.switches for matrix in found.matrices] == [{"node1": ("leaf1",), "node4": ("leaf2",)}] * 2
 
 
 def test_what_was_lost_is_a_figure_of_the_sender_and_the_receiver() -> None:
