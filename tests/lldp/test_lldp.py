@@ -11,7 +11,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import factory
@@ -23,7 +25,6 @@ from noisy_links import of_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 WAIT_S = 60.0
 LEAVES = {"leaf1": ("node1", "node2"), "leaf2": ("node3", "node4")}
@@ -107,19 +108,18 @@ class Wires:
 
 
 @pytest.fixture(scope="module")
-def wires(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wires]:
+def wires() -> Iterator[Wires]:
+    """Make the namespaces; lldpd drops root before it opens its socket, so pytest's own folder is closed to it."""
     if os.geteuid():
         pytest.skip("network namespaces need root")
-    one = Wires(tmp_path_factory.mktemp("lldp"))
-    one.folder.chmod(0o755)
-    for folder in one.folder.parents:
-        if folder.owner() == "root" and folder.name.startswith("pytest-"):
-            folder.chmod(0o755)  # lldpd drops root before it opens its files
-    try:
-        one.up()
-        yield one
-    finally:
-        one.down()
+    with tempfile.TemporaryDirectory(prefix="lldp-") as folder:
+        one = Wires(Path(folder))
+        one.folder.chmod(0o755)
+        try:
+            one.up()
+            yield one
+        finally:
+            one.down()
 
 
 def heard(wires: Wires) -> dict[str, dict[str, Any]]:
