@@ -25,7 +25,7 @@ from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import facts, firewall_look, login_probe, network_probe, ssh
 from clusterctl.state import doctor_errors, hardware_looks, paths
 from clusterctl.state.certificates import Certificates
-from clusterctl.support import open_files
+from clusterctl.support import memory_room, open_files
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def examine(
         tell: hears a short text for every step.
 
     Raises:
-        ConfigError: the inventory or an option is wrong.
+        ConfigError: the inventory or an option is wrong, or this machine lacks open files or memory for so many hosts.
     """
     options = options or DoctorOptions()
     cluster = ansible_inventory.load(inventory, options.inventory, remembered=True)
@@ -77,6 +77,7 @@ def examine(
     hosts = cluster.selected_hosts
     if not options.quick:
         open_files.allow_for(len(hosts))
+        memory_room.allow_for(len(hosts))
     name = paths.cluster_id(cluster.sources)
     past = hardware_looks.past(name, {host.name for host in hosts}, started)
     told: list[str] = []

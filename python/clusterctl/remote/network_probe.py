@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from clusterctl.model import fabric
 from clusterctl.model.fabric import PairResult
 from clusterctl.remote import python, reach
-from clusterctl.support import open_files
+from clusterctl.support import memory_room, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ def probe(
         result ``error`` in all its pairs; it raises nothing.
 
     Raises:
-        ConfigError: this process may not open so many files.
+        ConfigError: this process may not open so many files, or memory is too short.
     """
     names = [host.name for host in hosts]
     taking_part = {name for network in candidates.networks for name in network.addresses}
@@ -70,6 +70,7 @@ def probe(
     if len(asked) < 2 or not candidates.networks:  # noqa: PLR2004 - a pair has two ends
         return ()
     open_files.allow_for(len(asked))  # all probes run at the same time
+    memory_room.allow_for(len(asked))
     if only is None:
         plan = fabric.pairs([name for name in names if name in taking_part], seed)
     else:

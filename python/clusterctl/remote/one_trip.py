@@ -18,6 +18,7 @@ from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import bounded, gateway, python, reach, ssh_failure, sudo
 from clusterctl.remote.reach import by_hand, classify, where
 from clusterctl.remote.ssh_failure import shortened
+from clusterctl.support import memory_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +49,9 @@ def ask(
         module: see :func:`clusterctl.remote.python.program`.
         read: makes the answer out of the output of a program that ended with 0.
         timeout_s: seconds from the start of a connection until it is given up.
-        fanout: connections at a time.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
+        fanout: connections at a time; fewer where memory is short.
+        control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`. It is left out where
+            memory is short.
         note: lets the question go through gateways, and hears a sentence about each that did not answer for hosts.
             These are then asked directly, so a question that changes a node has no ``note``.
 
@@ -72,7 +74,9 @@ async def asking(
     note: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Do what :func:`ask` does, inside a loop of the caller's."""
-    endings = await _Questions(requests, module, timeout_s, control_dir).everyone(fanout, note)
+    room = memory_room.for_questions(len(requests), min(fanout, reach.at_once(requests)))
+    questions = _Questions(requests, module, timeout_s, control_dir if room.shared else None)
+    endings = await questions.everyone(room.at_once, note)
     answers: dict[str, Answer] = {}
     failures: dict[str, ProbeFailure] = {}
     for host in requests:
@@ -95,9 +99,9 @@ class _Questions:
     control_dir: Path | None
 
     async def everyone(
-        self, fanout: int, note: Callable[[str], None] | None
+        self, at_once: int, note: Callable[[str], None] | None
     ) -> dict[Host, python.Ending | ProbeFailure]:
-        turn = asyncio.Semaphore(min(fanout, reach.at_once(self.requests)))
+        turn = asyncio.Semaphore(at_once)
         endings: dict[Host, python.Ending | ProbeFailure] = {}
 
         async def directly(host: Host) -> None:

@@ -1,0 +1,57 @@
+"""The memory that connections to many hosts take on this machine, against what it has left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterctl.support import content
+from clusterctl.support.errors import ConfigError
+
+EACH_HOST = 2.8 * (1 << 20)  # bytes; doctor on 256 fresh nodes, docs/measured/scale.md
+MANY = 64  # fewer hosts than that are never held against the memory
+_LEAST_AT_ONCE = 4  # so many take no more than one program of ours
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many connections may be open at the same time, and whether each may stay open for the next question."""
+
+    at_once: int
+    shared: bool = True
+
+
+def left_bytes() -> int | None:
+    """Return what the kernel and the limits of our control group leave; None where this system does not tell."""
+    try:
+        found: int = content.module_util("host_capacity").available_memory_bytes()
+    except (OSError, ValueError, KeyError):
+        return None
+    return found
+
+
+def allow_for(hosts: int) -> None:
+    """See that there is room for one connection to every host at the same time.
+
+    Raises:
+        ConfigError: there is not.
+    """
+    left = left_bytes() if hosts >= MANY else None
+    needed = EACH_HOST * hosts
+    if left is not None and left < needed:
+        raise ConfigError(
+            f"{hosts} hosts need {needed / _MIB:.0f} MiB of memory, and this machine has {left / _MIB:.0f} MiB left "
+            "for this process; end other programs, raise the memory limit of its control group, or choose fewer hosts "
+            "by --limit."
+        )
+
+
+def for_questions(hosts: int, most: int) -> Room:
+    """Return how one question goes to many hosts, at most ``most`` at a time.
+
+    Where there is no room for a connection to each, none stays open, and fewer are open at the same time.
+    """
+    left = left_bytes() if hosts >= MANY else None
+    if left is None or left >= EACH_HOST * hosts:
+        return Room(most)
+    return Room(min(most, max(_LEAST_AT_ONCE, int(left / EACH_HOST))), shared=False)
