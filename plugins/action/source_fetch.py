@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, plain
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_fetch, source
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ArtifactActionBase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ActionModule(ArtifactActionBase):
@@ -26,6 +32,8 @@ class ActionModule(ArtifactActionBase):
         name, version = str(arguments["name"]), str(arguments["version"])
         cache_dir = Path(str(arguments["cache_dir"])).expanduser()
         sources = arguments.get("sources") or []
+        if boolean(arguments.get("early") or False):
+            return self._begin(name, version, sources, cache_dir, task_vars or {})
         try:
             known = source.cached(name, version, sources, cache_dir)
             if known is None and self._task.check_mode:
@@ -50,3 +58,15 @@ class ActionModule(ArtifactActionBase):
             "cached": fetched.cached,
             "watch": [],
         }
+
+    def _begin(
+        self, name: str, version: str, sources: list[Any], cache_dir: Path, variables: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Begin to fetch in the background where a build may need the file. A problem is told where it is needed."""
+        begun, may_be_shared = False, bool(self._templar.template(variables.get("cluster_cache") or ""))
+        if not self._task.check_mode and not may_be_shared:
+            with contextlib.suppress(ArtifactError, OSError):
+                begun = early_fetch.is_needed(name, version, sources, cache_dir)
+                if begun:
+                    early_fetch.begin(name, version, sources, cache_dir, os.getppid())
+        return {"changed": False, "changes": [], "watch": [], "begun": begun}

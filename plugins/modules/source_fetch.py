@@ -42,6 +42,14 @@ options:
   variable:
     description: The user's variable that lists sources, named in messages. The default is V(NAME_sources).
     type: str
+  early:
+    description:
+      - Begins to fetch in the background and returns at once. The task that needs the file waits for it.
+      - Does nothing in check mode, where the cache has the file or an artifact of this name and version, and where
+        C(cluster_cache) names a shared cache.
+      - A failure is silent. The task that needs the file tries again, and says why it fails.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Reports whether the file would be fetched, and fetches nothing.
@@ -63,8 +71,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-path: {description: The verified file in the controller's cache., type: str, returned: success}
-sha256: {description: Its sha256., type: str, returned: success}
-source: {description: The source that had it., type: str, returned: success}
-cached: {description: Whether the cache already had it., type: bool, returned: success}
+path: {description: The verified file in the controller's cache., type: str, returned: without O(early)}
+sha256: {description: Its sha256., type: str, returned: without O(early)}
+source: {description: The source that had it., type: str, returned: without O(early)}
+cached: {description: Whether the cache already had it., type: bool, returned: without O(early)}
+begun: {description: Whether it is being fetched in the background., type: bool, returned: with O(early)}
 """

@@ -8,11 +8,14 @@ hashed again at each use, because a file on a disk may change.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import shutil
 import subprocess
+import time
 import urllib.error
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -24,10 +27,12 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import Art
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _CONNECT_TIMEOUT_S = 8
 _APT_TIMEOUT_S = 300
+_LOCK_POLL_S = 0.2
+_NOTE_EVERY_S = 10.0
 _PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
 
 _BEGINNING = 1024  # bytes of a file in which a page of HTML shows itself
@@ -390,14 +395,48 @@ def fetch(
     known = cached(name, version, sources, cache_dir)
     if known:
         return known
+    with _alone(name, version, cache_dir, note):
+        known = cached(name, version, sources, cache_dir)  # another process may have fetched it in the meantime
+        return known or _fetched(name, version, parsed, folder, variable, note)
+
+
+@contextmanager
+def _alone(name: str, version: str, cache_dir: Path, note: Callable[[str], None]) -> Iterator[None]:
+    """Hold the right to fetch this source; a second process waits until the first one has ended."""
+    locks = cache_dir / "locks"
+    _make(locks)
+    with (locks / f".source-{name}-{version}.flock").open("w") as handle:
+        noted = 0.0
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() - noted > _NOTE_EVERY_S:
+                    note(f"waiting for another process that fetches {name} {version}")
+                    noted = time.monotonic()
+                time.sleep(_LOCK_POLL_S)
+            except OSError:  # a file system without locks: each process fetches a file of its own
+                break
+        yield
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise disk_full(cache_dir.parent, "the folder of sources") from error
+            raise disk_full(folder.parent.parent, f"the folder of {folder.name}") from error
         raise ArtifactError(
             f"The cache folder {folder} cannot be made ({error.strerror}); choose another one (<role>_cache_dir)."
         ) from error
+
+
+def _fetched(
+    name: str, version: str, parsed: Sequence[Source], folder: Path, variable: str, note: Callable[[str], None]
+) -> Fetched:
+    """Return the file from the first place that has it."""
+    _make(folder)
     reasons = []
     for source in parsed:
         target = folder / _file_name(name, version, source)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_fetch, source
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -151,6 +151,97 @@ def test_the_task_fetches_once_and_says_so(tmp_path: Path) -> None:
     assert (first["changed"], first["changes"]) == (True, [f"fetched demo 1.0 from {tarball}"])
     assert (second["changed"], second["path"]) == (False, first["path"])
     assert Path(second["path"]).read_bytes() == CONTENT
+
+
+def test_the_early_task_leaves_the_file_to_a_process_of_its_own(tmp_path: Path) -> None:
+    tarball, cache = tmp_path / "demo.tar.gz", tmp_path / "cache"
+    tarball.write_bytes(CONTENT)
+    place = {"path": str(tarball), "sha256": SHA256}
+    early = {"name": "demo", "version": "1.0", "cache_dir": str(cache), "sources": [place], "early": True}
+    assert run_task(early, "--check")["begun"] is False
+    assert not cache.exists()
+    assert run_task(early, "-e", "cluster_cache=/srv/packs")["begun"] is False
+    assert run_task({**early, "sources": [NOWHERE]})["begun"] is True
+    assert run_task({**early, "sources": []})["begun"] is False
+
+
+def test_nothing_is_fetched_early_where_the_cache_has_the_file_or_an_artifact(tmp_path: Path) -> None:
+    tarball, cache = tmp_path / "demo.tar.gz", tmp_path / "cache"
+    tarball.write_bytes(CONTENT)
+    place = {"path": str(tarball), "sha256": SHA256}
+    asked = ("demo", "1.0", [place], cache)
+    assert early_fetch.is_needed(*asked)
+    process = early_fetch.begin(*asked, parent=os.getpid())
+    assert process.wait(20) == 0
+    assert source.cached(*asked) is not None
+    assert not early_fetch.is_needed(*asked)
+    (cache / "artifacts").mkdir()
+    (cache / "artifacts" / "demo-2.0-0123456789abcdef.json").touch()
+    assert not early_fetch.is_needed("demo", "2.0", [place], cache)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowServer]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with SlowServer() as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.may_answer.set()
+        running.shutdown()
+
+
+class SlowServer(http.server.ThreadingHTTPServer):
+    """Serves the release once the test says so, and counts the requests."""
+
+    def __init__(self) -> None:
+        self.may_answer, self.asked = threading.Event(), threading.Semaphore(0)
+        self.requests = 0
+        super().__init__(("127.0.0.1", 0), SlowHandler)
+
+    @property
+    def place(self) -> dict[str, str]:
+        return {"url": f"http://127.0.0.1:{self.server_address[1]}/demo-1.0.tar.bz2", "sha256": SHA256}
+
+
+class SlowHandler(http.server.BaseHTTPRequestHandler):
+    server: SlowServer
+
+    def do_GET(self) -> None:
+        self.server.requests += 1
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        self.server.asked.release()
+        self.server.may_answer.wait(30)
+        self.wfile.write(CONTENT)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_the_task_that_needs_the_file_waits_for_the_early_one(slow: SlowServer, tmp_path: Path) -> None:
+    cache, notes = tmp_path / "cache", []
+    process = early_fetch.begin("demo", "1.0", [slow.place], cache, parent=os.getpid())
+    assert slow.asked.acquire(timeout=20)
+
+    def note(text: str) -> None:
+        notes.append(text)
+        slow.may_answer.set()
+
+    fetched = source.fetch("demo", "1.0", [slow.place], cache, variable="demo_sources", note=note)
+    assert (fetched.cached, slow.requests) == (True, 1)
+    assert notes == ["waiting for another process that fetches demo 1.0"]
+    assert process.wait(20) == 0
+
+
+def test_the_early_one_ends_with_ansible_and_leaves_no_partial_file(slow: SlowServer, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as ansible:
+        process = early_fetch.begin("demo", "1.0", [slow.place], tmp_path / "cache", parent=ansible.pid)
+        assert slow.asked.acquire(timeout=20)
+        assert len(list((tmp_path / "cache" / "sources").iterdir())) == 1
+        ansible.kill()
+    assert process.wait(6) == 0, "it gives up by itself after 8 s"
+    assert list((tmp_path / "cache" / "sources").iterdir()) == []
 
 
 def run_task(arguments: dict[str, Any], *options: str) -> dict[str, Any]:
