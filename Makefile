@@ -146,6 +146,21 @@ test-cuda-build: venv  ## Compile and link Horovod with NCCL against a CUDA PyTo
 test-scale: venv  ## What 256 nodes of namespaces show: doctor reaches all, and 128 ranks on 64 pass; 20 minutes, not part of 'test'
 	$(BIN)/pytest tests/scale -q -s --durations=0
 
+# How many nodes the figures are measured on; each count is a run of its own.
+SCALE_NODES ?= 16 64 256
+SCALE_OPTIONS ?=
+SCALE_FIGURES := $(VENV)/scale-figures.jsonl
+
+.PHONY: scale-figures
+scale-figures: venv  ## What commands cost on $(SCALE_NODES) nodes of namespaces, and the lines for 1,000 and 10,000; hours, not part of 'test'
+	@$(BIN)/clusterctl sandbox up --name scale-cache --nodes 1 --inventory $(VENV)/scale-cache/inventory.ini
+	@$(BIN)/clusterctl provision --yes --no-validate -e python_env_framework=none -e nccl_install=never -e horovod_install=never \
+	    $(VENV)/scale-cache/inventory.ini; code=$$?; $(BIN)/clusterctl sandbox down --name scale-cache; exit $$code
+	@rm -f $(SCALE_FIGURES)
+	@for count in $(SCALE_NODES); do \
+	    $(BIN)/python tests/scale/scale_figures.py measure $$count --out $(SCALE_FIGURES) $(SCALE_OPTIONS); done
+	@$(BIN)/python tests/scale/scale_figures.py table $(SCALE_FIGURES)
+
 .PHONY: test-controllers
 test-controllers: venv  ## Each Python and ansible-core that can be had: the wheel's unit tests, and two nodes; not part of 'test'
 	$(BIN)/pytest tests/cluster/test_controllers.py -m long -q --durations=0

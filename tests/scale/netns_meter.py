@@ -33,10 +33,6 @@ class Group:
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
 
-    def add(self, process: int) -> None:
-        for folder in {self._cpu, self._memory}:
-            (folder / "cgroup.procs").write_text(str(process), encoding="ascii")
-
     def enter(self, command: Sequence[str]) -> list[str]:
         """Return a command that does the same inside of the group."""
         script = 'for file in "$1" "$2"; do echo $$ >"$file"; done; shift 2; exec "$@"'

@@ -223,12 +223,10 @@ def _start(chosen: tuple[SandboxNode, ...], box: Sandbox, record: Record, folder
         spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child"]
         init = [str(_INIT), str(own), str(folder / "image"), node.name, address, str(subnet[1])]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            ["unshare", *spaces, "sh", *init], stdin=pipe, stdout=pipe, text=True, start_new_session=True
-        )
+        within = group.enter(["unshare", *spaces, "sh", *init])  # before the fork, or a node's processes count nowhere
+        process = subprocess.Popen(within, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
         record["processes"][node.name] = (process.pid, _started(process.pid))
         started[node.name] = process
-        group.add(process.pid)
     _keep(folder, record)
     for name, process in started.items():
         if process.stdout is None or process.stdout.readline() != "ready\n":

@@ -176,7 +176,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
-        "CLUSTERCTLPOLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
+        "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),
         "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/skipped_tasks.py reads it
         "MAX_EVENT_RES": _LARGEST_RESULT,

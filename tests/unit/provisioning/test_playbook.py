@@ -15,6 +15,7 @@ from clusterctl.model.events import Event, Finished
 from clusterctl.model.hosts import InventorySources
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
+from clusterctl.support import content
 
 pytestmark = pytest.mark.programs
 
@@ -66,6 +67,14 @@ def test_only_a_run_through_a_bastion_says_how_often_ssh_tries_again(monkeypatch
     assert (said(0), said(5)) == (None, "5"), "an ansible.cfg may say something else for other runs"
     monkeypatch.setenv("ANSIBLE_SSH_RETRIES", "2")
     assert said(5) == "2"
+
+
+def test_the_collection_reads_each_variable_that_is_set_for_it() -> None:
+    given = playbook.environment(Path("/private"), Path("/control"), 0)
+    ours = [name for name in given if name.startswith("CLUSTERCTL")]
+    code = [path.read_text(encoding="utf-8") for path in (content.root() / "plugins").rglob("*.py")]
+    assert len(ours) > 2
+    assert [name for name in ours if not any(f'"{name}"' in text for text in code)] == []
 
 
 def test_a_real_run(tmp_path: Path) -> None:
