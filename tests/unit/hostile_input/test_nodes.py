@@ -60,7 +60,7 @@ def text_of(name: str) -> str:
 
 
 def answered(line: str) -> NodeFacts | Any:
-    return facts._read(HOST, python.Ending(0, line.encode("utf-8", "surrogatepass"), ""))  # noqa: SLF001 - of one answer
+    return facts.read(HOST, python.Ending(0, line.encode("utf-8", "surrogatepass"), ""))
 
 
 @given(changed(record_of("node1")))
@@ -103,7 +103,7 @@ def test_a_framework_of_another_form_counts_as_unknown(value: Any) -> None:
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: written(value).encode()))
 def test_an_answer_of_any_bytes_is_a_failure(data: bytes) -> None:
-    found = facts._read(HOST, python.Ending(0, data, ""))  # noqa: SLF001 - of one answer
+    found = facts.read(HOST, python.Ending(0, data, ""))
     assert "gave no readable record" in found.message
 
 
