@@ -160,6 +160,7 @@ def taking_slowly(lab: Lab, node: str, rate: str) -> Iterator[None]:
         subprocess.run(["tc", "qdisc", "del", "dev", link, "root"], check=True)
 
 
+@pytest.mark.long
 def test_a_node_slower_than_all_others_gets_its_copy_and_holds_up_no_other(fresh: Chained) -> None:
     with taking_slowly(fresh, "node2", "6mbit"):
         played = fresh.bring(preflight_chain_bytes_per_s=6_000_000)
