@@ -10,10 +10,8 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.culprits import Search
-
 _MOST_SWITCHES = 4  # named in a sentence
-UNKNOWN = "a switch or its uplink"
+_UNKNOWN = "a switch or its uplink"
 
 
 def between(groups: Sequence[Sequence[str]], switches: Sequence[tuple[str, ...]] = ()) -> str:
@@ -47,7 +45,7 @@ def way(groups: Sequence[Sequence[str]], switches: Mapping[str, tuple[str, ...]]
     every = {switches.get(name, ()) for names in groups for name in names}
     if len(every) == 1 and len(one := every.pop()) == 1:
         return f"the inside of {one[0]}, the switch of all these nodes"
-    return UNKNOWN
+    return _UNKNOWN
 
 
 def _switches(names: Sequence[str]) -> str:
@@ -55,16 +53,3 @@ def _switches(names: Sequence[str]) -> str:
     if 1 < len(names) <= _MOST_SWITCHES:
         return f"{', '.join(names[:-1])} and {names[-1]}"
     return and_more(names, _MOST_SWITCHES)
-
-
-def located(search: Search, switches: Mapping[str, tuple[str, ...]]) -> Search:
-    """Return a search whose boundaries name the switches on their sides, where they are known."""
-    words, culprits = search.words, []
-    for one in search.culprits:
-        told = one.words
-        if one.groups:
-            told = told.replace(between(one.groups), between(one.groups, apart(one.groups, switches)), 1)
-            told = told.replace(UNKNOWN, way(one.groups, switches), 1)
-            words = words.replace(one.words, told)
-        culprits.append(one.model_copy(update={"words": told}))
-    return search.model_copy(update={"words": words, "culprits": tuple(culprits)})

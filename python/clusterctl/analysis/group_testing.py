@@ -10,6 +10,7 @@ The strategy is :mod:`clusterctl.analysis.group_strategy`; what the launches pro
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import group_flaky
@@ -17,7 +18,7 @@ from clusterctl.analysis.group_strategy import GroupStrategy
 from clusterctl.analysis.group_trials import Blamed, GroupTrials
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.analysis.group_trials import Group
     from clusterctl.model.culprits import Culprit
@@ -38,7 +39,13 @@ class GroupSearch:
         limit: launches that it never exceeds, for any fault.
     """
 
-    def __init__(self, nodes: Sequence[str], limit: int | None = None, launcher: str | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        limit: int | None = None,
+        launcher: str | None = None,
+        switches: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
         """Begin with a job that failed on all of these nodes.
 
         Args:
@@ -46,6 +53,7 @@ class GroupSearch:
             limit: launches that may not be exceeded; None is three times the bound, twelve, and
                 those for a fault that comes now and then.
             launcher: the node that launched the job, and launches every group; None is the first.
+            switches: those that each node hangs on, where they are known; a boundary names them.
 
         Raises:
             ValueError: there is no node, one stands there twice, or the launcher is not one of them.
@@ -59,7 +67,7 @@ class GroupSearch:
         self.bound = bound(len(nodes))
         self.limit = _MANY * self.bound + _CHECKS + group_flaky.most_launches(len(nodes)) if limit is None else limit
         self._trials = GroupTrials()
-        self._blamed = Blamed(self._names, self._trials)
+        self._blamed = Blamed(self._names, self._trials, switches)
         self._strategy = GroupStrategy(self._names, self._trials, self._blamed, self.limit, self._launcher)
         self._steps = self._strategy.story()
         self._step: tuple[Group, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl.analysis import boundary_words
@@ -11,7 +12,7 @@ from clusterctl.model import nodeset
 from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.analysis.group_launchers import Role
 
@@ -98,14 +99,20 @@ class Blamed:
         words: the result in one sentence, empty before the end.
     """
 
-    def __init__(self, names: Sequence[str], trials: GroupTrials) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        trials: GroupTrials,
+        switches: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
         """Begin without a culprit.
 
         Args:
             names: the name of each node.
             trials: the launches that are cited as evidence.
+            switches: those that each node hangs on, where they are known; a boundary names them.
         """
-        self._names, self._trials = names, trials
+        self._names, self._trials, self._switches = names, trials, switches
         self._found: list[_Blame] = []
         self._sides: tuple[Group, Group] | None = None
         self.nodes: set[int] = set()
@@ -175,8 +182,9 @@ class Blamed:
             kind="boundary",
             nodes=(*groups[0], *groups[1]),
             groups=groups,
-            words=f"{boundary_words.between(groups)}: both pass by themselves, and {sum(both)} of "
-            f"{len(both)} launches with nodes of both failed; look at what lies between them: {boundary_words.UNKNOWN}",
+            words=f"{boundary_words.between(groups, boundary_words.apart(groups, self._switches))}: both pass by "
+            f"themselves, and {sum(both)} of {len(both)} launches with nodes of both failed; look at what lies between "
+            f"them: {boundary_words.way(groups, self._switches)}",
         )
 
     def _evidence(self, one: _Blame) -> str:

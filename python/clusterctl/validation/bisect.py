@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import group_testing
@@ -15,7 +16,7 @@ from clusterctl.model.culprits import Launch, Search
 from clusterctl.validation.checks import causes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult
@@ -54,6 +55,7 @@ def find(
     *,
     limit: int | None = None,
     launcher: str | None = None,
+    switches: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Search:
     """Search for bad nodes among those on which a check hung or crashed.
 
@@ -66,6 +68,7 @@ def find(
         on_step: hears in words what is launched next, in the caller's thread.
         limit: the highest number of launches; None is the search's own.
         launcher: the node that launched the check; None is the first.
+        switches: those that each node hangs on, where they are known; a boundary names them.
 
     Returns:
         The search with every launch in it, those of one step side by side.
@@ -73,7 +76,7 @@ def find(
     Raises:
         KeyboardInterrupt: the launches have been stopped, and their nodes are clear.
     """
-    search = group_testing.GroupSearch(nodes, limit, launcher)
+    search = group_testing.GroupSearch(nodes, limit, launcher, switches)
     launches: list[Launch] = []
     stop = threading.Event()
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bisect") as pool:

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import boundary_words
 from clusterctl.launch import mpirun, mpirun_job, srun
 from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
@@ -140,8 +139,8 @@ class CheckRunner:
             launch,
             lambda words: self._tell(CheckProgress(check.name, words)),
             launcher=team.launch_node,
+            switches=team.site.switches,
         )
-        search = boundary_words.located(search, team.site.switches)
         blamed = tuple(dict.fromkeys(name for culprit in search.culprits for name in culprit.blamed))
         return result.model_copy(
             update={
