@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 NODES = "worker_nodes"  # variable of a worker: a pattern for its nodes, as --limit takes it
 _PYTHON = "ansible_python_interpreter"
+_INVENTORIES = {".ini", ".yml", ".yaml"}
 _MODULE = "clusterctl.provisioning.worker"
 _SAME = ("clusterctl", "ansible-core")
 _CHECK_S = 60
@@ -67,7 +68,13 @@ def named(word: str) -> tuple[Host, ...]:
     Raises:
         ConfigError: the inventory cannot be read, or only Ansible could reach one of them.
     """
-    source = word if is_host_list(word) or Path(word).exists() else f"{word},"
+    source = word
+    if not is_host_list(word) and not Path(word).exists():
+        if "/" in word or Path(word).suffix in _INVENTORIES:
+            raise ConfigError(
+                f"--workers names {word}, which does not exist; give an inventory of the workers, or their names."
+            )
+        source = f"{word},"
     found = ansible_inventory.load(InventorySources((source,)))
     for host in found.hosts:
         if not host.by_ssh:

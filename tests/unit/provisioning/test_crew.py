@@ -49,6 +49,12 @@ def test_a_worker_that_differs_is_named_with_the_cure(
     assert str(refused.value).startswith(words)
 
 
+@pytest.mark.parametrize("word", ["./ops.ini", "/srv/none", "ops.yaml"])
+def test_an_inventory_of_workers_that_does_not_exist_is_named_as_such(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--workers names {word}, which does not exist; give an inventory"):
+        crew.named(word)
+
+
 def test_a_worker_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     done = bounded.Done(255, b"", b"ssh: connect to host ops2 port 22: Connection refused\n")
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "refused", done=done))
