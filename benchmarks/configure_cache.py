@@ -14,15 +14,12 @@ import base64
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from clusterctl import sandbox
-from clusterctl.state import paths
-from clusterctl.support import content
+import openmpi_builder
 
 NAME = "bench-configure"
 MARK = "CONFIGURE-TREES "
@@ -73,17 +70,9 @@ def steps(runs: int, seed_options: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def playbook(scratch: Path, answer: Path, runs: int, seed_options: list[str]) -> list[dict[str, Any]]:
-    role = content.root() / "roles" / "openmpi"
-    source = {
-        "name": "openmpi",
-        "version": "{{ openmpi_version }}",
-        "sources": "{{ openmpi_sources }}",
-        "variable": "openmpi_sources",
-    }
+def measure(version: str, image: str, scratch: Path, runs: int, seed_options: list[str]) -> dict[str, Any]:
     program = Path(__file__).with_name("configure_trees.py").read_text(encoding="utf-8")
     tasks = [
-        {"ansible.builtin.include_vars": str(role / "vars" / "Debian.yml")},
         {
             "name": "Configure with and without kept answers",
             "clusterctl.hpc.artifact_build": {
@@ -94,7 +83,12 @@ def playbook(scratch: Path, answer: Path, runs: int, seed_options: list[str]) ->
                 "packages": "{{ __openmpi_build_packages + ['python3'] }}",
                 "package_options": "{{ __openmpi_package_options }}",
                 "files": [
-                    {"source": source, "dest": "source", "unpack": True, "exclude": "{{ __openmpi_excluded_docs }}"},
+                    {
+                        "source": openmpi_builder.SOURCE,
+                        "dest": "source",
+                        "unpack": True,
+                        "exclude": "{{ __openmpi_excluded_docs }}",
+                    },
                     {"content": SITE, "dest": "config.site"},
                     {"content": "{{ program | b64decode }}", "dest": "trees.py"},
                 ],
@@ -104,44 +98,10 @@ def playbook(scratch: Path, answer: Path, runs: int, seed_options: list[str]) ->
             "register": "built",
         },
         {"ansible.builtin.slurp": {"src": "{{ built.log }}"}, "register": "log"},
-        {
-            "ansible.builtin.copy": {
-                "dest": str(answer),
-                "content": "{{ {'steps': built.steps, 'log': log.content} | to_json }}",
-                "mode": "0600",
-            },
-            "delegate_to": "localhost",
-            "vars": {"ansible_become": False, "ansible_connection": "local"},
-        },
     ]
-    files = [str(role / "defaults" / "main.yml"), str(role / "vars" / "main.yml")]
-    return [{"hosts": "all", "gather_facts": False, "vars_files": files, "tasks": tasks}]
-
-
-def measure(version: str, image: str, scratch: Path, runs: int, seed_options: list[str]) -> dict[str, Any]:
-    sources = paths.cache_dir().value / "sources"
-    sources.mkdir(parents=True, exist_ok=True)
-    (scratch / "sources").symlink_to(sources)  # the source is fetched once for all runs
-    answer, book = scratch / "answer.json", scratch / "play.json"
-    book.write_text(json.dumps(playbook(scratch, answer, runs, seed_options)), encoding="utf-8")
-    variables = {
-        "openmpi_version": version,
-        "openmpi_members": [{"name": "node1", "platform": "benchmark"}],
-        "openmpi_node": {"platform": "benchmark"},
-    }
-    box = sandbox.up(sandbox.SandboxSpec(name=NAME, nodes=1, images=(image,)))
-    environment = {
-        **os.environ,
-        "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-    }
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(box.inventory), str(book)]
-    try:
-        subprocess.run([*command, "-e", json.dumps(variables)], env=environment, check=True)
-    finally:
-        sandbox.down(NAME)
-    measured: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-    return measured
+    told = "{{ {'steps': built.steps, 'log': log.content} | to_json }}"
+    found: dict[str, Any] = openmpi_builder.measured(NAME, version, image, scratch, tasks, told)
+    return found
 
 
 def report(version: str, measured: dict[str, Any], load: tuple[float, float, float]) -> bool:

@@ -9,17 +9,11 @@ of their CPU seconds (user and system), which a busy machine spoils less than wa
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from clusterctl import sandbox
-from clusterctl.state import paths
-from clusterctl.support import content
+import openmpi_builder
 
 NAME = "bench-options"
 
@@ -36,12 +30,6 @@ LEAN_STEPS = [
 
 
 def build(way: str, steps: list[dict[str, Any]], prefix: str, exclude: Any, scratch: Path) -> dict[str, Any]:
-    source = {
-        "name": "openmpi",
-        "version": "{{ openmpi_version }}",
-        "sources": "{{ openmpi_sources }}",
-        "variable": "openmpi_sources",
-    }
     return {
         "name": f"Build the {way} way",
         "clusterctl.hpc.artifact_build": {
@@ -52,57 +40,21 @@ def build(way: str, steps: list[dict[str, Any]], prefix: str, exclude: Any, scra
             "packages": "{{ __openmpi_build_packages + __openmpi_series_packages[__openmpi_series] | default([]) }}",
             "package_options": "{{ __openmpi_package_options }}",
             "prefix": prefix,
-            "files": [{"source": source, "dest": "source", "unpack": True, "exclude": exclude}],
+            "files": [{"source": openmpi_builder.SOURCE, "dest": "source", "unpack": True, "exclude": exclude}],
             "steps": steps,
         },
         "register": way,
     }
 
 
-def playbook(scratch: Path, answer: Path) -> list[dict[str, Any]]:
-    role = content.root() / "roles" / "openmpi"
+def measure(version: str, image: str, scratch: Path) -> dict[str, list[dict[str, Any]]]:
     tasks = [
-        {"ansible.builtin.include_vars": str(role / "vars" / "Debian.yml")},
         build("plain", PLAIN_STEPS, "/usr/local", [], scratch),
         build("lean", LEAN_STEPS, "/usr/local/openmpi", "{{ __openmpi_excluded_docs }}", scratch),
-        {
-            "ansible.builtin.copy": {
-                "dest": str(answer),
-                "content": "{{ {'plain': plain.steps, 'lean': lean.steps} | to_json }}",
-                "mode": "0600",
-            },
-            "delegate_to": "localhost",
-            "vars": {"ansible_become": False, "ansible_connection": "local"},
-        },
     ]
-    files = [str(role / "defaults" / "main.yml"), str(role / "vars" / "main.yml")]
-    return [{"hosts": "all", "gather_facts": False, "vars_files": files, "tasks": tasks}]
-
-
-def measure(version: str, image: str, scratch: Path) -> dict[str, list[dict[str, Any]]]:
-    sources = paths.cache_dir().value / "sources"
-    sources.mkdir(parents=True, exist_ok=True)
-    (scratch / "sources").symlink_to(sources)  # the source is fetched once for all runs; the artifacts are thrown away
-    answer, book = scratch / "answer.json", scratch / "play.json"
-    book.write_text(json.dumps(playbook(scratch, answer)), encoding="utf-8")
-    variables = {
-        "openmpi_version": version,
-        "openmpi_members": [{"name": "node1", "platform": "benchmark"}],
-        "openmpi_node": {"platform": "benchmark"},
-    }
-    box = sandbox.up(sandbox.SandboxSpec(name=NAME, nodes=1, images=(image,)))
-    environment = {
-        **os.environ,
-        "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-    }
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(box.inventory), str(book)]
-    try:
-        subprocess.run([*command, "-e", json.dumps(variables)], env=environment, check=True)
-    finally:
-        sandbox.down(NAME)
-    measured: dict[str, list[dict[str, Any]]] = json.loads(answer.read_text(encoding="utf-8"))
-    return measured
+    told = "{{ {'plain': plain.steps, 'lean': lean.steps} | to_json }}"
+    found: dict[str, list[dict[str, Any]]] = openmpi_builder.measured(NAME, version, image, scratch, tasks, told)
+    return found
 
 
 def report(version: str, measured: dict[str, list[dict[str, Any]]]) -> None:
