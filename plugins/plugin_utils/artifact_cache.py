@@ -12,7 +12,6 @@ import fcntl
 import gzip
 import json
 import shutil
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     sha256_of,
     tree_name,
 )
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file, waited_lock
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOCK_POLL_S = 1.0
-_NOTE_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -122,16 +120,7 @@ class ArtifactCache:
         """
         self._make_folder()
         with (self.folder / f".{tree_name(name, version, key)}.lock").open("w") as handle:
-            noted = 0.0
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() - noted > _NOTE_EVERY_S:
-                        note(f"waiting for another run that builds {name} {version}")
-                        noted = time.monotonic()
-                    time.sleep(_LOCK_POLL_S)
+            waited_lock.wait_for(handle, f"waiting for another run that builds {name} {version}", note, _LOCK_POLL_S)
             yield
 
     def _make_folder(self) -> None:

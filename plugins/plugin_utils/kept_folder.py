@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -10,9 +11,13 @@ import stat
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 from ansible.release import __version__ as ansible_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VARIABLE = "CLUSTERCTL_KEPT"  # of the environment; without it, nothing is kept
 COLLECTION = Path(__file__).absolute().parents[2]
@@ -46,7 +51,27 @@ def of(kind: str, *parts: str) -> Path | None:
 
 def holds(path: str) -> bool:
     """Tell whether a file is the collection's; Ansible's finder reaches it by a link, and names files by it."""
-    return path.startswith((f"{COLLECTION}/", f"{COLLECTION.resolve()}/"))
+    return path.startswith(_places(COLLECTION))
+
+
+@functools.cache
+def _places(collection: Path) -> tuple[str, ...]:
+    return f"{collection}/", f"{collection.resolve()}/"
+
+
+def origin_reader() -> Callable[[object], str]:
+    """Return what tells the path of the file that a text of Ansible's stands in, '' where that is unknown.
+
+    Raises:
+        ImportError: ansible-core is older than 2.19.
+    """
+    from ansible._internal._datatag._tags import Origin  # noqa: PLC0415 - not in 2.18
+
+    def origin(text: object) -> str:
+        tag = Origin.get_tag(text)
+        return str(tag.path or "") if tag else ""
+
+    return origin
 
 
 def _is_private(folder: Path) -> bool:

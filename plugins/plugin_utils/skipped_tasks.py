@@ -27,19 +27,15 @@ def use() -> bool:
     if not os.environ.get(VARIABLE):
         return False
     try:
-        from ansible._internal._datatag._tags import Origin  # noqa: PLC0415 - not in 2.18
+        origin = kept_folder.origin_reader()
         from ansible.executor.task_result import _RawTaskResult  # noqa: F401, PLC0415 - not in 2.21
-        from ansible.plugins.strategy import StrategyBase  # noqa: PLC0415 - as above
+        from ansible.plugins.strategy import StrategyBase  # noqa: PLC0415 - read by the main process alone
 
         queue = StrategyBase._queue_task  # noqa: SLF001
         if queue.__module__ != StrategyBase.__module__:  # used already
             return False
     except (ImportError, AttributeError):
         return False
-
-    def origin(text: object) -> str:
-        tag = Origin.get_tag(text)
-        return str(tag.path or "") if tag else ""
 
     def queue_task(strategy: Any, host: Any, task: Any, task_vars: dict[str, Any], play_context: Any) -> None:
         if may_be_looked_at(task, origin):

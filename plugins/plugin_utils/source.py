@@ -8,14 +8,12 @@ hashed again at each use, because a file on a disk may change.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
@@ -24,7 +22,7 @@ from urllib.parse import urlsplit
 
 from ansible.module_utils.urls import open_url  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file, waited_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT_S = 8
 _APT_TIMEOUT_S = 300
 _LOCK_POLL_S = 0.2
-_NOTE_EVERY_S = 10.0
 _PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
 
 _BEGINNING = 1024  # bytes of a file in which a page of HTML shows itself
@@ -406,18 +403,10 @@ def _alone(name: str, version: str, cache_dir: Path, note: Callable[[str], None]
     locks = cache_dir / "locks"
     _make(locks)
     with (locks / f".source-{name}-{version}.flock").open("w") as handle:
-        noted = 0.0
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() - noted > _NOTE_EVERY_S:
-                    note(f"waiting for another process that fetches {name} {version}")
-                    noted = time.monotonic()
-                time.sleep(_LOCK_POLL_S)
-            except OSError:  # a file system without locks: each process fetches a file of its own
-                break
+        with suppress(OSError):  # a file system without locks: each process fetches a file of its own
+            waited_lock.wait_for(
+                handle, f"waiting for another process that fetches {name} {version}", note, _LOCK_POLL_S
+            )
         yield
 
 

@@ -97,18 +97,14 @@ def use() -> bool:
     if folder is None:
         return False
     try:
-        from ansible._internal._datatag._tags import Origin  # noqa: PLC0415 - not in 2.18
-        from ansible._internal._templating import _jinja_bits as bits  # noqa: PLC0415 - as above
+        origin = kept_folder.origin_reader()
+        from ansible._internal._templating import _jinja_bits as bits  # noqa: PLC0415 - not in 2.18
 
         environment, context, config = bits.AnsibleEnvironment, bits._TemplateCompileContext, bits._TemplateConfig  # noqa: SLF001
         if "compile" in vars(environment) or environment._debuggable_template_source:  # noqa: SLF001 - used already
             return False
     except (ImportError, AttributeError):
         return False
-
-    def origin(source: str) -> str:
-        tag = Origin.get_tag(source)
-        return str(tag.path or "") if tag else ""
 
     def settings(of: Any) -> tuple[Any, ...]:
         escapes = context.current(optional=True)

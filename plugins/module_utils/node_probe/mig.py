@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from .reading import Json, find_program, list_folder
+from .reading import Json, find_program, list_folder, output_of
 
 # Files and names: NVIDIA, "Multi-Instance GPU User Guide", "Device Nodes and Capabilities" and "MIG Device Names".
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
@@ -88,20 +88,8 @@ def _answer(*words: str) -> str:
     program = find_program("nvidia-smi")
     if not program:
         return ""
-    import subprocess  # noqa: PLC0415 - seldom needed, and slow to import
-
-    try:
-        done = subprocess.run(
-            [program, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace")
+    _status, output = output_of([program, *words], _LIMIT_S)
+    return output.decode("utf-8", "replace")
 
 
 def instances(gpus: list[Json], driver_version: str, root: str = "") -> dict[str, list[str]]:

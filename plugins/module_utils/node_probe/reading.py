@@ -97,6 +97,24 @@ def find_program(name: str) -> str:
     return ""
 
 
+def output_of(argv: list[str], limit_s: float) -> tuple[int, bytes]:
+    """Return the exit status and the output of a program; -1 and nothing if it does not start, or not end in time."""
+    import subprocess  # noqa: PLC0415 - seldom needed, and slow to import
+
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=limit_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return -1, b""
+    return done.returncode, done.stdout
+
+
 def user_name(uid: int) -> str:
     """Return the name of a user, the number itself if the user has no name."""
     try:

@@ -12,7 +12,7 @@ import os
 import re
 import struct
 
-from .reading import Json, find_program, list_folder, read_number, read_text
+from .reading import Json, find_program, list_folder, output_of, read_number, read_text
 
 _NETWORKD = "/run/systemd/netif/lldp"
 _LLDPD = ("/run/lldpd.socket", "/run/lldpd/lldpd.socket", "/var/run/lldpd.socket")
@@ -309,17 +309,5 @@ def read_node_info(text: str) -> tuple[str, str] | None:
 
 def _answer(program: str, *words: str) -> str:
     """Return what a program prints, '' if it does not end well and in time."""
-    import subprocess  # noqa: PLC0415 - seldom needed, and slow to import
-
-    try:
-        done = subprocess.run(
-            [program, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace") if not done.returncode else ""
+    status, output = output_of([program, *words], _LIMIT_S)
+    return output[:_MOST_BYTES].decode("utf-8", "replace") if status == 0 else ""
