@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible import constants as C  # noqa: N812 - Ansible's own name for them
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     ArtifactError,
     artifact_key,
@@ -17,7 +20,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.build_failure import disk_full
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source, wheels
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_build, source, wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import (
     Accepted,
     DamagedPackError,
@@ -60,18 +63,47 @@ class ActionModule(ArtifactActionBase):
                 "changed": False,
                 "changes": [],
             }
+        cache = ArtifactCache(Path(str(arguments["cache_dir"])))
+        if boolean(arguments.pop("early", False)):
+            return self._begin(arguments, variables, cache)
+        return self._outcome(arguments, variables, cache)
+
+    def _begin(self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache) -> dict[str, Any]:
+        """Begin to make the artifact in the background, if the cache lacks it. A problem is told where it is needed."""
+        identity, begun = _identity(arguments), False
+        if not self._task.check_mode:
+            with suppress(ArtifactError, OSError):
+                place = cache.early_result(*identity, os.getppid())
+                if not cache.lookup(*identity).artifact:
+                    early_build.begin(place, os.getppid(), lambda: self._attempt(arguments, variables, cache))
+                    begun = True
+        return {"changed": False, "changes": [], "watch": [], "begun": begun}
+
+    def _outcome(self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache) -> dict[str, Any]:
+        """Return the result of the build that a task of this run has begun, or make the artifact now."""
+        name, version, key = _identity(arguments)
+        host = self._host(variables)
+        early = None
+        with suppress(ArtifactError, OSError):
+            early = early_build.result(
+                cache.early_result(name, version, key, os.getppid()),
+                f"waiting until {host} has built {name} {version}",
+                lambda text: self._note(host, text),
+            )
+        return early or self._attempt(arguments, variables, cache)
+
+    def _attempt(self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache) -> dict[str, Any]:
+        """Make sure that the cache has the artifact; a failure is a result as well."""
         try:
-            return self._ensure(arguments, variables)
+            return self._ensure(arguments, variables, cache)
         except ModuleFailedError as error:
             return {"changes": [], "watch": [], **error.result, "changed": False}
         except (ArtifactError, OSError) as error:
             return {"failed": True, "changed": False, "msg": str(error), "changes": [], "watch": []}
 
-    def _ensure(self, arguments: dict[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        name, version = str(arguments["name"]), str(arguments["version"])
-        key = artifact_key(arguments["inputs"])
+    def _ensure(self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache) -> dict[str, Any]:
+        name, version, key = _identity(arguments)
         host = self._host(variables)
-        cache = ArtifactCache(Path(str(arguments["cache_dir"])))
         answer: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "key": key, "host": host}
         accepted = Accepted(Path(str(arguments.get("state_dir") or default_folder())).expanduser())
         found = cache.lookup(name, version, key)
@@ -265,6 +297,11 @@ class ActionModule(ArtifactActionBase):
         except Exception as error:  # noqa: BLE001 - the build's failure must be reported, not the copy's
             copied = f" (it could not be copied here: {error})"
         return {**result, "msg": message.replace(_LOG_MARK, copied), "controller_log": str(local)}
+
+
+def _identity(arguments: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return name, version and key of the artifact."""
+    return str(arguments["name"]), str(arguments["version"]), artifact_key(arguments["inputs"])
 
 
 def _phase(arguments: Mapping[str, Any], host: str, key: str, phase: str) -> dict[str, Any]:

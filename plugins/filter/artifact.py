@@ -39,7 +39,11 @@ _value:
 
 
 def artifact_builder(
-    members: Sequence[Mapping[str, Any]], platform: str, wanted: str = "", alive: Sequence[str] | None = None
+    members: Sequence[Mapping[str, Any]],
+    platform: str,
+    wanted: str = "",
+    alive: Sequence[str] | None = None,
+    turn: int = 0,
 ) -> str:
     """Return the name of the host that builds for a platform; '' where no host can.
 
@@ -50,15 +54,16 @@ def artifact_builder(
         platform: the platform to build for.
         wanted: the preferred host; it must be alive and of this platform.
         alive: names of hosts that still take part in the play; None for all.
+        turn: 0 for the first host of the platform, 1 for the next one that has room to build, and so on, in a circle.
+            So builds that need nothing of each other can go on at the same time.
     """
     able = [
-        str(member["name"])
-        for member in members
-        if member["platform"] == platform and (alive is None or member["name"] in alive)
+        member for member in members if member["platform"] == platform and (alive is None or member["name"] in alive)
     ]
-    if wanted in able:
+    if wanted in [member["name"] for member in able]:
         return wanted
-    return able[0] if able else ""
+    roomy = able[:1] + [member for member in able[1:] if member.get("builds", True)]
+    return str(roomy[turn % len(roomy)]["name"]) if roomy else ""
 
 
 def artifact_offers(members: Sequence[Mapping[str, Any]], platform: str, builder: str) -> list[str]:

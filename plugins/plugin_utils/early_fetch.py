@@ -10,22 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.end_with import end_with
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _MODULE = "ansible_collections.clusterctl.hpc.plugins.plugin_utils.early_fetch"
-_LOOK_S = 0.5
 _DEPTH = _MODULE.count(".")  # folders between this file and the one that holds ansible_collections
 
 
@@ -66,25 +63,10 @@ def begin(
     return started
 
 
-def _end_with(parent: int) -> None:
-    """Interrupt this process when the other one has ended; the partial file is removed then."""
-    while True:
-        try:
-            os.kill(parent, 0)
-        except PermissionError:
-            pass
-        except OSError:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # it may wait for a server
-            return
-        time.sleep(_LOOK_S)
-
-
 def main() -> None:
     """Fetch what standard input asks for."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # an interrupt, so that the partial file is removed
     asked = json.load(sys.stdin)
-    threading.Thread(target=_end_with, args=(int(asked["parent"]),), daemon=True).start()
+    end_with(int(asked["parent"]))  # by an interrupt, so that the partial file is removed
     with contextlib.suppress(ArtifactError, OSError, KeyboardInterrupt):
         source.fetch(asked["name"], asked["version"], asked["sources"], Path(asked["cache_dir"]), variable="")
 

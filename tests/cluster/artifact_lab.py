@@ -86,8 +86,8 @@ class Lab:
     def files(**changed: str) -> dict[str, str]:
         return {"program.c": PROGRAM, "library.c": LIBRARY, "Makefile": makefile(), **changed}
 
-    def build(self, *, source: Path | None = None, **changed: Any) -> dict[str, Any]:
-        """Return the task that builds the demo on node1."""
+    def build(self, *, source: Path | None = None, on: str = "node1", **changed: Any) -> dict[str, Any]:
+        """Return the task that builds the demo on a node."""
         arguments = {
             "name": "demo",
             "version": "1.0",
@@ -101,7 +101,7 @@ class Lab:
             **PACKAGES,
             **changed,
         }
-        return {"clusterctl.hpc.artifact_build": arguments, "when": "inventory_hostname == 'node1'"}
+        return {"clusterctl.hpc.artifact_build": arguments, "when": f"inventory_hostname == '{on}'"}
 
     def install(self, **changed: Any) -> dict[str, Any]:
         arguments = {"name": "demo", "version": "1.0", "inputs": {"variant": "plain"}, "cache_dir": str(self.cache)}

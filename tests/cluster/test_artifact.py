@@ -13,7 +13,7 @@ import subprocess
 import tarfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
@@ -58,6 +58,68 @@ def test_built_once_installed_everywhere_and_then_left_alone(installed: Lab) -> 
     assert again.rc == 0, again.text
     assert not any(result.get("changed") for _, result in again.results)
     assert all(result["watch"][0]["files"] == 5 for _, result in again.results if result.get("watch"))
+
+
+def slowly(seconds: float, then: str = "true") -> list[dict[str, Any]]:
+    made = f'sleep {seconds}; mkdir -p "$0/bin"; {then}'
+    return [{"name": "slow", "argv": ["sh", "-c", made, "@TREE@"]}]
+
+
+def test_two_nodes_build_at_the_same_time(same: Lab) -> None:
+    same.forget()
+    other: dict[str, Any] = {"on": "node2", "name": "other", "files": [], "steps": slowly(4), "packages": []}
+    played = same.play(same.build(**other, early=True), same.build(steps=slowly(4)), same.build(**other))
+    assert played.rc == 0, played.text
+    begun, later = played.of("node2")
+    assert begun["begun"] is True
+    assert later["changes"] == ["built other 1.0"]
+    records = [json.loads(path.read_bytes()) for path in sorted(same.cache.glob("artifacts/*.json"))]
+    (first, first_end), (second, second_end) = (
+        (its["started"], its["started"] + its["seconds"]) for its in (record["built"] for record in records)
+    )
+    assert first < second_end
+    assert second < first_end
+    again = same.play(same.build(**other, early=True), same.build(**other))
+    assert [
+        result.get("begun") or result["changed"] for _unused, result in again.results if result.get("watch") == []
+    ] == [
+        False,
+        False,
+    ]
+
+
+def test_a_build_in_the_background_that_fails_is_told_by_the_task_that_needs_it(same: Lab) -> None:
+    same.forget()
+    bad: dict[str, Any] = {"on": "node2", "files": [], "steps": slowly(1, "echo no luck; exit 3"), "packages": []}
+    played = same.play(same.build(**bad, early=True), same.build(**bad))
+    assert played.rc != 0
+    begun, failed = played.of("node2")
+    assert begun["begun"] is True
+    assert "no luck" in failed["msg"]
+    assert Path(failed["controller_log"]).read_text(encoding="utf-8").splitlines()[-1] == "no luck"
+    assert not list(same.cache.glob("artifacts/.*early*"))
+
+
+def test_a_build_in_the_background_ends_with_a_killed_playbook(same: Lab) -> None:
+    same.forget()
+    asleep: dict[str, Any] = {"on": "node2", "files": [], "steps": slowly(567), "packages": []}
+    pause = {"ansible.builtin.command": {"argv": ["sleep", "60"]}, "when": "inventory_hostname == 'node1'"}
+    running = subprocess.Popen(
+        same.argv([same.build(**asleep, early=True), pause]),
+        env=same.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: same.ssh("node2", "pgrep", "-f", "^sleep 567$").returncode == 0, "the build sleeps")
+    finally:
+        running.kill()
+        running.wait()
+    wait_for(lambda: same.ssh("node2", "pgrep", "-f", "^sleep 567$").returncode == 1, "the build has ended")
+    assert not same.said("node2", "find", WORK, "-name", "clusterctl-*")
+    played = same.play(same.build())
+    assert played.rc == 0, played.text
 
 
 def test_check_mode_works_before_anything_is_there(same: Lab) -> None:

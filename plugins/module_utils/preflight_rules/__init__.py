@@ -12,7 +12,7 @@ from .look_failure import look_failure
 from .member import Settings, cuda_of, inventory_names, known_names, member, node_addresses, provides, settings
 from .membership import membership_problems, merge_members
 from .model import Limits, Problem
-from .node import builders, node_problems, without_home
+from .node import builders, may_build, node_problems, without_home
 from .variables import VariableRules
 from .words import shortened, table
 
@@ -29,6 +29,7 @@ __all__ = [
     "inventory_names",
     "known_names",
     "look_failure",
+    "may_build",
     "member",
     "membership_problems",
     "merge_members",

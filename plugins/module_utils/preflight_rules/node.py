@@ -135,6 +135,19 @@ def _prefix(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
         yield Problem(host, "prefix", f"{path} is on a read-only file system", cure, _VARIABLE)
 
 
+def may_build(host: str, node: Mapping[str, Any], limits: Limits) -> bool:
+    """Return whether builds may go to a node beside those that must be able to build: it has the room.
+
+    Args:
+        host: its inventory name.
+        node: its facts.
+        limits: what to compare with. Where the user chose builders, other nodes do not build.
+    """
+    if limits.builders:
+        return host in limits.builders
+    return not any(_disk(host, node, limits, builder=True))
+
+
 def _disk(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> Iterable[Problem]:
     wanted = dict(limits.min_disk_bytes)
     if builder:

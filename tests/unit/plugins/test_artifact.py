@@ -180,6 +180,14 @@ def test_one_builder_a_platform() -> None:
     assert artifact_builder(MEMBERS, "r") == ""
 
 
+def test_builds_that_need_nothing_of_each_other_go_to_different_hosts_with_room() -> None:
+    hosts = [{"name": name, "platform": "p", "builds": name not in "ac"} for name in "abcd"]
+    assert [artifact_builder(hosts, "p", turn=turn) for turn in range(4)] == ["a", "b", "d", "a"]
+    assert artifact_builder(hosts, "p", "c", turn=1) == "c", "the user's choice"
+    assert artifact_builder(hosts[:1], "p", turn=2) == "a", "the only host"
+    assert artifact_builder(MEMBERS, "p", turn=1) == "c", "a member of an older run does not say whether it has room"
+
+
 def test_a_build_relies_on_what_all_have() -> None:
     assert artifact_offers(MEMBERS, "p", "c") == ["ucx", "cuda"]
     assert artifact_offers(MEMBERS, "p", "a") == ["ucx"], "no toolkit where it would be built"
