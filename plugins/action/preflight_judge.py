@@ -63,7 +63,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             its = hostvars[host]
             settings, wrong = rules.settings(host, its, _resolve(str(its.get("ansible_host") or host)))
             entry, against = rules.member(settings, node, domains=domains, alone=len(inventory) == 1)
-            fresh.append({**entry, "builds": rules.may_build(host, node, limits)})
+            fresh.append({**entry, **rules.for_builds(host, node, limits)})
             problems += [*wrong, *against]
         known = [_with_known_names(entry, hostvars, domains) for entry in given["known_members"]]
         members, missing = rules.merge_members(fresh, known, inventory)

@@ -37,13 +37,17 @@ _value:
   type: str
 """
 
+# Open MPI is built by the first host of a platform. What needs nothing of it goes to the next ones at the same time.
+# Horovod is built beside mpi4py.
+_TURNS = {"python_env": 1, "cpython": 1, "nccl": 2, "horovod": 1}
+
 
 def artifact_builder(
     members: Sequence[Mapping[str, Any]],
     platform: str,
     wanted: str = "",
     alive: Sequence[str] | None = None,
-    turn: int = 0,
+    apart: str = "",
 ) -> str:
     """Return the name of the host that builds for a platform; '' where no host can.
 
@@ -54,16 +58,18 @@ def artifact_builder(
         platform: the platform to build for.
         wanted: the preferred host; it must be alive and of this platform.
         alive: names of hosts that still take part in the play; None for all.
-        turn: 0 for the first host of the platform, 1 for the next one that has room to build, and so on, in a circle.
-            So builds that need nothing of each other can go on at the same time.
+        apart: name of an artifact that is to be built beside others. Another host than the first one builds it, if one
+            has room to build. Where a host has the artifact installed, the first one packs it or builds it.
     """
     able = [
         member for member in members if member["platform"] == platform and (alive is None or member["name"] in alive)
     ]
     if wanted in [member["name"] for member in able]:
         return wanted
+    if any(apart in member.get("trees", ()) for member in able):
+        apart = ""
     roomy = able[:1] + [member for member in able[1:] if member.get("builds", True)]
-    return str(roomy[turn % len(roomy)]["name"]) if roomy else ""
+    return str(roomy[_TURNS.get(apart, 0) % len(roomy)]["name"]) if roomy else ""
 
 
 def artifact_offers(members: Sequence[Mapping[str, Any]], platform: str, builder: str) -> list[str]:

@@ -12,7 +12,7 @@ from .look_failure import look_failure
 from .member import Settings, cuda_of, inventory_names, known_names, member, node_addresses, provides, settings
 from .membership import membership_problems, merge_members
 from .model import Limits, Problem
-from .node import builders, may_build, node_problems, without_home
+from .node import builders, for_builds, node_problems, without_home
 from .variables import VariableRules
 from .words import shortened, table
 
@@ -26,10 +26,10 @@ __all__ = [
     "clock",
     "clock_problems",
     "cuda_of",
+    "for_builds",
     "inventory_names",
     "known_names",
     "look_failure",
-    "may_build",
     "member",
     "membership_problems",
     "merge_members",

@@ -135,17 +135,18 @@ def _prefix(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
         yield Problem(host, "prefix", f"{path} is on a read-only file system", cure, _VARIABLE)
 
 
-def may_build(host: str, node: Mapping[str, Any], limits: Limits) -> bool:
-    """Return whether builds may go to a node beside those that must be able to build: it has the room.
+def for_builds(host: str, node: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+    """Return what decides which node builds: whether it has the room (builds), and the names of its artifacts (trees).
 
     Args:
         host: its inventory name.
         node: its facts.
         limits: what to compare with. Where the user chose builders, other nodes do not build.
     """
+    trees = sorted({str(its.get("name")) for its in node.get("artifacts") or [] if its.get("ok")})
     if limits.builders:
-        return host in limits.builders
-    return not any(_disk(host, node, limits, builder=True))
+        return {"builds": host in limits.builders, "trees": trees}
+    return {"builds": not any(_disk(host, node, limits, builder=True)), "trees": trees}
 
 
 def _disk(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> Iterable[Problem]:

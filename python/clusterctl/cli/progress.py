@@ -175,7 +175,8 @@ class Lines(Quiet):
             line = self._board.hosts[event.host]
             if event.at - line.note_printed >= _NOTE_EVERY_S:
                 line.note_printed = event.at
-                self._write(f"  {event.host}: {event.text} ({output.duration(event.at - line.since)})")
+                since = f" ({output.duration(event.at - line.since)})" if line.since else ""  # else in the background
+                self._write(f"  {event.host}: {event.text}{since}")
         elif isinstance(event, HostResult):
             if event.outcome in {"failed", "unreachable"} and not event.data:  # data ends up in the table of problems
                 self._write(f"  {event.host}: {event.outcome.upper()} in {event.stage}, {event.task}: {event.message}")
@@ -292,7 +293,7 @@ class Page(Quiet):
                 words = line.note or line.task
                 table.add_row(name, line.stage, output.duration(now - line.since), Text(words[:_MOST_WORDS]))
             else:
-                words = f"waits for {waited_for}" if waited_for and waited_for != name else ""
+                words = line.note or (f"waits for {waited_for}" if waited_for and waited_for != name else "")
                 table.add_row(Text(name, "dim"), Text(line.stage, "dim"), "", Text(words, "dim"))
         parts: list[Text | Table] = [head]
         if path := board.critical_path():
@@ -350,10 +351,9 @@ def preview_lines(preview: Preview) -> list[str]:
     count = output.plural(sum(len(hosts) for hosts in preview.platforms.values()), "host")
     lines = [f"{preview.inventory}: {count} will be provisioned."]
     lines += [f"  platform  {output.folded(hosts)}: {platform}" for platform, hosts in preview.platforms.items()]
-    lines += [
-        f"  build     {', '.join(called[name] for name in names)}: once, on {host}, since the cache lacks it"
-        for host, names in preview.builds.items()
-    ]
+    for builders, names in preview.builds.items():
+        software, where = ", ".join(called[name] for name in names), output.folded(builders)
+        lines.append(f"  build     {software}: once, on {where}, since the cache lacks it")
     lines += [
         f"  install   {output.folded(hosts)}: {', '.join(called[name] for name in names)}"
         for names, hosts in preview.installs.items()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ALWAYS = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
 OPTIONAL = {"cpython": "the managed Python", "nccl": "NCCL", "horovod": "Horovod"}
 _UNKNOWN = "unknown"
+_MOST_BUILDERS = 3  # of a platform at the same time
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,14 @@ class Preview:
     Attributes:
         inventory: of the run.
         platforms: by platform, its hosts.
-        builds: by the host that builds, the software that neither it nor the cache has.
+        builds: by the hosts that may build, the software that neither the first one nor the cache has.
         installs: by software, the hosts that lack it or have it damaged.
         reasons: by host, why it is provisioned.
     """
 
     inventory: InventorySources
     platforms: Mapping[str, tuple[str, ...]]
-    builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    builds: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     installs: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,7 +88,7 @@ def preview(
     """
     platforms: dict[str, list[str]] = defaultdict(list)
     installs: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    builds: dict[str, tuple[str, ...]] = {}
+    builds: dict[tuple[str, ...], tuple[str, ...]] = {}
     for host in selected:
         node = facts.get(host)
         platforms[node.platform if node else _UNKNOWN].append(host)
@@ -99,7 +100,7 @@ def preview(
         here = set() if builder is None else set(_lacking(builder))
         built = [name for name in {**ALWAYS, **OPTIONAL} if name in wanted & here and (name, platform) not in cached]
         if built:
-            builds[hosts[0]] = tuple(built)
+            builds[tuple(hosts[: min(len(built), _MOST_BUILDERS)])] = tuple(built)
     return Preview(
         inventory,
         {platform: tuple(hosts) for platform, hosts in platforms.items()},

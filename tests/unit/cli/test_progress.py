@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.cli import progress
-from clusterctl.model.events import HostResult, StageStarted
+from clusterctl.model.events import HostResult, Note, StageStarted, TaskStartedOnHost
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -36,3 +36,24 @@ def test_the_page_shows_the_longest_steps_of_the_run(monkeypatch: pytest.MonkeyP
         page.event(built)
         page.event(StageStarted(at=now - 10, stage="mpi4py", task="b"))
     assert "longest: built openmpi 5.0.10 on node1 49s → mpi4py 1" in written.getvalue()
+
+
+def test_a_note_of_the_background_is_told_without_the_time_of_a_task(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    lines = progress.Lines()
+    lines.event(StageStarted(now, "openmpi", "Compile"))
+    lines.event(TaskStartedOnHost(now, "node1", "openmpi", "Compile"))
+    lines.event(Note(now + 60, "node1", "make: 31 files"))
+    lines.event(Note(now + 61, "node2", "packages: Resolved"))
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "[ 0:00]   node1: make: 31 files (1m00s)",
+        "[ 0:00]   node2: packages: Resolved",
+    ]
+    written = io.StringIO()
+    monkeypatch.setattr(progress.output, "console", lambda: Console(file=written, force_terminal=True, width=120))
+    with progress.Page(ask=False) as page:
+        page.event(TaskStartedOnHost(now, "node1", "openmpi", "Compile"))
+        page.event(Note(now, "node2", "packages: Resolved"))
+    assert "packages: Resolved" in written.getvalue()

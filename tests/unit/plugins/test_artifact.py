@@ -181,11 +181,19 @@ def test_one_builder_a_platform() -> None:
 
 
 def test_builds_that_need_nothing_of_each_other_go_to_different_hosts_with_room() -> None:
-    hosts = [{"name": name, "platform": "p", "builds": name not in "ac"} for name in "abcd"]
-    assert [artifact_builder(hosts, "p", turn=turn) for turn in range(4)] == ["a", "b", "d", "a"]
-    assert artifact_builder(hosts, "p", "c", turn=1) == "c", "the user's choice"
-    assert artifact_builder(hosts[:1], "p", turn=2) == "a", "the only host"
-    assert artifact_builder(MEMBERS, "p", turn=1) == "c", "a member of an older run does not say whether it has room"
+    hosts = [{"name": name, "platform": "p", "builds": name not in "ac", "trees": []} for name in "abcd"]
+    apart = ("openmpi", "python_env", "nccl", "mpi4py", "horovod")
+    assert [artifact_builder(hosts, "p", apart=name) for name in apart] == ["a", "b", "d", "a", "b"]
+    assert artifact_builder(hosts, "p", "c", apart="nccl") == "c", "the user's choice"
+    assert artifact_builder(hosts[:1], "p", apart="nccl") == "a", "the only host"
+    assert artifact_builder(MEMBERS, "p", apart="nccl") == "a", "the third of two hosts"
+    assert artifact_builder(MEMBERS, "p", apart="python_env") == "c", "a member of an older run does not tell its room"
+
+
+def test_what_a_host_has_is_packed_and_not_built_beside() -> None:
+    hosts = [{"name": "a", "platform": "p", "trees": ["python_env"]}, {"name": "b", "platform": "p", "trees": []}]
+    assert artifact_builder(hosts, "p", apart="python_env") == "a"
+    assert artifact_builder(hosts, "p", apart="horovod") == "b"
 
 
 def test_a_build_relies_on_what_all_have() -> None:

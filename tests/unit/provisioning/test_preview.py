@@ -12,15 +12,15 @@ READY = [factory.artifact(name, "1") for name in ("openmpi", "python_env", "mpi4
 PLATFORM = factory.node("node1").platform
 
 
-def test_new_hosts_are_installed_and_what_the_cache_lacks_is_built_on_the_first() -> None:
+def test_new_hosts_are_installed_and_what_the_cache_lacks_is_built_once() -> None:
     facts = {name: factory.node(name, artifacts=[]) for name in ("node1", "node2", "node3")}
     reasons = dict.fromkeys(facts, "not provisioned yet")
     found = preview(WHERE, list(facts), facts, reasons, {("mpi4py", PLATFORM), ("openmpi", "other")})
-    assert found.builds == {"node1": ("openmpi", "python_env")}
+    assert found.builds == {("node1", "node2"): ("openmpi", "python_env")}
     assert found.installs == {("openmpi", "python_env", "mpi4py"): ("node1", "node2", "node3")}
     lines = "\n".join(progress.preview_lines(found))
     assert "3 hosts will be provisioned" in lines
-    assert "build     Open MPI, the cluster's Python: once, on node1" in lines
+    assert "build     Open MPI, the cluster's Python: once, on node[1-2]" in lines
     assert "install   node[1-3]: Open MPI, the cluster's Python, mpi4py" in lines
     assert "files     node[1-3]: not provisioned yet" in lines
 
