@@ -192,6 +192,20 @@ test-tensorflow: venv  ## TensorFlow's examples on two nodes of their own; witho
 test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' without one; not part of 'test'
 	@$(PYTHON) tests/gpu/gpu_run.py
 
+# Where the compiled software of a release goes, for which systems, and options of its provision.
+CACHE_WHERE ?= $(CURDIR)/dist/cache
+CACHE_IMAGES ?= debian12
+CACHE_OPTIONS ?=
+RELEASE_CACHE := $(CURDIR)/build/release-cache
+
+.PHONY: release-cache
+release-cache: venv  ## Compile for each of CACHE_IMAGES what 'provision' installs, and push it to CACHE_WHERE, signed with your site's key
+	@$(BIN)/clusterctl sandbox up --name release-cache --nodes $(words $(CACHE_IMAGES)) $(addprefix --image ,$(CACHE_IMAGES)) \
+	    --inventory $(RELEASE_CACHE)/inventory.ini
+	@XDG_CACHE_HOME=$(RELEASE_CACHE) $(BIN)/clusterctl provision --yes --no-validate $(CACHE_OPTIONS) $(RELEASE_CACHE)/inventory.ini; \
+	    code=$$?; $(BIN)/clusterctl sandbox down --name release-cache; exit $$code
+	@XDG_CACHE_HOME=$(RELEASE_CACHE) $(BIN)/clusterctl cache push $(CACHE_WHERE)
+
 .PHONY: wheel
 wheel: venv  ## Build the wheels (clusterctl, and clusterctl-launch for pods) and the sdist into dist/, with a bill of materials (CycloneDX)
 	rm -f dist/clusterctl-* dist/clusterctl_launch-*

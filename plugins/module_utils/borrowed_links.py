@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Iterator, Mapping
@@ -11,13 +13,15 @@ from typing import Iterator, Mapping
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_link, atomic_file, jobs_at_work
 
 RECORD = "/var/lib/clusterctl/borrowed-links.json"  # by link, the folder to which it led before the build
+_POLL_S = 0.2
 
 
 @contextmanager
 def borrowed(links: Mapping[str, str], host: str, *, while_busy: bool) -> Iterator[None]:
     """Let links lead to other folders for the time of a build, and then to their former ones.
 
-    A file on this host names the former folders meanwhile, so that :func:`give_back` puts a killed build right.
+    A file on this host names the former folders meanwhile, so that :func:`give_back` puts a killed build right. Another
+    build that borrows links on this host waits until this one has ended.
 
     Args:
         links: by link, the folder for the build.
@@ -28,29 +32,72 @@ def borrowed(links: Mapping[str, str], host: str, *, while_busy: bool) -> Iterat
         jobs_at_work.JobsError: jobs run here.
         OSError: a link could not be switched; all lead where they led before.
     """
-    give_back()
-    if not while_busy:
-        jobs_at_work.refuse(links, host)
-    now = {link: artifact_link.tree_of(link) for link in links}
-    before = {link: now[link] for link, tree in links.items() if now[link] != tree}
-    if before:
-        Path(RECORD).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        atomic_file.write(RECORD, json.dumps(before))
-    try:
-        for link in before:
-            artifact_link.switch(link, links[link])
+    if not links:
+        give_back()
         yield
-    finally:
+        return
+    with _alone(None):
+        _put_back()
+        if not while_busy:
+            jobs_at_work.refuse(links, host)
+        now = {link: artifact_link.tree_of(link) for link in links}
+        before = {link: now[link] for link, tree in links.items() if now[link] != tree}
         if before:
-            give_back()
+            atomic_file.write(RECORD, json.dumps(before))
+        try:
+            for link in before:
+                artifact_link.switch(link, links[link])
+            yield
+        finally:
+            if before:
+                _put_back()
 
 
-def give_back() -> None:
-    """Let the links that a build has borrowed lead to their former folders again.
+def give_back(patience_s: float = 0.0) -> bool:
+    """Let the links that a killed build has borrowed lead to their former folders again.
+
+    Args:
+        patience_s: how long to wait for a build that goes on. After that, the links stay with it.
+
+    Returns:
+        Whether no link is borrowed now.
 
     Raises:
         OSError: a link could not be switched; the next call tries again.
     """
+    if not Path(RECORD).exists():
+        return True
+    with suppress(BlockingIOError), _alone(patience_s):
+        _put_back()
+        return True
+    return False
+
+
+@contextmanager
+def _alone(patience_s: float | None) -> Iterator[None]:
+    """Hold the right to borrow links on this host; it goes with the process.
+
+    Args:
+        patience_s: how long to wait for another process; None waits for as long as it takes.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    Path(RECORD).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with Path(f"{RECORD}.lock").open("w", encoding="ascii") as handle:
+        until = None if patience_s is None else time.monotonic() + patience_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if until is not None and time.monotonic() >= until:
+                    raise
+                time.sleep(_POLL_S)
+        yield
+
+
+def _put_back() -> None:
     try:
         before = json.loads(Path(RECORD).read_bytes())
     except (OSError, ValueError):

@@ -74,6 +74,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
 
+_ENDING_S = 30.0  # a build that a stopped run had in the background may still be ending
+
 
 class SwitchError(Exception):
     """The links cannot be switched; the message is one sentence with the cure."""
@@ -153,8 +155,10 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
         OSError: see :func:`switch`.
     """
     watch = check(links)
-    if really:
-        borrowed_links.give_back()  # what a killed build borrowed does not count as the link of before
+    if really and not borrowed_links.give_back(
+        _ENDING_S
+    ):  # what a killed build borrowed does not count as the link of before
+        raise SwitchError("A build on this host still uses the links; wait until it has ended, then run again.")
     before = {link: tree_of(link) for link in links}
     changes = {link: (before[link], tree) for link, tree in links.items() if before[link] != tree}
     if changes and really:

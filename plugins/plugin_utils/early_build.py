@@ -43,7 +43,7 @@ def begin(place: Path, playbook: int, work: Callable[[], dict[str, Any]]) -> Non
             os.setsid()
             end_with(playbook)
             result = work()
-            told.write(json.dumps(result))
+            told.write(json.dumps(result, default=str))  # a failure carries an object of Ansible
             told.flush()
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

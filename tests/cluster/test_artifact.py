@@ -88,15 +88,37 @@ def test_two_nodes_build_at_the_same_time(same: Lab) -> None:
     ]
 
 
+def test_an_install_leaves_the_links_of_a_build_in_the_background(same: Lab) -> None:
+    same.forget()
+    link, tree = "/usr/local/standin", "/usr/local/standin-1"
+    same.said("node2", "sh", "-c", f"mkdir -p {tree} && rm -f {link}")
+    looks = "for second in 1 2 3 4 5 6; do sleep 1; test -L /usr/local/standin || exit 3; done"
+    asked: dict[str, Any] = {"on": "node2", "name": "other", "files": [], "steps": slowly(0, looks), "packages": []}
+    asked["links"] = {link: tree}
+    try:
+        played = same.play(same.build(**asked, early=True), same.build(), same.install(), same.build(**asked))
+        assert played.rc == 0, played.text
+        assert played.of("node2")[-1]["changes"] == ["built other 1.0"]
+        assert same.ssh("node2", "test", "-L", link).returncode == 1, "the link is given back"
+    finally:
+        same.said("node2", "rm", "-rf", link, tree)
+
+
 def test_a_build_in_the_background_that_fails_is_told_by_the_task_that_needs_it(same: Lab) -> None:
     same.forget()
-    bad: dict[str, Any] = {"on": "node2", "files": [], "steps": slowly(1, "echo no luck; exit 3"), "packages": []}
-    played = same.play(same.build(**bad, early=True), same.build(**bad))
+    fails = slowly(1, "echo no luck at $(date +%s%N); exit 3")
+    bad: dict[str, Any] = {"on": "node2", "files": [], "steps": fails, "packages": []}
+    log = "/var/log/clusterctl/demo-1.0-*.log"
+    same.said("node2", "sh", "-c", f"rm -f {log}")
+    kept = f"until grep -q '^no luck' {log}; do sleep 0.2; done; cp {log} /root/first.log"
+    keep = {"ansible.builtin.shell": {"cmd": kept}, "when": "inventory_hostname == 'node2'"}
+    played = same.play(same.build(**bad, early=True), keep, same.build(**bad))
     assert played.rc != 0
     begun, failed = played.of("node2")
     assert begun["begun"] is True
     assert "no luck" in failed["msg"]
-    assert Path(failed["controller_log"]).read_text(encoding="utf-8").splitlines()[-1] == "no luck"
+    assert Path(failed["controller_log"]).read_text(encoding="utf-8").splitlines()[-1].startswith("no luck at")
+    same.said("node2", "sh", "-c", f"cmp {log} /root/first.log")  # it was built once
     assert not list(same.cache.glob("artifacts/.*early*"))
 
 

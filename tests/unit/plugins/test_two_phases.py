@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,26 @@ def test_a_killed_build_is_put_right_by_the_next_module(root: Path) -> None:
     (root / "mpi").symlink_to(f"mpi-2-{KEY}")
     borrowed_links.give_back()
     assert links(root) == {"mpi": f"mpi-2-{KEY}"}, "the record holds once"
+
+
+def test_what_a_build_that_goes_on_has_borrowed_stays_with_it(root: Path) -> None:
+    before = links(root)
+    ready, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with borrowed_links.borrowed(wanted(root), "node1", while_busy=True):
+            os.write(go, b"1")
+            signal.pause()
+    try:
+        os.read(ready, 1)
+        assert not borrowed_links.give_back()
+        assert links(root) == {"mpi": f"mpi-2-{KEY}", "new": f"mpi-2-{KEY}"}
+        threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
+        assert borrowed_links.give_back(30)
+        assert links(root) == before
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_links_that_already_lead_there_are_not_borrowed(root: Path) -> None:
