@@ -2,8 +2,8 @@
 """Load Jinja's filters and tests in Ansible's main process, so that its workers have them from the start.
 
 It also has Ansible keep what it would make anew in each run, see :mod:`template_code` and :mod:`module_zips`. And it
-has Ansible wait without using a processor: while workers are at work, its main process looks a thousand times a second
-whether one of them has ended.
+has Ansible wait without using a processor (see :mod:`free_worker` too): while workers are at work, its main process
+looks a thousand times a second whether one of them has ended.
 
 Ansible forks a worker for each task of each host. A worker that needs a filter loads all files of filters, and compiles
 those of a collection anew. The main process imports an action before it forks workers for it.
@@ -17,7 +17,12 @@ import os
 from ansible import constants  # type: ignore[import-untyped]
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.loader import filter_loader, test_loader  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import module_zips, skipped_tasks, template_code
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import (
+    free_worker,
+    module_zips,
+    skipped_tasks,
+    template_code,
+)
 
 _POLL = "CLUSTERCTL_POLL_S"  # seconds between two looks; without it, nothing changes
 _POLL_SETTING = "DEFAULT_INTERNAL_POLL_INTERVAL"
@@ -27,6 +32,7 @@ def load() -> None:
     """Load all filters of this collection, and all filters and tests of Ansible."""
     template_code.use()
     module_zips.use()
+    free_worker.use()  # before the next one: a skipped task needs no worker
     skipped_tasks.use()
     _wait(os.environ.get(_POLL, ""))
     for loader, name in ((filter_loader, "clusterctl.hpc.artifact_builder"), (test_loader, "ansible.builtin.match")):
