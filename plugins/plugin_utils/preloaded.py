@@ -12,6 +12,7 @@ those of a collection anew. The main process imports an action before it forks w
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 
 from ansible import constants  # type: ignore[import-untyped]
@@ -39,7 +40,15 @@ def load() -> None:
         try:
             loader.get(name)
         except (AnsibleError, KeyError):  # the task that needs it says why
-            return
+            break
+    _share_memory()
+
+
+def _share_memory() -> None:
+    """Keep the garbage collector of each worker from writing into the memory that it shares with the main process."""
+    if os.environ.get(_POLL):
+        gc.collect()
+        gc.freeze()
 
 
 def _wait(seconds: str) -> None:

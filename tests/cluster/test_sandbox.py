@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -186,10 +187,15 @@ def sandbox_answering(box: Sandbox) -> Sandbox:
     raise AssertionError(found)
 
 
-def test_down_leaves_nothing(sandbox: Start, engine: podman.Podman, tmp_path: Path) -> None:
+def test_down_leaves_nothing(
+    sandbox: Start, engine: podman.Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inventory = tmp_path / "deeper" / "hosts.ini"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     box = sandbox("down", nodes=1, inventory=inventory)
     assert inventory.is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deeper"]
     assert sandboxes.down(box.name)
     assert not sandboxes.down(box.name)
     assert not inventory.exists()

@@ -58,18 +58,21 @@ class Podman:
         """Unpack a tar archive at the root of a container that is not started yet.
 
         The archive goes through a child of podman, which a busy machine ends now and then; the same again then works.
+        Podman 4 also copies it into a temporary file that it leaves there, so it gets a folder that goes with the call.
 
         Raises:
             HostFailedError: it failed every time; the message ends with podman's own last line.
         """
-        for again in reversed(range(_TRIES)):
-            try:
-                self.run("cp", "--archive=false", "-", f"{container}:/", stdin=archive)
-            except HostFailedError:
-                if not again:
-                    raise
-            else:
-                return
+        with tempfile.TemporaryDirectory(prefix="clusterctl-unpack-") as folder:
+            here = Podman((*self.prefix, "env", f"TMPDIR={folder}"))
+            for again in reversed(range(_TRIES)):
+                try:
+                    here.run("cp", "--archive=false", "-", f"{container}:/", stdin=archive)
+                except HostFailedError:
+                    if not again:
+                        raise
+                else:
+                    return
 
     def succeeds(self, *arguments: str, timeout_s: float | None = None) -> bool:
         """Tell whether podman ends with 0 in time."""
