@@ -35,7 +35,7 @@ def begin(place: Path, playbook: int, work: Callable[[], dict[str, Any]]) -> Non
         OSError: there is neither a process nor a file for it.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("w", encoding="utf-8") as told:
+    with open(place, "w", encoding="utf-8", opener=_private) as told:
         waited_lock.wait_for(told, "", lambda _text: None, _POLL_S)
         if os.fork():
             return  # the copy has the lock as well
@@ -49,6 +49,10 @@ def begin(place: Path, playbook: int, work: Callable[[], dict[str, Any]]) -> Non
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.killpg(0, signal.SIGTERM)  # an ssh that still waits for the host; the host ends its build with it
             os._exit(0)  # what Ansible's worker does at its end is that worker's
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def result(place: Path, waiting: str, note: Callable[[str], None]) -> dict[str, Any] | None:
