@@ -64,13 +64,6 @@ def test_smoke_is_quick_and_the_default() -> None:
     assert set(suites.builtin("nightly").checks) == set(suites.builtin("full").checks) - set(FULL_ALONE)
 
 
-@pytest.mark.parametrize(("nodes", "most_s"), [(64, 60), (256, 180)])
-def test_the_pairs_of_a_night_take_a_minute_on_64_nodes(nodes: int, most_s: float) -> None:
-    pairs = options_of(suites.builtin("nightly"), "pairs", PairsOptions)
-    rounds = min(nodes - 1, pairs.max_rounds or nodes)
-    assert pairs.budget_s * rounds * (len(pairs.latency_bytes) + len(pairs.bandwidth_bytes)) < most_s
-
-
 def test_options_of_a_check_that_the_suite_does_not_run_are_nightlys() -> None:
     (nightly,) = registry.select(["collectives"])
     assert registry.select(["collectives"], suites.builtin("smoke")) == (nightly,)

@@ -329,7 +329,7 @@ CHECKS = (
             "smoke": PairsOptions(
                 budget_s=0.1, precision=0.05, latency_bytes=(8,), bandwidth_bytes=(MIB,), max_rounds=16
             ),
-            "nightly": PairsOptions(budget_s=0.15, max_rounds=128, measure_on=0.2),
+            "nightly": PairsOptions(budget_s=0.2, max_rounds=128, measure_on=0.2),
             "full": PairsOptions(
                 budget_s=1.0,
                 precision=0.01,
