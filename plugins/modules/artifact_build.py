@@ -43,10 +43,7 @@ options:
         E(XDG_STATE_HOME) or C(~/.local/state).
     type: str
   early:
-    description:
-      - Begins in the background and returns at once.
-      - The same task without this option waits for the result and returns it.
-      - Does nothing in check mode and where the cache has the artifact.
+    description: Begin in the background. The same task without this option waits for the result and returns it.
     type: bool
     default: false
   packages:
@@ -194,14 +191,8 @@ options:
     type: str
     choices: [inspect, build, release]
     default: build
-  host:
-    description: Set by the action plugin.
-    type: str
-    default: ""
-  key:
-    description: Set by the action plugin.
-    type: str
-    default: ""
+  host: {description: Set by the action plugin., type: str, default: ""}
+  key: {description: Set by the action plugin., type: str, default: ""}
 attributes:
   check_mode:
     description: Reports whether a build is needed and changes nothing.
