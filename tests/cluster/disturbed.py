@@ -134,6 +134,10 @@ class Cluster:
             self.prepare(before)
             self.run(before)
 
+    def packs(self) -> list[str]:
+        """Return the artifacts in the controller's cache."""
+        return sorted(path.name for path in CACHE.glob("artifacts/*.tar.zst"))
+
     def on(self, node: str, script: str) -> str:
         return self.podman.run("exec", self.sandbox.node(node).container, "sh", "-c", script).decode(errors="replace")
 

@@ -93,16 +93,22 @@ def outcome(cluster: Cluster, schedule: Schedule) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that went through each kind of run once, undisturbed."""
+    """A cluster that went through each kind of run undisturbed, and compiled nothing on the way."""
     with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         box = sandbox("kills", nodes=len(NODES))
         found = Cluster(box, tmp_path_factory.mktemp("state"), Path(temporary), podman.find())
-        for kind in KINDS:
-            found.run(kind)
-            folder = found.newest()
-            assert folder is not None
-            found.left[kind] = found.look()
-            found.events[kind] = (folder / "events.jsonl").read_bytes().count(b"\n")
+        for again in range(2):
+            packs = found.packs()
+            for kind in KINDS:
+                if again:
+                    found.prepare(kind)
+                found.run(kind)
+                folder = found.newest()
+                assert folder is not None
+                found.left[kind] = found.look()
+                found.events[kind] = (folder / "events.jsonl").read_bytes().count(b"\n")
+            if found.packs() == packs:  # else a node has a compiler since, which the first kind did not leave
+                break
         yield found
 
 
