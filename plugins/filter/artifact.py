@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import builder_turns
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key
 
 if TYPE_CHECKING:
@@ -37,10 +38,6 @@ _value:
   type: str
 """
 
-# Open MPI is built by the first host of a platform. What needs nothing of it goes to the next ones at the same time.
-# Horovod is built beside mpi4py.
-_TURNS = {"python_env": 1, "cpython": 1, "nccl": 2, "horovod": 1}
-
 
 def artifact_builder(
     members: Sequence[Mapping[str, Any]],
@@ -69,7 +66,7 @@ def artifact_builder(
     if any(apart in member.get("trees", ()) for member in able):
         apart = ""
     roomy = able[:1] + [member for member in able[1:] if member.get("builds", True)]
-    return str(roomy[_TURNS.get(apart, 0) % len(roomy)]["name"]) if roomy else ""
+    return str(roomy[builder_turns.turn(apart, len(roomy))]["name"]) if roomy else ""
 
 
 def artifact_offers(members: Sequence[Mapping[str, Any]], platform: str, builder: str) -> list[str]:

@@ -6,18 +6,23 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.support import content
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
+    import builder_turns as _turns  # mypy finds it by mypy_path
+
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import InventorySources
+else:
+    _turns = content.module_util("builder_turns")
 
 # What every host gets; NCCL and Horovod depend on variables of roles, which Ansible alone works out.
 ALWAYS = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
 OPTIONAL = {"cpython": "the managed Python", "nccl": "NCCL", "horovod": "Horovod"}
 _UNKNOWN = "unknown"
-_MOST_BUILDERS = 3  # of a platform at the same time
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,8 @@ def preview(
         here = set() if builder is None else set(_lacking(builder))
         built = [name for name in {**ALWAYS, **OPTIONAL} if name in wanted & here and (name, platform) not in cached]
         if built:
-            builds[tuple(hosts[: min(len(built), _MOST_BUILDERS)])] = tuple(built)
+            places = sorted({_turns.turn(name, len(hosts)) for name in built})
+            builds[tuple(hosts[place] for place in places)] = tuple(built)
     return Preview(
         inventory,
         {platform: tuple(hosts) for platform, hosts in platforms.items()},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import factory
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder
 from clusterctl.cli import progress
 from clusterctl.model.hosts import InventorySources
 from clusterctl.provisioning.preview import preview
@@ -23,6 +25,20 @@ def test_new_hosts_are_installed_and_what_the_cache_lacks_is_built_once() -> Non
     assert "build     Open MPI, the cluster's Python: once, on node[1-2]" in lines
     assert "install   node[1-3]: Open MPI, the cluster's Python, mpi4py" in lines
     assert "files     node[1-3]: not provisioned yet" in lines
+
+
+@pytest.mark.parametrize(
+    ("cached", "builders"),
+    [({"python_env"}, ("node1",)), ({"openmpi", "mpi4py"}, ("node2",)), (set(), ("node1", "node2"))],
+    ids=["mpi4py beside Open MPI", "Python alone", "all"],
+)
+def test_the_hosts_that_build_are_those_that_ansible_chooses(cached: set[str], builders: tuple[str, ...]) -> None:
+    facts = {name: factory.node(name, artifacts=[]) for name in ("node1", "node2", "node3")}
+    reasons = dict.fromkeys(facts, "not provisioned yet")
+    (found,) = preview(WHERE, list(facts), facts, reasons, {(name, PLATFORM) for name in cached}).builds.items()
+    assert found[0] == builders
+    members = [{"name": name, "platform": PLATFORM} for name in facts]
+    assert {artifact_builder(members, PLATFORM, apart=name) for name in found[1]} == set(builders)
 
 
 def test_growing_changes_files_of_the_old_hosts_and_builds_nothing() -> None:
