@@ -73,8 +73,9 @@ class ActionModule(ArtifactActionBase):
         identity, begun = _identity(arguments), False
         if not self._task.check_mode:
             with suppress(ArtifactError, OSError):
-                place = cache.early_result(*identity, os.getppid())
-                if not cache.lookup(*identity).artifact:
+                # a damaged pack is found by the task that needs it, which hashes the whole pack
+                if not cache.record_path(*identity).is_file():
+                    place = cache.early_result(*identity, os.getppid())
                     early_build.begin(place, os.getppid(), lambda: self._attempt(arguments, variables, cache))
                     begun = True
         return {"changed": False, "changes": [], "watch": [], "begun": begun}
