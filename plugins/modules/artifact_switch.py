@@ -155,9 +155,8 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
         OSError: see :func:`switch`.
     """
     watch = check(links)
-    if really and not borrowed_links.give_back(
-        _ENDING_S
-    ):  # what a killed build borrowed does not count as the link of before
+    # what a killed build borrowed does not count as the link of before
+    if really and not borrowed_links.give_back(_ENDING_S):
         raise SwitchError("A build on this host still uses the links; wait until it has ended, then run again.")
     before = {link: tree_of(link) for link in links}
     changes = {link: (before[link], tree) for link, tree in links.items() if before[link] != tree}

@@ -8,6 +8,7 @@ work.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -36,7 +37,7 @@ def begin(place: Path, playbook: int, work: Callable[[], dict[str, Any]]) -> Non
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(place, "w", encoding="utf-8", opener=_private) as told:
-        waited_lock.wait_for(told, "", lambda _text: None, _POLL_S)
+        fcntl.flock(told, fcntl.LOCK_EX)
         if os.fork():
             return  # the copy has the lock as well
         try:

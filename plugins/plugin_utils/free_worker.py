@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.process import BaseProcess
 
-VARIABLE = "CLUSTERCTL_POLL_S"  # of the environment; without it, nothing changes
+VARIABLE = "CLUSTERCTL_POLL_S"  # of the environment: seconds between two looks; without it, nothing changes
 _MOST_S = 1.0  # then Ansible looks itself
 
 
@@ -29,8 +29,6 @@ def use() -> bool:
 
         queue = StrategyBase._queue_task  # noqa: SLF001
     except (ImportError, AttributeError):
-        return False
-    if hasattr(queue, "__wrapped__"):  # used already
         return False
 
     @functools.wraps(queue)

@@ -25,7 +25,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import (
     template_code,
 )
 
-_POLL = "CLUSTERCTL_POLL_S"  # seconds between two looks; without it, nothing changes
 _POLL_SETTING = "DEFAULT_INTERNAL_POLL_INTERVAL"
 
 
@@ -35,7 +34,7 @@ def load() -> None:
     module_zips.use()
     free_worker.use()  # before the next one: a skipped task needs no worker
     skipped_tasks.use()
-    _wait(os.environ.get(_POLL, ""))
+    _wait(os.environ.get(free_worker.VARIABLE, ""))
     for loader, name in ((filter_loader, "clusterctl.hpc.artifact_builder"), (test_loader, "ansible.builtin.match")):
         try:
             loader.get(name)
@@ -46,7 +45,7 @@ def load() -> None:
 
 def _share_memory() -> None:
     """Keep the garbage collector of each worker from writing into the memory that it shares with the main process."""
-    if os.environ.get(_POLL):
+    if os.environ.get(free_worker.VARIABLE):
         gc.collect()
         gc.freeze()
 

@@ -25,9 +25,8 @@ ORDER = [
     "validation",
 ]
 # The roles by which nodes meet each other come first, because hosts that are as they should be play these alone.
-MEETING = [*ORDER[:3], "fabric"]
 # NCCL comes before mpi4py, so that Horovod can be built beside mpi4py.
-PLAYED = [*MEETING, "environment", "openmpi", "python_env", "nccl", "mpi4py", "horovod", "validation"]
+PLAYED = [*ORDER[:3], "fabric", "environment", "openmpi", "python_env", "nccl", "mpi4py", "horovod", "validation"]
 
 
 def roles() -> list[str]:
