@@ -7,15 +7,27 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_build
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return tmp_path / "artifacts" / ".demo-1.0-0123456789abcdef.early-1"
+def place(tmp_path: Path) -> Iterator[Path]:
+    """The file for the result; at the end the work's process is reaped, as Ansible's worker leaves it to init."""
+    before = children()
+    yield tmp_path / "artifacts" / ".demo-1.0-0123456789abcdef.early-1"
+    for child in children() - before:
+        os.waitpid(child, 0)
+
+
+def children() -> set[int]:
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    return {int(number) for number in listed.split()}
 
 
 def taken(place: Path) -> tuple[dict[str, Any] | None, list[str]]:

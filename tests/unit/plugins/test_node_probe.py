@@ -444,12 +444,13 @@ def test_root_runs_no_library_of_a_sessions_path(open_folder: Path, monkeypatch:
 def test_a_library_that_hangs_costs_a_bounded_time(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_version, "_NCCL_ANSWER_S", 0.3)
     path = compiled(open_folder / "lib" / SONAME, STRANGE)
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = children.read_text().split()
     began = time.monotonic()
     found = looked_up(str(path.parent))
     assert time.monotonic() - began < 3
     assert (found["path"], found["version"]) == (str(path), "")
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    assert children.split() == []
+    assert set(children.read_text().split()) <= set(before)
 
 
 @pytest.mark.parametrize(("code", "release"), [(22907, "2.29.7"), (23203, "2.32.3"), (2804, "2.8.4"), (0, "")])

@@ -154,7 +154,8 @@ def test_a_registry_that_gives_a_token_for_each_access(
         first.environment |= GOOD
         second.environment |= GOOD
         round_trip(first, second, where)
-    assert {"repository:site/packs:pull", "repository:site/packs:pull,push"} <= set(tokens.asked)
+    asked = {frozenset(scope.removeprefix("repository:site/packs:").split(",")) for scope in tokens.asked}
+    assert {frozenset({"pull"}), frozenset({"pull", "push"})} <= asked  # a registry names actions in any order
 
 
 def test_a_registry_with_tls_and_an_authority_of_the_site(first: Site, second: Site, tmp_path: Path) -> None:
