@@ -72,6 +72,7 @@ def examine(
         ConfigError: the inventory or an option is wrong, or this machine lacks open files or memory for so many hosts.
     """
     options = options or DoctorOptions()
+    tell("reading the inventory")
     cluster = ansible_inventory.load(inventory, options.inventory, remembered=True)
     started = datetime.now(timezone.utc)
     hosts = cluster.selected_hosts
@@ -82,8 +83,10 @@ def examine(
     past = hardware_looks.past(name, {host.name for host in hosts}, started)
     told: list[str] = []
     with ssh.control_folder() as control:
-        tell(f"looking at {_hosts(len(hosts))}")
-        probe, closed = as_jobs_see_it(hosts, _look(hosts, control), control)
+        looking = f"looking at {_hosts(len(hosts))}"
+        tell(looking)
+        first = _look(hosts, control, lambda count: tell(f"{looking}, {count} done"))
+        probe, closed = as_jobs_see_it(hosts, first, control)
         told += probe.notes
         seen = hardware.look(hosts, probe, past, control, note=told.append)
         view = replace(view_of(cluster, probe), closed_to_jobs=closed)
@@ -135,9 +138,10 @@ def exit_code(found: Diagnosis) -> ExitCode:
     return ExitCode.VALIDATION_FAILED if found.findings else ExitCode.OK
 
 
-def _look(hosts: Sequence[Host], control: Path) -> Probe:
+def _look(hosts: Sequence[Host], control: Path, ended: Callable[[int], None]) -> Probe:
     by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
-    probe = _ask(by_ssh, hosts, control, job_users={host.name: job_login.job_user(host) for host in by_ssh})
+    users = {host.name: job_login.job_user(host) for host in by_ssh}
+    probe = _ask(by_ssh, hosts, control, job_users=users, ended=ended)
     for host in hosts:
         if not host.by_ssh:
             reason = f"{host.name} is not reached by plain ssh with a key: {host.not_by_ssh}"

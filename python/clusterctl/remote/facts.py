@@ -17,7 +17,7 @@ from clusterctl.remote.ssh_failure import shortened
 from clusterctl.support import node_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.facts import NodeFacts, WatchEntry
@@ -42,6 +42,7 @@ def gather(
     timeout_s: float = 30,
     fanout: int = 64,
     control_dir: Path | None = None,
+    ended: Callable[[int], None] = lambda _count: None,
 ) -> Probe:
     """Ask every host for its facts, at most ``fanout`` at a time.
 
@@ -62,6 +63,7 @@ def gather(
         timeout_s: seconds from the start of a connection until it is given up.
         fanout: connections at a time.
         control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
+        ended: hears how many hosts have answered or failed by now, whenever some have.
 
     Returns:
         A record or a failure for every host; nothing is raised for a host.
@@ -80,7 +82,14 @@ def gather(
     )
     notes: list[str] = []
     found, failures = one_trip.ask(
-        asked, NODE_PROBE, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, note=notes.append
+        asked,
+        NODE_PROBE,
+        read,
+        timeout_s=timeout_s,
+        fanout=fanout,
+        control_dir=control_dir,
+        note=notes.append,
+        ended=ended,
     )
     return Probe(found, failures, tuple(notes))
 

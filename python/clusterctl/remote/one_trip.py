@@ -40,6 +40,7 @@ def ask(
     fanout: int = 64,
     control_dir: Path | None = None,
     note: Callable[[str], None] | None = None,
+    ended: Callable[[int], None] = lambda _count: None,
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Send each host its request, at most ``fanout`` at a time.
 
@@ -54,12 +55,15 @@ def ask(
             memory is short.
         note: lets the question go through gateways, and hears a sentence about each that did not answer for hosts.
             These are then asked directly, so a question that changes a node has no ``note``.
+        ended: hears how many hosts have answered or failed by now, whenever some have.
 
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
     return asyncio.run(
-        asking(requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, note=note)
+        asking(
+            requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, note=note, ended=ended
+        )
     )
 
 
@@ -72,11 +76,12 @@ async def asking(
     fanout: int = 64,
     control_dir: Path | None = None,
     note: Callable[[str], None] | None = None,
+    ended: Callable[[int], None] = lambda _count: None,
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Do what :func:`ask` does, inside a loop of the caller's."""
     room = memory_room.for_questions(len(requests), min(fanout, reach.at_once(requests)))
     questions = _Questions(requests, module, timeout_s, control_dir if room.shared else None)
-    endings = await questions.everyone(room.at_once, note)
+    endings = await questions.everyone(room.at_once, note, ended)
     answers: dict[str, Answer] = {}
     failures: dict[str, ProbeFailure] = {}
     for host in requests:
@@ -99,7 +104,7 @@ class _Questions:
     control_dir: Path | None
 
     async def everyone(
-        self, at_once: int, note: Callable[[str], None] | None
+        self, at_once: int, note: Callable[[str], None] | None, ended: Callable[[int], None]
     ) -> dict[Host, python.Ending | ProbeFailure]:
         turn = asyncio.Semaphore(at_once)
         endings: dict[Host, python.Ending | ProbeFailure] = {}
@@ -107,11 +112,13 @@ class _Questions:
         async def directly(host: Host) -> None:
             async with turn:
                 endings[host] = await self._talk(host, self.control_dir)
+            ended(len(endings))
 
         async def through(relay: Host, its: Sequence[Host]) -> None:
             async with turn:
                 found = await self._relayed(relay, its)
             endings.update({host: self._judged(host, ending) for host, ending in found.endings.items()})
+            ended(len(endings))
             left = [host for host in its if host not in found.endings]
             await asyncio.gather(*map(directly, left))
             there = [host.name for host in left if not isinstance(endings[host], ProbeFailure)]

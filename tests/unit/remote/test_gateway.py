@@ -60,8 +60,10 @@ def logins(fault: Path) -> list[str]:
 
 def test_a_gateway_asks_its_hosts_and_each_gets_its_own_request(fault: Path, tmp_path: Path) -> None:
     watch = {host.name: [{"path": str(tmp_path / host.name), "kind": "file"}] for host in nodes()}
-    probe = facts.gather(nodes(), watch=watch, timeout_s=30)
+    counts: list[int] = []
+    probe = facts.gather(nodes(), watch=watch, timeout_s=30, ended=counts.append)
     assert (probe.failures, probe.notes) == ({}, ())
+    assert counts[-1] == 3
     assert {name: node.watch[0]["path"] for name, node in probe.facts.items()} == {
         name: str(tmp_path / name) for name in ("node1", "node2", "node3")
     }
@@ -69,7 +71,9 @@ def test_a_gateway_asks_its_hosts_and_each_gets_its_own_request(fault: Path, tmp
 
 
 def test_without_gateways_and_for_questions_that_change_a_node_every_host_is_asked_directly(fault: Path) -> None:
-    facts.gather(nodes(None), timeout_s=30)
+    counts: list[int] = []
+    facts.gather(nodes(None), timeout_s=30, ended=counts.append)
+    assert counts == [1, 2, 3]
     request = b'{"targets": [], "timeout_s": 1, "budget_s": 1, "clock": 0}\n'
     answers, _ = one_trip.ask(
         dict.fromkeys(nodes(), request), "login_probe", lambda _host, ending: ending.output, timeout_s=20
