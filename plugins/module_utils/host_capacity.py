@@ -7,6 +7,10 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def free_bytes(path: str) -> int:
@@ -19,15 +23,48 @@ def available_memory_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys
     """Return the memory that a new process may take: the kernel's, within the limits of our control group."""
     meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB", (proc / "meminfo").read_text(encoding="ascii"), re.MULTILINE))
     room = [int(meminfo["MemAvailable"]) * 1024]
-    own = re.search(r"^0::/(.*)$", (proc / "self/cgroup").read_text(encoding="utf-8"), re.MULTILINE)
-    folder = groups / own.group(1) if own and ".." not in own.group(1) else groups
-    for group in [folder, *folder.parents]:
-        with suppress(OSError, ValueError):  # without a limit the file holds 'max', and the root group lacks it
-            limit = int((group / "memory.max").read_text(encoding="ascii"))
-            stat = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-            used = int((group / "memory.current").read_text(encoding="ascii"))
+    own = (proc / "self/cgroup").read_text(encoding="utf-8")
+    for folder, names in _memory_groups(own, groups):
+        with suppress(OSError, ValueError):  # without a limit version 2 says 'max', and its root group has no file
+            limit = int((folder / names.limit).read_text(encoding="ascii"))
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+            used = int((folder / names.used).read_text(encoding="ascii"))
             # file caches are given back on demand
-            room.append(limit - used + int(stat["inactive_file"]) + int(stat["active_file"]))
-        if group == groups:
-            break
+            room.append(limit - used + sum(int(stat.get(name, 0)) for name in names.cached))
     return max(0, min(room))
+
+
+class _Names(NamedTuple):
+    """How a version of control groups names what it tells of memory."""
+
+    limit: str
+    used: str
+    cached: tuple[str, str]
+
+
+_VERSION_1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_VERSION_2 = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
+
+
+def _memory_groups(own: str, groups: Path) -> Iterator[tuple[Path, _Names]]:
+    """Yield the control groups that may limit the memory of a process, and those above them.
+
+    A container may see its own group at the root, under a path that is the host's. Such a path does not exist.
+
+    Args:
+        own: the list of the control groups of the process.
+        groups: where the control groups are mounted.
+    """
+    for line in own.splitlines():
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0" and not controllers:
+            root, names = groups, _VERSION_2
+        elif "memory" in controllers.split(","):
+            root, names = groups / "memory", _VERSION_1
+        else:
+            continue
+        folder = root if ".." in path else root / path.lstrip("/")
+        for group in [folder, *folder.parents]:
+            yield group, names
+            if group == root:
+                break

@@ -162,6 +162,21 @@ def test_the_memory_that_a_build_may_take_is_what_the_kernel_and_every_limit_lea
     assert host_capacity.available_memory_bytes(proc, groups) == 0
 
 
+def test_limits_of_the_first_version_of_control_groups_count_as_well(tmp_path: Path) -> None:
+    proc, groups = meminfo(tmp_path / "proc", 4_000_000, "/"), tmp_path / "groups"
+    (proc / "self/cgroup").write_text("12:cpu,cpuacct:/a\n11:memory:/of/the/host\n1:name=systemd:/a\n0::/a\n")
+    container = groups / "memory"
+    container.mkdir(parents=True)
+    (container / "memory.limit_in_bytes").write_text("9223372036854771712\n")  # no limit
+    (container / "memory.usage_in_bytes").write_text("2500000000\n")
+    (container / "memory.stat").write_text(
+        "inactive_file 1\ntotal_inactive_file 500000000\ntotal_active_file 200000000\n"
+    )
+    assert host_capacity.available_memory_bytes(proc, groups) == 4_096_000_000
+    (container / "memory.limit_in_bytes").write_text("3000000000\n")
+    assert host_capacity.available_memory_bytes(proc, groups) == 1_200_000_000
+
+
 def test_the_memory_of_this_very_machine_is_known() -> None:
     assert 0 < host_capacity.available_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

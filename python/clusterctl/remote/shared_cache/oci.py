@@ -92,7 +92,10 @@ class OciStore:
             raise UnreachableError(f"{self.where}:{_tag(name)} is not an entry of a shared cache; remove that tag.")
         data = b"".join(self._blob(str(layer["digest"]), int(layer["size"])))
         if f"sha256:{hashlib.sha256(data).hexdigest()}" != layer["digest"]:
-            raise UnreachableError(f"{self.where} sent {name.name} damaged or in part; run the same command again.")
+            raise UnreachableError(
+                f"{self.where} sent {name.name} damaged or in part; run the same command again. If that says the same,"
+                " push it again with --replace."
+            )
         return data
 
     def content(self, statement: Statement) -> Iterator[bytes]:
