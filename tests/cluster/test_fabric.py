@@ -105,6 +105,16 @@ def test_a_bare_mpirun_works_and_without_the_role_it_does_not(cluster: Cluster, 
     assert not works, "docker0 is no fault here, so nothing was proven"
 
 
+def test_daemons_start_ranks_without_threads_that_would_lose_a_short_one(cluster: Cluster) -> None:
+    """A rank's parent is the daemon of its node; prterun has three threads, and a daemon with a pool has 18."""
+    count = "set -- /proc/$PPID/task/*; echo $#"
+    done = ssh(cluster, "node1", "mpirun", "-np", "8", "--hostfile", "hosts", "sh", "-c", count)
+    assert done.returncode == 0, done.stderr
+    threads = [int(number) for number in done.stdout.split()]
+    assert len(threads) == 8
+    assert max(threads) < 8
+
+
 def test_the_twin_is_rejected_in_words_and_a_second_run_changes_nothing(cluster: Cluster) -> None:
     subnet = record(cluster, "node1")["cidrs"]
     for number, node in enumerate(NODES, start=1):

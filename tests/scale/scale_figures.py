@@ -138,7 +138,7 @@ class Figures:
         shown = subprocess.run(
             [*program, "--print", "--", "hostname"], check=True, capture_output=True, text=True, env=environment
         ).stdout.strip()
-        # now and then mpirun 5.0.7 does not end after its last rank has; such a run ends here, and has no row
+        # one that hangs ends here, and has no row
         bare = [*self.ssh(), self.nodes.box.nodes[0].address, f"timeout {HUNG_S} {shown}"]
         for _ in range(rounds):
             self.measured(f"ssh node1 mpirun hostname{at}", bare, endings=(0, HUNG))

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from .model import Network, Rejection
 
 
+# PRRTE's daemons start ranks in 16 threads of their own. A rank that ends before its thread has noted its process id is
+# reaped by another thread, which does not know it, and mpirun waits forever: about 8 of 270 runs of hostname with PRRTE
+# 3.0.8 of Open MPI 5.0.7. Without such threads, the one that reaps starts the ranks.
+_NO_THREADS = "odls_base_max_threads = 0\n"
+
+
 def openmpi_include(network: Network, host: str) -> str:
     """Return the value of *_if_include on a node: its own subnets in CIDR form.
 
@@ -54,7 +60,7 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
         nccl.setdefault("NCCL_SOCKET_FAMILY", "AF_INET6")
     return {
         "openmpi": f"btl_tcp_if_include = {include}\n{links}oob_tcp_if_include = {include}\n",
-        "prrte": f"prte_if_include = {prrte_include(network)}\n",
+        "prrte": f"prte_if_include = {prrte_include(network)}\n{_NO_THREADS}",
         "nccl": "".join(f"{name}={nccl[name]}\n" for name in sorted(nccl)),
     }
 
