@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 # PRRTE's daemons start ranks in 16 threads of their own. A rank that ends before its thread has noted its process id is
-# reaped by another thread, which does not know it, and mpirun waits forever: about 8 of 270 runs of hostname with PRRTE
+# reaped by another thread, which does not know it, and mpirun waits forever: 11 of 252 runs of hostname with PRRTE
 # 3.0.8 of Open MPI 5.0.7. Without such threads, the one that reaps starts the ranks.
 _NO_THREADS = "odls_base_max_threads = 0\n"
 
