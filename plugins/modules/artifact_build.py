@@ -244,7 +244,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     build_step,
     build_user,
     disk_error,
-    host_capacity,
     measured_module,
     user_identity,
 )
@@ -260,6 +259,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import host_capacity
 
 _PACKS = "/var/cache/clusterctl/packs"
 _PUSHED = "clusterctl-push-????????????????-*"

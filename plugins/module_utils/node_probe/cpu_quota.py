@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import os
-
+from . import control_groups
 from .reading import Json, read_text
 
-CGROUPS = "/sys/fs/cgroup"
 _NS, _US = 1e9, 1e6
 
 
-def cpu_quota(root: str = CGROUPS, own: str = "/proc/self/cgroup") -> Json:
+def cpu_quota(root: str = control_groups.ROOT, own: str = "/proc/self/cgroup") -> Json:
     """Return the tightest CPU quota between this process and the root of its control groups.
 
     Args:
@@ -23,32 +21,12 @@ def cpu_quota(root: str = CGROUPS, own: str = "/proc/self/cgroup") -> Json:
         limits), and what the kernel counted there: ``throttled_periods`` and ``throttled_s``.
     """
     quotas = [
-        quota for folder, is_unified in _folders(root, read_text(own, "")) for quota in _quota(folder, is_unified)
+        quota
+        for folder, is_unified in control_groups.folders(root, read_text(own, ""), "cpu")
+        for quota in _quota(folder, is_unified)
     ]
     least = min(quotas, key=lambda quota: quota["cores"], default=None)
     return {"cpu_quota": least or {"group": "", "cores": None, "throttled_periods": 0, "throttled_s": 0.0}}
-
-
-def _folders(root: str, lines: str) -> list[tuple[str, bool]]:
-    """Return the folders of the control groups of this process and of all above it, for both versions of cgroups.
-
-    A container may see its own group at the root, under a path that is the host's. Paths that do not exist are skipped.
-    """
-    found = []
-    for line in lines.splitlines():
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0" and not controllers:
-            top = root if os.path.exists(f"{root}/cgroup.controllers") else f"{root}/unified"
-        elif "cpu" in controllers.split(","):
-            top = next((at for at in (f"{root}/{controllers}", f"{root}/cpu") if os.path.isdir(at)), "")
-        else:
-            continue
-        while top:
-            found.append((top + path.rstrip("/"), number == "0"))
-            if path in {"", "/"}:
-                break
-            path = os.path.dirname(path)
-    return found
 
 
 def _quota(folder: str, is_unified: bool) -> list[Json]:

@@ -70,11 +70,15 @@ def module_util(name: str) -> Any:
     """Return a module or package of ``plugins/module_utils``, which the plugins and clusterctl then share.
 
     Args:
-        name: of a module that imports the standard library alone, or of a package that imports its own parts besides.
+        name: of a module that imports the standard library alone, or of a package that imports its own parts besides;
+            ``package.module`` is one of these parts.
 
     Raises:
         ConfigError: it is missing.
     """
+    package, _, part = name.partition(".")
+    if part:
+        return importlib.import_module(f"{module_util(package).__name__}.{part}")
     place = root() / "plugins" / "module_utils" / name
     return _loaded(f"clusterctl_{name}", place / "__init__.py" if place.is_dir() else place.with_suffix(".py"))
 

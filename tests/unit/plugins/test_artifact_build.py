@@ -18,9 +18,9 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     build_failure,
     build_step,
     check_process,
-    host_capacity,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, forget_leftovers
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import host_capacity
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ def test_the_memory_that_a_build_may_take_is_what_the_kernel_and_every_limit_lea
     proc, groups = meminfo(tmp_path / "proc", 4_000_000, "/a/b"), tmp_path / "groups"
     assert host_capacity.available_memory_bytes(proc, groups) == 4_096_000_000
     limited(groups / "a/b", "max", 0, 0)
+    (groups / "cgroup.controllers").touch()  # as where the second version is mounted
     assert host_capacity.available_memory_bytes(proc, groups) == 4_096_000_000
     limited(groups / "a", "3000000000", used=2_500_000_000, cached=700_000_000)
     assert host_capacity.available_memory_bytes(proc, groups) == 1_200_000_000
