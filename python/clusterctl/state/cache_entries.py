@@ -155,7 +155,7 @@ def _refuse_other(what: str, statement: Statement, size: int, sha256: str) -> No
     if size < statement.size:
         raise UnreachableError(
             f"The transfer of {what} broke off after {size} of {statement.size} bytes, and nothing of it was kept; run"
-            " the same command again."
+            " the same command again. If that says the same, have its site push it again with --replace."
         )
     if size > statement.size or sha256 != statement.sha256:
         raise RefusedContentError(

@@ -94,7 +94,7 @@ class OciStore:
         if f"sha256:{hashlib.sha256(data).hexdigest()}" != layer["digest"]:
             raise UnreachableError(
                 f"{self.where} sent {name.name} damaged or in part; run the same command again. If that says the same,"
-                " push it again with --replace."
+                " have its site push it again with --replace."
             )
         return data
 

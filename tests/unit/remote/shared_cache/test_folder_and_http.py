@@ -285,6 +285,7 @@ def test_half_a_pack_is_refused(second: Site, shared: Path, size: int) -> None:
     blob = max(shared.glob("blobs/sha256/*"), key=lambda path: path.stat().st_size)
     os.truncate(blob, size)
     refused(second, shared, f"broke off after {size} of {len(CONTENT)} bytes", code=4)
+    refused(second, shared, "have its site push it again with --replace", code=4)  # another transfer ends there as well
     assert second.run("verify", shared).returncode == 10
 
 
