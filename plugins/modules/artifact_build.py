@@ -19,7 +19,6 @@ description:
     controller refuses the pack if its content differs from what it accepted before, and the host builds.
   - If the module runs as root, the steps run as an unprivileged user id without an account.
   - A build ends with all its child processes when the connection that started it ends.
-  - Progress comes as lines C(clusterctl-note|HOST|TEXT) on standard output.
 options:
   name:
     description: Name of the artifact.

@@ -15,7 +15,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import package_failure
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import package_failure, run_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,8 +51,8 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
         return str(task_vars["inventory_hostname"])
 
     def _note(self, host: str, text: str) -> None:
-        """Write a line of progress to the run's standard output."""
-        Display().display(f"clusterctl-note|{host}|{text}")
+        """Tell what the task is at."""
+        run_events.note(host, text)
 
     def _call(self, name: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a module on the host and return its result.

@@ -1,4 +1,8 @@
-"""Translate ansible-runner's events into typed events of a run. Everything else of a task's result is left out."""
+"""Translate the events of the callback ``run_events`` into typed events of a run: the gate for results of tasks.
+
+A result belongs to the host and the task that Ansible's main process names. What a node put into it is data: a key
+counts only where the action that answered may decide it, and each text becomes one line of printable characters.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,27 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-NOTE_MARK = "clusterctl-note|"
 _MOST_COMPLAINTS = 40
+_MOST_WORDS = 2000  # characters of a sentence of a node
+_MOST_MESSAGE = 400
+_MOST_FAILURE = 20000  # characters of a failure, which may be a table
 _MOST_DIFF_LINES = 60  # of a file that is shown line by line
 _PROGRAM_ENDS = (".py", ".sh", ".so")
-_COMPLAINT = re.compile(r"^(?:\[ERROR\]:?|ERROR!)\s*(?P<text>.+)", re.DOTALL)
-# Keys of a task's result that are worth keeping; everything else (arguments, stdout, invocation) may hold a secret.
-_KEPT_DATA = frozenset({"problems", "argument_errors", "members", "assertion", "told", "trees", "next_host_key"})
-_LOOSE_OUTPUT = frozenset({"verbose", "error", "warning", "system_warning"})
+_COMPLAINT = re.compile(
+    r"^(?:\[ERROR\]:?|ERROR!)[ \t]*(?P<text>.+?)(?=\n\n|\n\[|\nERROR!|\Z)", re.DOTALL | re.MULTILINE
+)
+# Keys of a task's result that are worth keeping, and the actions that may decide them. These run on the controller, or
+# say something of their own host. Everything else (arguments, output) may hold a secret.
+_JUDGE = "clusterctl.hpc.preflight_judge"
+_DECIDED_BY = {
+    "members": {_JUDGE},
+    "argument_errors": {"ansible.builtin.validate_argument_spec"},
+    "assertion": {"ansible.builtin.assert"},
+    "next_host_key": {"clusterctl.hpc.host_key"},
+    "trees": {"clusterctl.hpc.artifact_collect"},
+}
+_FREE = frozenset({"problems", "told"})
+_SPEAKS_OF_OTHERS = frozenset({_JUDGE, "clusterctl.hpc.ssh_mesh_sign"})
 _BAD = frozenset({"failed", "unreachable"})
 _HOST_EVENTS: dict[str, Outcome] = {
     "runner_on_ok": "ok",
@@ -32,18 +49,24 @@ _HOST_EVENTS: dict[str, Outcome] = {
 
 
 class Translator:
-    """Translates the events of one playbook, and collects its complaints and the hosts that failed."""
+    """Translates the events of one playbook, and collects the hosts that failed.
+
+    Attributes:
+        failed: the hosts that failed so far, at the end by Ansible's own count, which leaves out what was rescued.
+        unreachable: the hosts that were lost, likewise.
+        is_complete: whether the last event of the playbook has come.
+    """
 
     def __init__(self, on_event: Callable[[Event], None], *, keep_diff: bool) -> None:
         """Begin; ``on_event`` hears each event, ``keep_diff`` keeps the content of changed files."""
         self._on_event = on_event
         self._keep_diff = keep_diff
-        self.complaints: list[str] = []
         self.failed: set[str] = set()
         self.unreachable: set[str] = set()
+        self.is_complete = False
 
-    def handle(self, raw: dict[str, Any]) -> bool:
-        """Take one event; True keeps ansible-runner's own bookkeeping whole."""
+    def handle(self, raw: Mapping[str, Any]) -> None:
+        """Take one event."""
         event = translate(raw, keep_diff=self._keep_diff)
         if event is not None:
             self._on_event(event)
@@ -53,22 +76,18 @@ class Translator:
             self.unreachable.add(event.host)
         elif raw.get("event") == "playbook_on_stats":
             stats = raw.get("event_data") or {}
-            self.failed = set(stats.get("failures") or {})  # Ansible's own count leaves out what was rescued
+            self.failed = set(stats.get("failures") or {})
             self.unreachable = set(stats.get("dark") or {})
-        elif raw.get("event") in _LOOSE_OUTPUT:
-            match = _COMPLAINT.match(str(raw.get("stdout", "")).strip())
-            if match and len(self.complaints) < _MOST_COMPLAINTS:
-                self.complaints.append(match["text"].partition("\n\nTraceback")[0].strip())
-        return True
+            self.is_complete = True
 
 
 def translate(raw: Mapping[str, Any], *, keep_diff: bool = False) -> Event | None:
-    """Return the typed event of one of ansible-runner's, None for those that say nothing to us."""
+    """Return the typed event of one of the callback's, None for those that say nothing to us."""
     kind = raw.get("event")
     at = _when(raw)
     data = raw.get("event_data") or {}
     stage = _stage(data)
-    task = str(data.get("task") or data.get("name") or "")
+    task = str(data.get("task") or "")
     if kind == "playbook_on_task_start":
         if str(data.get("task_action")).rpartition(".")[2] == "meta":  # a look at the hosts, which takes no time
             return None
@@ -77,10 +96,8 @@ def translate(raw: Mapping[str, Any], *, keep_diff: bool = False) -> Event | Non
         return TaskStartedOnHost(at=at, host=str(data.get("host")), stage=stage, task=task)
     if kind in _HOST_EVENTS:
         return _host_result(at, _HOST_EVENTS[kind], stage, task, data, keep_diff=keep_diff)
-    text = str(raw.get("stdout", "")).strip()
-    if text.startswith(NOTE_MARK):
-        host, _, words = text.removeprefix(NOTE_MARK).partition("|")
-        return Note(at=at, host=host, text=words)
+    if kind == "note":
+        return Note(at=at, host=str(data.get("host")), text=_words(data.get("text"), _MOST_MESSAGE))
     return None
 
 
@@ -94,6 +111,7 @@ def _host_result(
         outcome = "ok"
     host = str(data.get("host"))
     elsewhere = bool(result.get("_ansible_delegated_vars"))  # what a task saw on another machine is not this host's
+    message = _why(outcome, result, host) if outcome in _BAD else _words(result.get("msg"), _MOST_MESSAGE)
     return HostResult(
         at=at,
         host=host,
@@ -101,14 +119,42 @@ def _host_result(
         task=task,
         outcome=outcome,
         seconds=float(data.get("duration") or 0.0),
-        message=_why(outcome, result, host) if outcome in _BAD else str(result.get("msg") or "")[:400],
-        changes=tuple(str(item) for item in _list(result, "changes")),
-        watch=() if elsewhere else tuple(item for item in _list(result, "watch") if isinstance(item, dict)),
+        message=message,
+        changes=tuple(_words(item) for item in _list(result, "changes")),
+        watch=() if elsewhere else tuple(_plain(item) for item in _list(result, "watch") if isinstance(item, dict)),
         diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
-        data={key: value for key, value in result.items() if key in _KEPT_DATA},
+        data=_decided(result, str(data.get("task_action")), host),
         warnings=tuple(_text(item) for item in _list(result, "warnings")),
         cpu={} if elsewhere else _cpu(result),
     )
+
+
+def _decided(result: Mapping[str, Any], action: str, host: str) -> dict[str, Any]:
+    """Return what a result decides: the keys that its action may decide, and problems of its own host alone."""
+    kept = {key: result[key] for key in result if key in _FREE or action in _DECIDED_BY.get(key, ())}
+    found = {key: value if action == _JUDGE else _plain(value) for key, value in kept.items()}
+    problems = found.get("problems")
+    if isinstance(problems, list) and action not in _SPEAKS_OF_OTHERS:
+        found["problems"] = [{**item, "host": host} for item in problems if isinstance(item, dict)]
+    elif problems is not None and not isinstance(problems, list):
+        del found["problems"]
+    if not isinstance(found.get("told", []), list):
+        del found["told"]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a node with printable texts; one that is too deep or too large says so in its place."""
+    try:
+        return content.module_util("plain_text").inert(value)
+    except ValueError as error:
+        return {"refused": f"a value of a result {error}"}
+
+
+def _words(text: Any, most: int = _MOST_WORDS) -> str:
+    """Return words of a node as one line of printable characters."""
+    words: str = content.module_util("plain_text").one_line(str(text or ""), most)
+    return words
 
 
 def _cpu(result: Mapping[str, Any]) -> dict[str, float]:
@@ -133,7 +179,7 @@ def _list(result: Mapping[str, Any], key: str) -> list[Any]:
 
 def _text(warning: Any) -> str:
     """Return a warning in words; some releases of Ansible pass a mapping."""
-    return " ".join(str(warning.get("msg") if isinstance(warning, dict) else warning).split())
+    return _words(warning.get("msg") if isinstance(warning, dict) else warning)
 
 
 def _why(outcome: Outcome, result: Mapping[str, Any], host: str) -> str:
@@ -157,7 +203,8 @@ def _message(result: Mapping[str, Any]) -> str:
     stderr = str(result.get("stderr") or result.get("module_stderr") or "").strip()
     if stderr and stderr not in text:
         text = f"{text}: {stderr[-1500:]}"
-    return text.strip() or "it failed without a message"
+    plain: str = content.module_util("plain_text").printable(text[:_MOST_FAILURE].replace("\t", " "), keep="\n")
+    return plain.strip() or "it failed without a message"
 
 
 def _diff(result: Mapping[str, Any]) -> str:
@@ -211,9 +258,12 @@ def _when(raw: Mapping[str, Any]) -> float:
         return time.time()
 
 
+def complaints_in(text: str) -> tuple[str, ...]:
+    """Return the errors that Ansible wrote; what stands in the text decides nothing, since nodes write there too."""
+    found = (match["text"].strip() for match in _COMPLAINT.finditer(text))
+    return tuple(dict.fromkeys(found))[:_MOST_COMPLAINTS]
+
+
 def first_complaint(text: str) -> str:
     """Return the first error that Ansible wrote, or the beginning of the text."""
-    for line in text.splitlines():
-        if match := _COMPLAINT.match(line.strip()):
-            return match["text"]
-    return text.strip()[:400]
+    return next(iter(complaints_in(text)), text.strip()[:400])

@@ -3,6 +3,9 @@
 What ansible-runner leaves open is closed here. A cancelled run ends ``ansible-playbook`` itself first, and then each
 process that carries the run's mark in its environment or its arguments. From core 2.19 on the workers live in sessions
 of their own, out of reach of a signal to the group.
+
+Its events are not used: it finds them in the text of the screen, which also holds what nodes say. The collection's
+callback ``run_events`` writes them into a file of the run instead.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from clusterctl.inventory import extra_vars
 from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
-from clusterctl.provisioning.ansible_events import Translator, first_complaint
+from clusterctl.provisioning.ansible_events import Translator, complaints_in, first_complaint
 from clusterctl.remote import ssh
 from clusterctl.state import paths, process_table, processes
 from clusterctl.support import content, held_files
@@ -42,7 +45,14 @@ _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loa
 _NOTICE_SILENCE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"
 # Ansible's own default. A distribution's package manager may need a module of community.general.
 _COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
-_LARGEST_RESULT = "50000000"  # characters; ansible-runner drops a larger result whole
+_EVENTS = "events.jsonl"  # in the folder of the run
+_BLOCK = 1 << 20
+_MOST_COMPLAINTS = 1 << 20  # bytes of Ansible's output in which its errors are looked for
+_LOST_EVENTS = (
+    "Ansible could not write the events of the run, so its end is not known; make room on this machine's disk."
+)
+# What a terminal obeys: control characters of ASCII but for tab and newline, and those of Latin 1 in UTF-8.
+_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -161,12 +171,16 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
     collections = os.pathsep.join((str(content.collections_path()), others))
     return {
         **again,
+        "ANSIBLE_CALLBACK_PLUGINS": os.pathsep.join(
+            filter(None, (os.environ.get("ANSIBLE_CALLBACK_PLUGINS"), str(content.root() / "plugins" / "callback")))
+        ),
         "ANSIBLE_COLLECTIONS_PATH": collections,
         "ANSIBLE_DEPRECATION_WARNINGS": "False",
         "ANSIBLE_DISPLAY_ARGS_TO_STDOUT": "False",
         "ANSIBLE_FORCE_COLOR": "False",
         "ANSIBLE_GATHERING": "explicit",
         "ANSIBLE_HOST_KEY_CHECKING": "True",  # ansible-runner would switch it off
+        "ANSIBLE_INJECT_FACT_VARS": "False",  # a fact of a node is no variable of a role
         "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FATAL": "True",
         "ANSIBLE_LOCAL_TEMP": str(private / "tmp"),
         "ANSIBLE_LOCALHOST_WARNING": "False",
@@ -176,10 +190,10 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
+        "CLUSTERCTL_EVENTS": str(private / _EVENTS),
         "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),
         "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/skipped_tasks.py reads it
-        "MAX_EVENT_RES": _LARGEST_RESULT,
         "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS ends Ansible's forks without it; Linux ignores it
         "PATH": os.pathsep.join(
             (str(Path(ansible_program("ansible-playbook")).parent), os.environ.get("PATH", os.defpath))
@@ -230,30 +244,15 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
         on_event: hears every event, in order, in this thread; it must be quick.
         cancel: the way to stop it.
     """
-    import ansible_runner  # noqa: PLC0415 - 60 ms that a run with nothing to do need not pay
-
     translator = Translator(on_event, keep_diff=play.diff)
+    complaints: tuple[str, ...] = ()
     with ssh.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(private), control_dir=control_dir)
         rc: int | None = None
         try:
             variables = extra_vars.in_folder(values_of(play), private)
-            result = ansible_runner.run(
-                private_data_dir=str(private),
-                project_dir=str(Path.cwd()),  # relative paths among the options mean the user's folder
-                ident="run",
-                playbook=str(play.playbook),
-                cmdline=shlex.join(arguments(play, variables)),
-                envvars=environment(private, control_dir, play.retries),
-                passwords=passwords_of(play) or None,
-                settings={"pexpect_timeout": POLL_S},
-                fact_cache_type="memory",
-                suppress_env_files=True,
-                quiet=True,
-                event_handler=translator.handle,
-                cancel_callback=stop.poll,
-            )
-            rc = result.rc
+            call = Call(str(play.playbook), shlex.join(arguments(play, variables)), passwords_of(play))
+            rc = execute(call, private, environment(private, control_dir, play.retries), translator.handle, stop.poll)
         except Exception:
             # A cancelled child leaves pexpect with an open pty; without a cancel it is a defect.
             if not cancel.requested:
@@ -261,20 +260,105 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
                 raise
         finally:
             stop.verify()
-            keep_log(private, log)
+            complaints = keep_log(private, log)
             shutil.rmtree(private, ignore_errors=True)
+    code = 254 if rc is None else rc
     if cancel.requested:
         status: Literal["successful", "failed", "canceled"] = "canceled"
+    elif code == 0 and not translator.is_complete:
+        status, code, complaints = "failed", 254, (_LOST_EVENTS,)
     else:
-        status = "successful" if rc == 0 else "failed"
-    on_event(Finished(at=time.time(), status=status, rc=254 if rc is None else rc))
+        status = "successful" if code == 0 else "failed"
+    on_event(Finished(at=time.time(), status=status, rc=code))
     return End(
-        status,
-        254 if rc is None else rc,
-        tuple(translator.complaints),
-        failed=frozenset(translator.failed),
-        unreachable=frozenset(translator.unreachable),
+        status, code, complaints, failed=frozenset(translator.failed), unreachable=frozenset(translator.unreachable)
     )
+
+
+@dataclass(frozen=True)
+class Call:
+    """What ansible-runner starts: the playbook, the options of ansible-playbook as for a shell, and the passwords."""
+
+    playbook: str
+    words: str
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)  # by the pattern of the prompt
+
+
+def execute(
+    call: Call,
+    private: Path,
+    settings: Mapping[str, str],
+    hear: Callable[[dict[str, Any]], object],
+    poll: Callable[[], bool],
+    *,
+    project: Path | None = None,
+    **handlers: Callable[..., object],
+) -> int:
+    """Start ansible-playbook under ansible-runner, and wait for its end.
+
+    Args:
+        call: what to start.
+        private: the folder of the run.
+        settings: Ansible's settings, see :func:`environment`.
+        hear: hears each event that the callback ``run_events`` writes.
+        poll: says whether the play is to end at once; called about every 0.2 s.
+        project: the folder in which the play runs, by default the user's: relative paths among the options mean it.
+        handlers: ``status_handler``, ``artifacts_handler`` and ``finished_callback`` of ansible-runner.
+
+    Returns:
+        The exit code.
+    """
+    import ansible_runner  # noqa: PLC0415 - 60 ms that a run with nothing to do need not pay
+
+    channel = _Channel(private / _EVENTS, hear)
+
+    class Runner(ansible_runner.Runner):  # type: ignore[misc] # ansible-runner carries no types
+        def event_callback(self, event_data: object) -> None:  # noqa: ARG002 - ansible-runner's signature
+            """Pass over what looks like an event in the text of the screen."""
+            channel.drain()
+
+    def look() -> bool:
+        channel.drain()
+        return poll()
+
+    config = ansible_runner.RunnerConfig(
+        private_data_dir=str(private),
+        project_dir=str(project or Path.cwd()),
+        ident="run",
+        playbook=call.playbook,
+        cmdline=call.words,
+        envvars=dict(settings),
+        passwords=dict(call.passwords) or None,
+        fact_cache_type="memory",
+        suppress_env_files=True,
+        quiet=True,
+    )
+    config.prepare()
+    config.pexpect_timeout = POLL_S
+    config.env["ANSIBLE_STDOUT_CALLBACK"] = "default"  # ansible-runner's own would write its events into the text
+    runner = Runner(config, cancel_callback=look, **handlers)
+    runner.run()
+    channel.drain()
+    return int(runner.rc)
+
+
+class _Channel:
+    """The file into which the callback ``run_events`` writes the events, read while it grows."""
+
+    def __init__(self, path: Path, hear: Callable[[dict[str, Any]], object]) -> None:
+        """Make the file; only its owner can read it."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        self._stream = os.fdopen(descriptor, "rb", buffering=0)
+        self._hear = hear
+        self._rest = b""
+
+    def drain(self) -> None:
+        """Pass on the events that are whole; a broken line is left out, and the end of the run shows the loss."""
+        while block := self._stream.read(_BLOCK):
+            *lines, self._rest = (self._rest + block).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    self._hear(json.loads(line))
 
 
 def passwords_of(play: Play) -> dict[str, str]:
@@ -292,13 +376,21 @@ def values_of(play: Play) -> list[str]:
     return [*([json.dumps(play.variables)] if play.variables else []), *play.extra_vars]
 
 
-def keep_log(private: Path, log: Path) -> None:
-    """Append Ansible's output to the run's log; the rest of the folder (environment, raw results) is not kept."""
+def keep_log(private: Path, log: Path) -> tuple[str, ...]:
+    """Append Ansible's output to the run's log, without control characters, and return the errors in it.
+
+    The rest of the folder (environment, raw results) is not kept.
+    """
     stdout = private / "artifacts" / "run" / "stdout"
+    beginning = bytearray()
     with contextlib.suppress(FileNotFoundError):
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "wb") as target, stdout.open("rb") as source:
-            shutil.copyfileobj(source, target)
+            while block := source.read(_BLOCK):
+                plain = _CONTROL.sub(b"", block)
+                target.write(plain)
+                beginning += plain[: _MOST_COMPLAINTS - len(beginning)]
+    return complaints_in(beginning.decode("utf-8", "replace"))
 
 
 class Stop:

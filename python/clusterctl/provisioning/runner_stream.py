@@ -7,16 +7,19 @@ come back as lines. Neither end writes a password to a disk.
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.provisioning.playbook import POLL_S, Cancel, Stop, environment
+from clusterctl.provisioning.playbook import Call, Cancel, Stop, environment, execute
 from clusterctl.remote import ssh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+_OURS = "clusterctl"  # the key of an event of the callback ``run_events`` in one of ansible-runner's
+_HANDLERS = ("status_handler", "artifacts_handler", "finished_callback")
 _ENDS = frozenset({"successful", "failed", "canceled", "timeout"})
 
 
@@ -59,19 +62,17 @@ def transmit(folder: Path, target: IO[bytes], playbook: str, words: str, passwor
         playbook=playbook,
         cmdline=words,
         passwords=dict(passwords) or None,
-        settings={"pexpect_timeout": POLL_S},
-        fact_cache_type="memory",
         suppress_env_files=True,
     )
 
 
-def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], bool]) -> Received:
+def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], object]) -> Received:
     """Read the events of a play from the stream to its end.
 
     Args:
         source: the stream.
         folder: gets ``artifacts/run/stdout``.
-        hear: hears each event, in ansible-runner's own form.
+        hear: hears each event of the callback ``run_events``.
     """
     import ansible_runner  # noqa: PLC0415 - see playbook.run
 
@@ -83,7 +84,7 @@ def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], bo
         ident="run",
         settings={},
         quiet=True,
-        event_handler=lambda event: hear(event) and False,  # False: the event becomes no file
+        event_handler=lambda event: hear(event.get(_OURS) or {}) and False,  # False: the event becomes no file
         status_handler=received.take,
     )
     return received
@@ -100,22 +101,36 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
         is_alone: says whether the other controller is gone or wants the play to stop.
     """
     from ansible_runner.streaming import Worker  # noqa: PLC0415 - see playbook.run
+    from ansible_runner.utils.streaming import unstream_dir  # noqa: PLC0415
 
     cancel = Cancel()
     with ssh.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(folder), control_dir=control_dir)
+        settings = environment(folder, control_dir, retries)
 
         def poll() -> bool:
             if not cancel.requested and is_alone():
                 cancel.request()
             return stop.poll()
 
-        settings = environment(folder, control_dir, retries)
+        class Player(Worker):  # type: ignore[misc] # ansible-runner carries no types
+            """Plays with our own events: those of ansible-runner come out of the text of the screen."""
+
+            def run(self) -> None:
+                given: dict[str, Any] = {}
+                while not (data := json.loads(source.readline())).get("eof"):
+                    given = data.get("kwargs") or given
+                    if "zipfile" in data:
+                        unstream_dir(source, data["zipfile"], str(folder))
+                call = Call(given["playbook"], given["cmdline"], given.get("passwords") or {})
+                handlers = {name: getattr(self, name) for name in _HANDLERS}
+                execute(call, folder, settings, self.hear, poll, project=folder / "project", **handlers)
+
+            def hear(self, event: dict[str, Any]) -> None:
+                self.event_handler({"event": _OURS, "uuid": _OURS, "counter": 1, _OURS: event})
+
         try:
-            # ansible_runner.run would drop cancel_callback
-            Worker(
-                _input=source, _output=target, private_data_dir=str(folder), envvars=settings, cancel_callback=poll
-            ).run()
+            Player(_input=source, _output=target, private_data_dir=str(folder)).run()
         except OSError:  # the other controller is gone, so nobody hears how the play goes on
             stop.end()
         finally:

@@ -119,7 +119,7 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
     translator = Translator(hear, keep_diff=part.play.diff)
     try:
         give_cache(part.worker, part.trees)
-        status = _streamed(part, log, translator, cancel)
+        status, complaints = _streamed(part, log, translator, cancel)
     except (BrokenOffError, OSError) as error:
         if cancel.requested:
             return playbook.End("canceled", 254)
@@ -129,7 +129,7 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
             hear(HostResult(at=time.time(), host=name, stage=STAGE, task=STAGE, outcome="failed", message=words))
         failed, unreachable = translator.failed | lost, translator.unreachable
         return playbook.End("failed", 2, (words,), failed=frozenset(failed), unreachable=frozenset(unreachable))
-    told = tuple(f"{part.worker.host.name}: {text}" for text in translator.complaints)
+    told = tuple(f"{part.worker.host.name}: {text}" for text in complaints)
     return playbook.End(
         "canceled" if cancel.requested else "successful" if status == "successful" else "failed",
         0 if status == "successful" else 2,
@@ -163,8 +163,13 @@ def give_cache(worker: Worker, trees: Collection[str]) -> None:
         raise BrokenOffError(f"could not take the artifacts of this controller ({said or 'the connection broke off'})")
 
 
-def _streamed(part: WorkerPart, log: Path, translator: Translator, cancel: playbook.Cancel) -> str:
-    """Transmit the play, and process its events to the end; returns ansible-runner's word for how it ended.
+def _streamed(
+    part: WorkerPart, log: Path, translator: Translator, cancel: playbook.Cancel
+) -> tuple[str, tuple[str, ...]]:
+    """Transmit the play, and process its events to the end.
+
+    Returns:
+        ansible-runner's word for how it ended, and the errors that Ansible wrote.
 
     Raises:
         BrokenOffError: the worker ended, or is silent, before the end of the play.
@@ -196,9 +201,9 @@ def _streamed(part: WorkerPart, log: Path, translator: Translator, cancel: playb
                 done.set()
                 for thread in threads:
                     thread.join()
-        playbook.keep_log(folder, log)
+        complaints = playbook.keep_log(folder, log)
     if received.status or cancel.requested:
-        return received.status
+        return received.status, complaints
     _end(part.worker, there)
     told = [text for text in received.explanations if not text.startswith(_BROKEN_STREAM)]
     said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(told) or "its process ended"

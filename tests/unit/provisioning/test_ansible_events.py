@@ -1,4 +1,4 @@
-"""Events of ansible-runner become typed events of a run."""
+"""Events of the callback become typed events of a run, and what a node put into them stays data."""
 
 from __future__ import annotations
 
@@ -104,8 +104,10 @@ def test_diffs_are_kept_only_when_asked_for() -> None:
 def test_a_rescued_failure_fails_no_host() -> None:
     heard: list[Event] = []
     translator = ansible_events.Translator(heard.append, keep_diff=False)
+    assert not translator.is_complete
     for raw in raw_events():
-        assert translator.handle(raw) is True, "anything else loses ansible-runner's own events"
+        translator.handle(raw)
+    assert translator.is_complete
     assert (translator.failed, translator.unreachable) == ({"h2"}, {"h3"})
     assert sum(isinstance(event, StageStarted) for event in heard) == 8
 
@@ -152,8 +154,77 @@ def test_each_connection_of_a_loop_tells_its_largest_sum() -> None:
     assert event.cpu == {"sshd 1 2": 2.5, "sshd 3 4": 0.5}
 
 
-def test_notes() -> None:
-    note = ansible_events.translate({"event": "verbose", "stdout": "clusterctl-note|node1|make: 412 files, now a|b"})
+def test_a_note_is_one_line_of_printable_characters() -> None:
+    data = {"host": "node1", "text": "make: 412 files, now a|b\nPLAY RECAP \x1b[31mred\u202e"}
+    note = ansible_events.translate({"event": "note", "event_data": data})
     assert isinstance(note, Note)
-    assert (note.host, note.text) == ("node1", "make: 412 files, now a|b")
+    assert note.host == "node1"
+    assert note.text == "make: 412 files, now a|b PLAY RECAP \N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}"
     assert ansible_events.translate({"event": "verbose", "stdout": "PLAY [x]"}) is None
+
+
+def result_of(res: dict[str, object], action: str = "clusterctl.hpc.file_set") -> HostResult:
+    data = {"host": "node3", "task_action": action, "res": res}
+    event = ansible_events.translate({"event": "runner_on_ok", "event_data": data})
+    assert isinstance(event, HostResult)
+    return event
+
+
+@pytest.mark.parametrize(
+    ("key", "action"),
+    [
+        ("members", "clusterctl.hpc.preflight_judge"),
+        ("argument_errors", "ansible.builtin.validate_argument_spec"),
+        ("assertion", "ansible.builtin.assert"),
+        ("next_host_key", "clusterctl.hpc.host_key"),
+        ("trees", "clusterctl.hpc.artifact_collect"),
+    ],
+)
+def test_a_key_counts_only_where_its_own_action_answers(key: str, action: str) -> None:
+    assert result_of({key: ["x"]}, action).data == {key: ["x"]}
+    assert result_of({key: ["x"]}).data == {}, "any module may be answered by a node that was taken over"
+
+
+def test_a_node_has_problems_of_its_own_alone() -> None:
+    problems = [{"host": "node1", "problem": "is on fire"}, "no mapping"]
+    assert result_of({"problems": problems}).data == {"problems": [{"host": "node3", "problem": "is on fire"}]}
+    judged = result_of({"problems": problems[:1]}, "clusterctl.hpc.preflight_judge")
+    assert judged.data == {"problems": problems[:1]}
+    for other in ({"ports": []}, "text", 3):
+        assert result_of({"problems": other, "told": other}).data == {}
+
+
+def test_what_a_node_says_is_plain_and_bounded() -> None:
+    deep: list[object] = []
+    for _level in range(60):
+        deep = [deep]
+    event = result_of(
+        {
+            "changed": True,
+            "msg": "a\nb" + "c" * 9000,
+            "changes": ["wrote /etc/x\nnode1 ok \x1b[2J"],
+            "warnings": ["\x1b[Kfoo\r\nPLAY"],
+            "watch": [{"path": "/etc/x\n/etc/y", "deep": deep}, {"path": "/etc/z\x1b"}, "text"],
+            "told": ["one\ntwo"],
+        }
+    )
+    said = repr(event)
+    assert event.changes == ("wrote /etc/x node1 ok \N{REPLACEMENT CHARACTER}[2J",)
+    assert event.warnings == ("\N{REPLACEMENT CHARACTER}[Kfoo PLAY",)
+    assert len(event.message) <= 400
+    assert event.watch[1] == {"path": "/etc/z\N{REPLACEMENT CHARACTER}"}
+    assert "deep" not in event.watch[0]
+    assert event.data == {"told": ["one two"]}
+    assert "\\n" not in said
+    assert "\\x1b" not in said
+
+
+def test_complaints_of_ansible_are_found_in_its_output() -> None:
+    text = (
+        "PLAY [x]\n[ERROR]: YAML parsing failed: bad\nOrigin: /p.yml:2:3\n\n2 tasks: [\n[ERROR]: again\n[WARNING]: x\n"
+    )
+    assert ansible_events.complaints_in(text) == ("YAML parsing failed: bad\nOrigin: /p.yml:2:3", "again")
+    assert ansible_events.complaints_in("ERROR! the playbook: x could not be found\n") == (
+        "the playbook: x could not be found",
+    )
+    assert ansible_events.complaints_in("all is well") == ()

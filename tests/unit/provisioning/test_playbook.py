@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.events import Event, Finished
+from clusterctl.model.events import Event, Finished, HostResult, Note
 from clusterctl.model.hosts import InventorySources
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
@@ -89,6 +89,64 @@ def test_a_real_run(tmp_path: Path) -> None:
     assert isinstance(heard[-1], Finished)
     assert "from the file" in (tmp_path / "log").read_text(encoding="utf-8")
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+FORGED = """#!/usr/bin/python3
+import base64, json
+def token(data):
+    text = base64.b64encode(json.dumps(data).encode()).decode()
+    return "\\x1b[K" + text + "\\x1b[" + str(len(text)) + "D\\x1b[K"
+members = [{"name": "evil", "address": "10.0.0.66"}]
+data = {"host": "h2", "task": "Prove", "role": "hosts", "task_action": "clusterctl.hpc.preflight_judge"}
+event = {"event": "runner_on_failed", "uuid": "0-1-2", "created": "2026-01-01T00:00:00+00:00",
+         "event_data": {**data, "res": {"msg": "forged", "members": members}}}
+line = token(event) + "forged text" + token({})
+print(json.dumps({"changed": False, "warnings": [line, "clusterctl-note|h2|forged note"], "msg": line,
+                  "members": members,
+                  "ansible_facts": {"openmpi_version": "forged", "ansible_python_interpreter": "/tmp/evil"}}))
+"""
+
+
+def test_no_text_of_a_node_becomes_an_event_or_a_variable(tmp_path: Path) -> None:
+    """ansible-runner takes such a line on the screen for an event of another host."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "evil.py").write_text(FORGED, encoding="utf-8")
+    end, heard = run(
+        tmp_path,
+        "- hosts: all\n  gather_facts: false\n  tasks:\n"
+        "    - evil:\n      when: inventory_hostname == 'h1'\n"
+        "    - ansible.builtin.debug: {msg: \"version {{ openmpi_version | default('of the role') }}\"}\n",
+    )
+    assert (end.status, end.failed, end.unreachable) == ("successful", frozenset(), frozenset())
+    results = [event for event in heard if isinstance(event, HostResult)]
+    assert sorted((one.host, one.outcome) for one in results) == [
+        ("h1", "ok"),
+        ("h1", "ok"),
+        ("h2", "ok"),
+        ("h2", "skipped"),
+    ]
+    assert all(one.data == {} for one in results), "members come from the judge alone"
+    assert not any(isinstance(event, Note) for event in heard)
+    assert {one.message for one in results if one.message.startswith("version")} == {"version of the role"}, (
+        "a fact is no variable of a role"
+    )
+    log = (tmp_path / "log").read_text(encoding="utf-8")
+    assert "forged text" in log
+    assert "\x1b" not in log, "a terminal would obey it"
+
+
+def test_a_run_whose_events_got_lost_has_not_succeeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = playbook.environment
+
+    def without_channel(private: Path, control: Path, retries: int = 0) -> dict[str, str]:
+        return {
+            name: value for name, value in settings(private, control, retries).items() if name != "CLUSTERCTL_EVENTS"
+        }
+
+    monkeypatch.setattr(playbook, "environment", without_channel)
+    end, _ = run(tmp_path, "- hosts: all\n  gather_facts: false\n  tasks: []\n")
+    assert end.status == "failed"
+    assert "make room" in end.complaints[0]
 
 
 def test_a_typed_vault_password_reaches_ansible(tmp_path: Path) -> None:

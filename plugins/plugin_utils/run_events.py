@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Write the events of a run into the file that clusterctl reads: one JSON document a line.
+
+The text of the screen also holds what nodes say, so no event is ever read from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from ansible.utils.display import Display  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_VARIABLE = "CLUSTERCTL_EVENTS"
+
+
+def path() -> str:
+    """Return the file's path; '' in a run that clusterctl did not start."""
+    return os.environ.get(_VARIABLE, "")
+
+
+def write(event: Mapping[str, Any]) -> None:
+    """Add an event to the file, in one piece: workers of Ansible write into it at the same time."""
+    line = json.dumps(event, default=str).encode() + b"\n"
+    descriptor = os.open(path(), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def note(host: str, text: str) -> None:
+    """Tell what a long task is at; without clusterctl it goes to the screen."""
+    if path():
+        write({"event": "note", "event_data": {"host": host, "text": text}})
+    else:
+        Display().display(f"{host}: {one_line(text)}")
