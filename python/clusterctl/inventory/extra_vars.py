@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PRIVATE = 0o600
+_NOT_OF_YAML = re.compile("[\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff\\ufeff\\ufffe\\uffff]")
 
 
 def is_file(value: str) -> bool:
@@ -38,6 +41,33 @@ def text_of(value: str) -> str:
     from clusterctl.inventory import key_value  # noqa: PLC0415 - it takes 0.2 s, and most commands have no such value
 
     return json.dumps(key_value.parsed(value))
+
+
+def data_text(variables: Mapping[str, Any]) -> str:
+    """Return variables of clusterctl itself as YAML in which each text is ``!unsafe``: Ansible templates none of them.
+
+    They hold what nodes said: a fact with ``{{ … }}`` would run on this machine, as the user of clusterctl.
+    """
+    return _yaml(variables)
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, str):
+        return f"!unsafe {_quoted(value)}"
+    if isinstance(value, Mapping):  # '?' and not 'key:', which YAML limits to 1,024 characters
+        return "{" + ", ".join(f"? {_quoted(str(key))} : {_yaml(its)}" for key, its in value.items()) + "}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return "[" + ", ".join(_yaml(its) for its in value) + "]"
+    return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """Return a text in double quotes; JSON's escapes are YAML's, and YAML takes fewer characters as they are."""
+    return _NOT_OF_YAML.sub(lambda found: _escape(ord(found[0])), json.dumps(text, ensure_ascii=False))
+
+
+def _escape(code: int) -> str:
+    return "\N{REPLACEMENT CHARACTER}" if 0xD800 <= code <= 0xDFFF else f"\\u{code:04x}"  # noqa: PLR2004 - surrogates
 
 
 def in_folder(values: Sequence[str], folder: Path) -> list[str]:

@@ -1,17 +1,13 @@
-"""Run a playbook: arguments in, typed events out. Only this module and ``runner_stream`` import ansible_runner.
+"""Run a playbook: arguments in, typed events out.
 
 What ansible-runner leaves open is closed here. A cancelled run ends ``ansible-playbook`` itself first, and then each
 process that carries the run's mark in its environment or its arguments. From core 2.19 on the workers live in sessions
 of their own, out of reach of a signal to the group.
-
-Its events are not used: it finds them in the text of the screen, which also holds what nodes say. The collection's
-callback ``run_events`` writes them into a file of the run instead.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -26,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from clusterctl.inventory import extra_vars
 from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
-from clusterctl.provisioning.ansible_events import Translator, complaints_in, first_complaint
+from clusterctl.provisioning import play_process
+from clusterctl.provisioning.ansible_events import Translator, first_complaint
 from clusterctl.remote import ssh
 from clusterctl.state import paths, process_table, processes
 from clusterctl.support import content, held_files
@@ -39,20 +36,14 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import InventorySources
 
 DEFAULT_FORKS = 32
-POLL_S = 0.2
 _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loaded machine takes longer
 # A machine that freezes or loses its power says nothing: without these, a task waits for it for a quarter of an hour.
 _NOTICE_SILENCE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"
 # Ansible's own default. A distribution's package manager may need a module of community.general.
 _COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
-_EVENTS = "events.jsonl"  # in the folder of the run
-_BLOCK = 1 << 20
-_MOST_COMPLAINTS = 1 << 20  # bytes of Ansible's output in which its errors are looked for
 _LOST_EVENTS = (
     "Ansible could not write the events of the run, so its end is not known; make room on this machine's disk."
 )
-# What a terminal obeys: control characters of ASCII but for tab and newline, and those of Latin 1 in UTF-8.
-_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -190,7 +181,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
-        "CLUSTERCTL_EVENTS": str(private / _EVENTS),
+        "CLUSTERCTL_EVENTS": str(private / play_process.EVENTS),
         "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),
         "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/skipped_tasks.py reads it
@@ -251,8 +242,10 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
         rc: int | None = None
         try:
             variables = extra_vars.in_folder(values_of(play), private)
-            call = Call(str(play.playbook), shlex.join(arguments(play, variables)), passwords_of(play))
-            rc = execute(call, private, environment(private, control_dir, play.retries), translator.handle, stop.poll)
+            call = play_process.Call(str(play.playbook), shlex.join(arguments(play, variables)), passwords_of(play))
+            rc = play_process.execute(
+                call, private, environment(private, control_dir, play.retries), translator.handle, stop.poll
+            )
         except Exception:
             # A cancelled child leaves pexpect with an open pty; without a cancel it is a defect.
             if not cancel.requested:
@@ -260,7 +253,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
                 raise
         finally:
             stop.verify()
-            complaints = keep_log(private, log)
+            complaints = play_process.keep_log(private, log)
             shutil.rmtree(private, ignore_errors=True)
     code = 254 if rc is None else rc
     if cancel.requested:
@@ -275,92 +268,6 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
     )
 
 
-@dataclass(frozen=True)
-class Call:
-    """What ansible-runner starts: the playbook, the options of ansible-playbook as for a shell, and the passwords."""
-
-    playbook: str
-    words: str
-    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)  # by the pattern of the prompt
-
-
-def execute(
-    call: Call,
-    private: Path,
-    settings: Mapping[str, str],
-    hear: Callable[[dict[str, Any]], object],
-    poll: Callable[[], bool],
-    *,
-    project: Path | None = None,
-    **handlers: Callable[..., object],
-) -> int:
-    """Start ansible-playbook under ansible-runner, and wait for its end.
-
-    Args:
-        call: what to start.
-        private: the folder of the run.
-        settings: Ansible's settings, see :func:`environment`.
-        hear: hears each event that the callback ``run_events`` writes.
-        poll: says whether the play is to end at once; called about every 0.2 s.
-        project: the folder in which the play runs, by default the user's: relative paths among the options mean it.
-        handlers: ``status_handler``, ``artifacts_handler`` and ``finished_callback`` of ansible-runner.
-
-    Returns:
-        The exit code.
-    """
-    import ansible_runner  # noqa: PLC0415 - 60 ms that a run with nothing to do need not pay
-
-    channel = _Channel(private / _EVENTS, hear)
-
-    class Runner(ansible_runner.Runner):  # type: ignore[misc] # ansible-runner carries no types
-        def event_callback(self, event_data: object) -> None:  # noqa: ARG002 - ansible-runner's signature
-            """Pass over what looks like an event in the text of the screen."""
-            channel.drain()
-
-    def look() -> bool:
-        channel.drain()
-        return poll()
-
-    config = ansible_runner.RunnerConfig(
-        private_data_dir=str(private),
-        project_dir=str(project or Path.cwd()),
-        ident="run",
-        playbook=call.playbook,
-        cmdline=call.words,
-        envvars=dict(settings),
-        passwords=dict(call.passwords) or None,
-        fact_cache_type="memory",
-        suppress_env_files=True,
-        quiet=True,
-    )
-    config.prepare()
-    config.pexpect_timeout = POLL_S
-    config.env["ANSIBLE_STDOUT_CALLBACK"] = "default"  # ansible-runner's own would write its events into the text
-    runner = Runner(config, cancel_callback=look, **handlers)
-    runner.run()
-    channel.drain()
-    return int(runner.rc)
-
-
-class _Channel:
-    """The file into which the callback ``run_events`` writes the events, read while it grows."""
-
-    def __init__(self, path: Path, hear: Callable[[dict[str, Any]], object]) -> None:
-        """Make the file; only its owner can read it."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        self._stream = os.fdopen(descriptor, "rb", buffering=0)
-        self._hear = hear
-        self._rest = b""
-
-    def drain(self) -> None:
-        """Pass on the events that are whole; a broken line is left out, and the end of the run shows the loss."""
-        while block := self._stream.read(_BLOCK):
-            *lines, self._rest = (self._rest + block).split(b"\n")
-            for line in lines:
-                with contextlib.suppress(ValueError):
-                    self._hear(json.loads(line))
-
-
 def passwords_of(play: Play) -> dict[str, str]:
     """Return the passwords by the pattern of the prompt at which Ansible asks for them."""
     found = {}
@@ -373,24 +280,7 @@ def passwords_of(play: Play) -> dict[str, str]:
 
 def values_of(play: Play) -> list[str]:
     """Return the values of extra variables; the user's own stand above those of the wrapper."""
-    return [*([json.dumps(play.variables)] if play.variables else []), *play.extra_vars]
-
-
-def keep_log(private: Path, log: Path) -> tuple[str, ...]:
-    """Append Ansible's output to the run's log, without control characters, and return the errors in it.
-
-    The rest of the folder (environment, raw results) is not kept.
-    """
-    stdout = private / "artifacts" / "run" / "stdout"
-    beginning = bytearray()
-    with contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "wb") as target, stdout.open("rb") as source:
-            while block := source.read(_BLOCK):
-                plain = _CONTROL.sub(b"", block)
-                target.write(plain)
-                beginning += plain[: _MOST_COMPLAINTS - len(beginning)]
-    return complaints_in(beginning.decode("utf-8", "replace"))
+    return [*([extra_vars.data_text(play.variables)] if play.variables else []), *play.extra_vars]
 
 
 class Stop:

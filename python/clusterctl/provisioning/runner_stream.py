@@ -11,7 +11,8 @@ import json
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.provisioning.playbook import Call, Cancel, Stop, environment, execute
+from clusterctl.provisioning.play_process import Call, execute
+from clusterctl.provisioning.playbook import Cancel, Stop, environment
 from clusterctl.remote import ssh
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def transmit(folder: Path, target: IO[bytes], playbook: str, words: str, passwor
     Raises:
         OSError: the stream broke off.
     """
-    import ansible_runner  # noqa: PLC0415 - see playbook.run
+    import ansible_runner  # noqa: PLC0415 - see play_process.execute
 
     ansible_runner.run(
         streamer="transmit",
@@ -74,7 +75,7 @@ def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], ob
         folder: gets ``artifacts/run/stdout``.
         hear: hears each event of the callback ``run_events``.
     """
-    import ansible_runner  # noqa: PLC0415 - see playbook.run
+    import ansible_runner  # noqa: PLC0415 - see play_process.execute
 
     received = Received()
     ansible_runner.run(
@@ -100,7 +101,7 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
         retries: how often ssh tries again to connect.
         is_alone: says whether the other controller is gone or wants the play to stop.
     """
-    from ansible_runner.streaming import Worker  # noqa: PLC0415 - see playbook.run
+    from ansible_runner.streaming import Worker  # noqa: PLC0415 - see play_process.execute
     from ansible_runner.utils.streaming import unstream_dir  # noqa: PLC0415
 
     cancel = Cancel()

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING
 from clusterctl.inventory import ansible_call, extra_vars
 from clusterctl.model.events import HostResult
 from clusterctl.model.hosts import InventorySources
-from clusterctl.provisioning import playbook, runner_stream
+from clusterctl.provisioning import play_process, playbook, runner_stream
 from clusterctl.provisioning.ansible_events import Translator
 from clusterctl.provisioning.worker import BEGINS, HEARTBEAT_S, PACK, RECORD
 from clusterctl.remote import python
@@ -201,7 +201,7 @@ def _streamed(
                 done.set()
                 for thread in threads:
                     thread.join()
-        complaints = playbook.keep_log(folder, log)
+        complaints = play_process.keep_log(folder, log)
     if received.status or cancel.requested:
         return received.status, complaints
     _end(part.worker, there)
