@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
-from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from .. import ip_address
 
 if TYPE_CHECKING:
     from .model import Facts
-
-IpAddress = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
-IpNetwork = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
 # Kinds that may join subnets by routing. A bridge, tunnel or veth with a subnet per node belongs to an overlay.
 ROUTED_KINDS = frozenset({"physical", "bond", "infiniband", "vlan"})
@@ -32,17 +30,22 @@ class Link(NamedTuple):
 def links(node: Facts) -> List[Link]:
     """Return the addresses of a node that another node could reach, also those of interfaces that are down.
 
-    A temporary address of IPv6 is left out: it is another one tomorrow.
+    A temporary address of IPv6 is left out: it is another one tomorrow. So is what no configuration file can name.
     """
     found = []
     for interface in node.get("interfaces") or ():
-        if interface["kind"] == "loopback":
+        if interface["kind"] == "loopback" or not ip_address.is_interface(interface["name"]):
             continue
         for entry in interface.get("addresses") or ():
-            address = ipaddress.ip_address(entry["address"])
-            if address.is_link_local or address.is_loopback or entry.get("scope") in {"host", "link"}:
+            if not ip_address.is_address(entry["address"]):
+                continue
+            address = ip_address.parsed(entry["address"])
+            if not ip_address.is_source(address) or entry.get("scope") in {"host", "link"}:
                 continue
             if entry.get("temporary"):
+                continue
+            network = _network_of(node, interface["name"], address, int(entry["prefix"]))
+            if network is None:
                 continue
             found.append(
                 Link(
@@ -52,27 +55,29 @@ def links(node: Facts) -> List[Link]:
                     speed_mbps=interface.get("speed_mbps"),
                     mtu=interface.get("mtu"),
                     address=str(address),
-                    network=str(_network_of(node, interface["name"], address, int(entry["prefix"]))),
+                    network=str(network),
                 )
             )
     return found
 
 
-def _network_of(node: Facts, interface: str, address: IpAddress, prefix: int) -> IpNetwork:
-    """Return the network of an address.
+def _network_of(
+    node: Facts, interface: str, address: ip_address.IpAddress, prefix: int
+) -> Optional[ip_address.IpNetwork]:
+    """Return the network of an address, None for a prefix that it cannot have.
 
     DHCPv6 gives an address without its network (/128), which a route without a gateway on the interface then names.
     """
     if prefix == address.max_prefixlen:
         routes = (
-            ipaddress.ip_network(str(route["destination"]))
+            ip_address.network_or_none(str(route["destination"]))
             for route in node.get("routes") or ()
             if route["interface"] == interface and not route.get("gateway")
         )
-        around = [one for one in routes if 0 < one.prefixlen < prefix and address in one]
+        around = [one for one in routes if one is not None and 0 < one.prefixlen < prefix and address in one]
         if around:
             return max(around, key=lambda one: one.prefixlen)
-    return ipaddress.ip_network(f"{address}/{prefix}", strict=False)
+    return ip_address.network_or_none(f"{address}/{prefix}")
 
 
 def default_interface(node: Facts) -> str:
@@ -92,15 +97,6 @@ def shared_addresses(table: Mapping[str, Sequence[Link]]) -> Dict[str, Tuple[str
     return {address: tuple(hosts) for address, hosts in owners.items() if len(hosts) > 1}
 
 
-def is_address(text: str) -> bool:
-    """Tell whether a text is an IP address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def is_inside(link: Link, network: IpNetwork) -> bool:
+def is_inside(link: Link, network: ip_address.IpNetwork) -> bool:
     """Tell whether a link's address belongs to a network."""
-    return ipaddress.ip_address(link.address) in network
+    return ip_address.parsed(link.address) in network

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
-from .addresses import ROUTED_KINDS, IpNetwork, Link, default_interface, is_address, is_inside, links, shared_addresses
+from .. import ip_address
+from .addresses import ROUTED_KINDS, Link, default_interface, is_inside, links, shared_addresses
 from .host_words import MOST_NAMED, fold, has_or_have, other_hosts
 from .model import Candidates, FabricError, Facts, Network
 from .rejections import rejections
-
-_INTERFACE = re.compile(r"[^\s/:=,^]{1,15}")
 
 
 def candidates(
@@ -44,23 +41,21 @@ def candidates(
     return Candidates(tuple(found), tuple(rejections(nodes, table, shared, found)))
 
 
-def _parsed(cidrs: Sequence[str]) -> List[IpNetwork]:
-    found: List[IpNetwork] = []
+def _parsed(cidrs: Sequence[str]) -> List[ip_address.IpNetwork]:
+    found: List[ip_address.IpNetwork] = []
     for text in cidrs:
         try:
-            found.append(ipaddress.ip_network(str(text)))
-        except ValueError as error:
-            try:
-                cure = f"{ipaddress.ip_network(str(text), strict=False)} is probably meant"
-            except ValueError:
-                cure = "a network is written like 10.0.0.0/24"
-            raise FabricError(f"fabric_cidr has {text!r}, which is not a network ({error}); {cure}.") from None
+            found.append(ip_address.network(str(text)))
+        except ValueError:
+            near = ip_address.network_or_none(str(text))
+            cure = "a network is written like 10.0.0.0/24" if near is None else f"{near} is probably meant"
+            raise FabricError(f"fabric_cidr has {text!r}, which is not a network; {cure}.") from None
     return found
 
 
 def _check_interfaces(interfaces: Sequence[str]) -> None:
     for name in interfaces:
-        if not _INTERFACE.fullmatch(str(name)):
+        if not ip_address.is_interface(str(name)):
             raise FabricError(
                 f"fabric_interfaces has {name!r}, which is not the name of an interface; "
                 "'ip -br address' on a node lists the names."
@@ -85,7 +80,7 @@ def network_of(cidrs: Iterable[str], chosen: Mapping[str, Link]) -> Network:
 
 
 def _cidr_order(text: str) -> Tuple[int, int, int]:
-    network = ipaddress.ip_network(text)
+    network = ip_address.network(text)
     return network.version, int(network.network_address), network.prefixlen
 
 
@@ -117,7 +112,7 @@ def _routed(
                 host: [
                     link
                     for link in own
-                    if link.interface in way[host] and ipaddress.ip_network(link.network).version == version
+                    if link.interface in way[host] and ip_address.network(link.network).version == version
                 ]
                 for host, own in usable.items()
             }
@@ -128,15 +123,15 @@ def _routed(
 
 
 def _family(network: Network) -> int:
-    return ipaddress.ip_network(network.cidrs[0]).version
+    return ip_address.network(network.cidrs[0]).version
 
 
 def _rank(network: Network, nodes: Mapping[str, Facts], others: Sequence[str]) -> Tuple[Any, ...]:
-    known = [ipaddress.ip_address(one) for one in others if is_address(one)]
+    known = [ip_address.parsed(one) for one in others if ip_address.is_address(one)]
     ways_out = {host: default_interface(node) for host, node in nodes.items()}
     out = all(ways_out[host] == name for host, name in network.interfaces.items())
     return (
-        not all(any(one in ipaddress.ip_network(cidr) for cidr in network.cidrs) for one in known),
+        not all(any(one in ip_address.network(cidr) for cidr in network.cidrs) for one in known),
         not out and len(nodes) == 1,  # a single node cannot tell docker0 from a real network
         -(network.speed_mbps or 0),
         -(network.mtu or 0),
@@ -150,7 +145,7 @@ def _pinned(
     nodes: Mapping[str, Facts],
     table: Mapping[str, Sequence[Link]],
     shared: Mapping[str, Tuple[str, ...]],
-    networks: Sequence[IpNetwork],
+    networks: Sequence[ip_address.IpNetwork],
     interfaces: Sequence[str],
 ) -> Candidates:
     chosen: Dict[str, Link] = {}

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping
 
-from .addresses import is_address
+from .. import ip_address
 
 if TYPE_CHECKING:
     from .model import Network
@@ -22,14 +21,14 @@ def openings(networks: Iterable[Network], host: str, members: Iterable[Mapping[s
     """
     found = []
     for network in networks:
-        own = ipaddress.ip_address(network.addresses[host])
-        subnets = [ipaddress.ip_network(cidr) for cidr in network.cidrs]
+        own = ip_address.parsed(network.addresses[host])
+        subnets = [ip_address.network(cidr) for cidr in network.cidrs]
         others = {address for name, address in network.addresses.items() if name != host}
         for member in members:
             if str(member.get("name")) not in network.addresses:
                 known = [member.get("address"), *(member.get("addresses") or ())]
-                texts = [str(one) for one in known if is_address(str(one))]
-                others |= {one for one in texts if any(ipaddress.ip_address(one) in subnet for subnet in subnets)}
+                texts = [str(one) for one in known if ip_address.is_address(str(one))]
+                others |= {one for one in texts if any(ip_address.parsed(one) in subnet for subnet in subnets)}
         found.append(
             {
                 "cidr": next((str(one) for one in subnets if own in one), network.cidrs[0]),

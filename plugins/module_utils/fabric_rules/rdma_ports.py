@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Dict, Optional, Sequence, Tuple
 
+from .. import ip_address
 from .model import FabricError, Facts, RdmaChoice
 
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}(?::[0-9]{1,3})?")
@@ -64,10 +64,10 @@ def _roce_gid(port: Facts) -> Tuple[Optional[int], str, str]:
 def _ipv4(gid: str) -> str:
     """Return the IPv4 address that a GID maps, '' if it maps none or is not readable."""
     try:
-        mapped = ipaddress.IPv6Address(gid).ipv4_mapped
+        address = ip_address.parsed(gid)
     except ValueError:
         return ""
-    return "" if mapped is None else str(mapped)
+    return str(address) if address.version == 4 else ""  # noqa: PLR2004
 
 
 def nccl_pins(host: str, choices: Sequence[RdmaChoice], devices: Sequence[str], *, gid: bool) -> Dict[str, str]:

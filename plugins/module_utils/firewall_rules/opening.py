@@ -7,13 +7,13 @@ an empty plan.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
+from .. import ip_address
+
 NAME = "clusterctl"
 _ZONE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_INTERFACE = re.compile(r"[^\s/:=,^]{1,15}")
 _UFW_RULE = re.compile(r"ufw (?P<rule>.*?)(?: comment '(?P<comment>[^']*)')?")
 
 
@@ -37,11 +37,11 @@ class Opening(NamedTuple):
         """
         interface = str(given.get("interface") or "")
         try:
-            network = ipaddress.ip_network(str(given.get("cidr")))
-            addresses = {ipaddress.ip_address(str(one)) for one in given.get("members") or ()}
+            network = ip_address.network(given.get("cidr"))
+            addresses = {ip_address.parsed(one) for one in given.get("members") or ()}
         except ValueError as error:
             raise OpeningError(f"fabric_open_firewall: {error}; run the role fabric again.") from error
-        if not _INTERFACE.fullmatch(interface):
+        if not ip_address.is_interface(interface):
             raise OpeningError(f"fabric_open_firewall: {interface!r} is not an interface; run the role fabric again.")
         same = sorted((one for one in addresses if one.version == network.version), key=int)
         return cls(str(network), interface, tuple(map(str, same)))

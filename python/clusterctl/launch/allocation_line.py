@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import mig_worker, nccl_options, pod_instances, torchrun
+from clusterctl.model import ip_address
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -146,10 +146,10 @@ def interface_to(node: LocalFacts, addresses: Iterable[str]) -> tuple[str, str]:
     present = {interface.name: interface for interface in node.interfaces}
     if node.fabric is not None and node.fabric.interface in present and present[node.fabric.interface].up:
         return node.fabric.interface, f"the cluster's network {', '.join(node.fabric.cidrs)}"
-    found = [ipaddress.ip_address(address.partition("%")[0]) for address in addresses]
+    found = [ip_address.parsed(address, may_have_scope=True) for address in addresses]
     found.sort(key=lambda address: address.version)
     own = {
-        ipaddress.ip_address(address.address): interface.name
+        ip_address.parsed(address.address): interface.name
         for interface in node.interfaces
         for address in interface.addresses
         if interface.kind != "loopback"
@@ -158,7 +158,7 @@ def interface_to(node: LocalFacts, addresses: Iterable[str]) -> tuple[str, str]:
         if address in own:
             return own[address], f"it bears the master's address {address}"
     outside = [address for address in found if not address.is_loopback]
-    for address in outside or [ipaddress.ip_address("0.0.0.0")] * bool(found):  # noqa: S104 - looked up, not bound
+    for address in outside or [ip_address.parsed("0.0.0.0")] * bool(found):  # noqa: S104 - looked up, not bound
         name = _route(node.routes, address)
         if name in present and present[name].kind != "loopback":
             return name, f"the route to {address} leads there" if outside else "the default route leads there"
@@ -260,11 +260,9 @@ def _findings(where: RankPlace, machine: LocalMachine) -> list[str]:
 
 
 def _doubts(where: RankPlace, machine: LocalMachine) -> list[str]:
-    found = {ipaddress.ip_address(address.partition("%")[0]) for address in machine.master_addresses}
+    found = {ip_address.parsed(address, may_have_scope=True) for address in machine.master_addresses}
     own = {
-        ipaddress.ip_address(address.address)
-        for interface in machine.node.interfaces
-        for address in interface.addresses
+        ip_address.parsed(address.address) for interface in machine.node.interfaces for address in interface.addresses
     }
     said = f"{where.master_addr} ({', '.join(sorted(map(str, found)))})"
     if where.rank > 0 and all(address.is_loopback for address in found):
@@ -290,10 +288,10 @@ def _gpus(machine: LocalMachine, environment: Mapping[str, str]) -> tuple[int, s
     return count, f"{count} {'GPU' if count == 1 else 'GPUs'}"
 
 
-def _route(routes: Sequence[LocalRoute], address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+def _route(routes: Sequence[LocalRoute], address: ip_address.IpAddress) -> str:
     leading = [
-        (ipaddress.ip_network(route.destination, strict=False).prefixlen, -route.metric, route.interface)
+        (ip_address.network(route.destination, strict=False).prefixlen, -route.metric, route.interface)
         for route in routes
-        if route.family == address.version and address in ipaddress.ip_network(route.destination, strict=False)
+        if route.family == address.version and address in ip_address.network(route.destination, strict=False)
     ]
     return max(leading, default=(0, 0, ""))[2]

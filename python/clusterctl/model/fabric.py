@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    import fabric_rules as _rules  # mypy finds it by mypy_path
+    from module_utils import fabric_rules as _rules  # mypy finds it by mypy_path
 
     from clusterctl.model.facts import NodeFacts
 else:

@@ -14,7 +14,7 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import job_user_rules as _rules  # mypy finds it by mypy_path
+    from module_utils import job_user_rules as _rules  # mypy finds it by mypy_path
 
     from clusterctl.model.facts import JobUser, NodeFacts
     from clusterctl.model.hosts import Host

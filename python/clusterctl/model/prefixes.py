@@ -12,7 +12,7 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import prefix_rules as _rules  # mypy finds it by mypy_path
+    from module_utils import prefix_rules as _rules  # mypy finds it by mypy_path
 
     from clusterctl.model.hosts import Host
 else:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
-    import builder_turns as _turns  # mypy finds it by mypy_path
+    from module_utils import builder_turns as _turns  # mypy finds it by mypy_path
 
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import InventorySources

@@ -6,6 +6,7 @@ This is the only module that knows which of the two is running.
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import sys
 from functools import cache
@@ -16,6 +17,7 @@ from clusterctl.support.errors import ConfigError
 
 _COLLECTION = Path("ansible_collections") / "clusterctl" / "hpc"
 _PACKAGE = Path(__file__).resolve().parents[1]  # clusterctl
+_REINSTALL = "reinstall clusterctl with 'pip install --force-reinstall'"
 _SHAPING_FOLDERS = ("playbooks", "roles", "plugins")
 
 
@@ -32,9 +34,7 @@ def root() -> Path:
     checkout = _PACKAGE.parent.parent
     if (checkout / "galaxy.yml").is_file() and (checkout / "playbooks").is_dir():
         return checkout
-    raise ConfigError(
-        f"No playbooks were found beside {_PACKAGE}; reinstall clusterctl with 'pip install --force-reinstall'."
-    )
+    raise ConfigError(f"No playbooks were found beside {_PACKAGE}; {_REINSTALL}.")
 
 
 @cache
@@ -70,17 +70,26 @@ def module_util(name: str) -> Any:
     """Return a module or package of ``plugins/module_utils``, which the plugins and clusterctl then share.
 
     Args:
-        name: of a module that imports the standard library alone, or of a package that imports its own parts besides;
-            ``package.module`` is one of these parts.
+        name: of a module or package that imports the standard library and others of this folder; ``package.module`` is
+            a part of a package.
 
     Raises:
         ConfigError: it is missing.
     """
-    package, _, part = name.partition(".")
-    if part:
-        return importlib.import_module(f"{module_util(package).__name__}.{part}")
-    place = root() / "plugins" / "module_utils" / name
-    return _loaded(f"clusterctl_{name}", place / "__init__.py" if place.is_dir() else place.with_suffix(".py"))
+    folder = root() / "plugins" / "module_utils"
+    top = folder / name.partition(".")[0]
+    if not top.is_dir() and not top.with_suffix(".py").is_file():
+        raise ConfigError(f"{top.with_suffix('.py')} is missing; {_REINSTALL}.")
+    return importlib.import_module(f"{_package(folder)}.{name}")
+
+
+@cache
+def _package(folder: Path) -> str:
+    """Return the name of the package that the modules of a folder are imported from, which has no __init__.py."""
+    spec = importlib.machinery.ModuleSpec("clusterctl_module_utils", None, is_package=True)
+    spec.submodule_search_locations = [str(folder)]
+    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    return spec.name
 
 
 def node_module(path: str) -> Any:
@@ -96,9 +105,9 @@ def node_module(path: str) -> Any:
 def _loaded(name: str, path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"{path} is missing; reinstall clusterctl with 'pip install --force-reinstall'.")
+        raise ConfigError(f"{path} is missing; {_REINSTALL}.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # a package imports its own modules relative to it
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 

@@ -24,7 +24,7 @@ from clusterctl.validation.team import ReadyNode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import fitness_rules as _rules  # mypy finds it by mypy_path
+    from module_utils import fitness_rules as _rules  # mypy finds it by mypy_path
 
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host, Inventory

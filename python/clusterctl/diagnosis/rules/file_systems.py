@@ -12,7 +12,7 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import fitness_rules as _rules  # mypy finds it by mypy_path
+    from module_utils import fitness_rules as _rules  # mypy finds it by mypy_path
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.facts import NodeFacts

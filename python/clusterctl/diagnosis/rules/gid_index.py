@@ -6,10 +6,9 @@ A setting that fits one node may be wrong on another (NCCL User Guide, "Environm
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.model import fabric, nodeset
+from clusterctl.model import fabric, ip_address, nodeset
 from clusterctl.model.findings import Finding, majority
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ ORDER = 34
 _INDEX, _CARDS = "NCCL_IB_GID_INDEX", "NCCL_IB_HCA"
 _NCCL = "/etc/nccl.conf"
 _LEAST = 3
-_BITS = 32
+_BITS, _IPV6 = 32, 6
 _LARGEST = 3  # digits of an index; tables have at most 256 entries
 
 
@@ -97,7 +96,7 @@ def _wrong(named: _NamedEntry) -> str:
     address = _address(entry)
     if address is None:
         return ""  # not in a form that is known
-    if address.ipv4_mapped is None and (named.choice.gid_index is not None or address.is_link_local):
+    if address.version == _IPV6 and (named.choice.gid_index is not None or address.is_link_local):
         return f"the address {address}, which is not an IPv4 address,"
     return ""
 
@@ -132,14 +131,15 @@ def _network(node: NodeFacts, entry: Gid) -> str:
     address = _address(entry)
     for link in node.interfaces:
         for own in link.addresses:
-            if address is not None and own.address == str(address.ipv4_mapped):
-                return str(ipaddress.ip_interface(f"{address.ipv4_mapped}/{max(0, min(own.prefix, _BITS))}").network)
+            if address is not None and address.version != _IPV6 and own.address == str(address):
+                return str(ip_address.network(f"{address}/{max(0, min(own.prefix, _BITS))}", strict=False))
     return ""
 
 
-def _address(entry: Gid) -> ipaddress.IPv6Address | None:
+def _address(entry: Gid) -> ip_address.IpAddress | None:
+    """Return the address of a GID, an IPv4 address that it maps as such; None for a form that is not known."""
     try:
-        return ipaddress.IPv6Address(entry.gid)
+        return ip_address.parsed(entry.gid)
     except ValueError:
         return None
 

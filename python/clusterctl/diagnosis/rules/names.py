@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.skew import PROVISION, provisioned
-from clusterctl.model import nodeset
+from clusterctl.model import ip_address, nodeset
 from clusterctl.model.findings import Finding, Severity
 
 if TYPE_CHECKING:
@@ -113,6 +112,6 @@ def _meaning(
 
 def _is_loopback(address: str) -> bool:
     try:
-        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+        return ip_address.parsed(address, may_have_scope=True).is_loopback
     except ValueError:
         return False

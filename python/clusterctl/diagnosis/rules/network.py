@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules import alike
 from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
 from clusterctl.diagnosis.skew import PROVISION, compare, provisioned
-from clusterctl.model import fabric, nodeset
+from clusterctl.model import fabric, ip_address, nodeset
 from clusterctl.model.findings import Finding, Severity
 from clusterctl.support.words import and_more
 
@@ -211,8 +210,9 @@ def _missing(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         for link in node.interfaces:
             for entry in link.addresses:
                 if link.up and link.kind not in {"loopback", *_SOFTWARE} and entry.family == 4:  # noqa: PLR2004
-                    cidr = str(ipaddress.ip_network(f"{entry.address}/{entry.prefix}", strict=False))
-                    having[cidr][host] = link.name
+                    network = ip_address.network_or_none(f"{entry.address}/{entry.prefix}")
+                    if network is not None:
+                        having[str(network)][host] = link.name
     counts = Counter(host for links in having.values() for host in links)
     for cidr, links in having.items():
         least = min(counts[host] for host in links)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare, provisioned
-from clusterctl.model import nodeset
+from clusterctl.model import ip_address, nodeset
 from clusterctl.model.findings import Finding
 from clusterctl.model.network_parameters import INCLUSION_OF, plain
 
@@ -165,12 +164,7 @@ def _included(value: str, node: NodeFacts) -> str:
 def _is_here(word: str, node: NodeFacts) -> bool:
     if "/" not in word:
         return any(link.name == word for link in node.interfaces)
-    try:
-        network = ipaddress.ip_network(word, strict=False)
-    except ValueError:
-        return False
-    addresses = (entry.address for link in node.interfaces for entry in link.addresses)
-    return any(ipaddress.ip_address(address.partition("%")[0]) in network for address in addresses)
+    return any(ip_address.inside(entry.address, [word]) for link in node.interfaces for entry in link.addresses)
 
 
 def _excluded(_value: str, node: NodeFacts, name: str) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis.carriers import Carrier, FabricPath, carrier, of_fabric, without_doubles
+from clusterctl.model import ip_address
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base, judging
@@ -99,13 +99,13 @@ def path(node: NodeFacts) -> FabricPath | None:
     """Return the interfaces of a node's fabric: the recorded one, and those with an address in its networks."""
     if node.fabric is None or not node.fabric.interface:
         return None
-    networks = [ipaddress.ip_network(cidr, strict=False) for cidr in node.fabric.cidrs]
-
-    def inside(address: str) -> bool:
-        return any(ipaddress.ip_address(address) in network for network in networks)
-
-    more = [entry.name for entry in node.interfaces if any(inside(address.address) for address in entry.addresses)]
-    return FabricPath(base.unique((node.fabric.interface, *more)), node.fabric.cidrs)
+    cidrs = node.fabric.cidrs
+    more = [
+        entry.name
+        for entry in node.interfaces
+        if any(ip_address.inside(address.address, cidrs) for address in entry.addresses)
+    ]
+    return FabricPath(base.unique((node.fabric.interface, *more)), cidrs)
 
 
 def reading(report: RankReport) -> Reading:
