@@ -19,6 +19,9 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_ru
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_INVALID = (
+    "update clusterctl if the node is sound; else find out who changed its Python, or leave it out of the inventory"
+)
 _ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 
@@ -50,6 +53,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         for host in order:
             look = hostvars[host].get(given["looks"]) or {"failure": "the task that looks at it did not run"}
             node = look.get("node")
+            if look.get("invalid"):
+                problems.append(rules.Problem(host, "error", f"its answer is not valid: {look['invalid']}", _INVALID))
+                continue
             if not node:
                 problems.append(rules.look_failure(host, str(look.get("failure", ""))))
                 continue

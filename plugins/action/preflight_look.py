@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import node_record_gate
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import preloaded
 
 preloaded.load()  # this is the action of the first task
@@ -17,7 +18,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     """Never fails: preflight_judge reports why a node could not be looked at, with all other problems."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``node`` (None if it could not be looked at), ``before_s``, ``after_s`` and ``failure``."""
+        """Return ``node`` (None without a valid one), ``before_s``, ``after_s``, ``failure`` and ``invalid``."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         before_s = time.time()
         failure = ""
@@ -31,7 +32,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if "node" not in answer and not failure:
             said = (answer.get(key) for key in ("module_stderr", "module_stdout", "msg"))
             failure = "\n".join(str(text) for text in said if text) or "the probe gave no answer"
-        result.update(changed=False, node=answer.get("node"), before_s=before_s, after_s=after_s, failure=failure)
+        node, invalid = answer.get("node"), ""
+        try:
+            node = node and node_record_gate.passed(node)
+        except node_record_gate.RecordError as error:
+            node, invalid = None, str(error)
+        times = {"before_s": before_s, "after_s": after_s}
+        result.update(changed=False, node=node, failure=failure, invalid=invalid, **times)
         if "cpu" in answer:  # of the module; see module_utils/cpu_used.py
             result["cpu"] = answer["cpu"]
         return result

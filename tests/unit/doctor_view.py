@@ -45,7 +45,7 @@ def record_of(name: str) -> Record:
         "routes": [
             {"family": 4, "destination": "10.0.0.0/24", "gateway": None, "interface": "eth0", "metric": 0},
         ],
-        "ssh": {"host_keys": [f"ssh-ed25519 {name}"], "port": 22},
+        "ssh": {"host_keys": [f"ssh-ed25519 AAAA{name:x<28}"], "port": 22},
     }
     return record
 

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 
 from clusterctl.model.base import Record
 from clusterctl.model.drift import HostDifference
+from clusterctl.support import content
 
 
 class HostSnapshot(Record):
@@ -68,3 +69,10 @@ class Snapshot(Record):
     members: tuple[dict[str, Any], ...] = ()
     removed: tuple[str, ...] = ()
     hosts: dict[str, HostSnapshot] = Field(default_factory=dict)
+
+    @field_validator("members")
+    @classmethod
+    def _of_their_form(cls, given: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        """Refuse what no gate would have let pass: an earlier release kept what nodes said as it was."""
+        gate = content.module_util("node_record_gate")
+        return tuple(gate.member(entry) for entry in given)

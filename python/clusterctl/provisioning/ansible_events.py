@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _MOST_COMPLAINTS = 40
 _MOST_WORDS = 2000  # characters of a sentence of a node
 _MOST_MESSAGE = 400
+_MOST_ITEMS = 10000  # of a list
+_MOST_VALUES = 1 << 17  # of one value of a result
+_MOST_OF_JUDGE = 1 << 24  # the members of a whole cluster
+_MOST_COMPARED = 1 << 20  # characters of a file that is compared line by line
 _MOST_FAILURE = 20000  # characters of a failure, which may be a table
 _MOST_DIFF_LINES = 60  # of a file that is shown line by line
 _PROGRAM_ENDS = (".py", ".sh", ".so")
@@ -132,7 +136,7 @@ def _host_result(
 def _decided(result: Mapping[str, Any], action: str, host: str) -> dict[str, Any]:
     """Return what a result decides: the keys that its action may decide, and problems of its own host alone."""
     kept = {key: result[key] for key in result if key in _FREE or action in _DECIDED_BY.get(key, ())}
-    found = {key: value if action == _JUDGE else _plain(value) for key, value in kept.items()}
+    found = {key: _plain(value, _MOST_OF_JUDGE if action == _JUDGE else _MOST_VALUES) for key, value in kept.items()}
     problems = found.get("problems")
     if isinstance(problems, list) and action not in _SPEAKS_OF_OTHERS:
         found["problems"] = [{**item, "host": host} for item in problems if isinstance(item, dict)]
@@ -143,10 +147,10 @@ def _decided(result: Mapping[str, Any], action: str, host: str) -> dict[str, Any
     return found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, most: int = _MOST_VALUES) -> Any:
     """Return a value of a node with printable texts; one that is too deep or too large says so in its place."""
     try:
-        return content.module_util("plain_text").inert(value)
+        return content.module_util("plain_text").inert(value, most=most)
     except ValueError as error:
         return {"refused": f"a value of a result {error}"}
 
@@ -174,7 +178,7 @@ def _list(result: Mapping[str, Any], key: str) -> list[Any]:
     for item in result.get("results") or []:
         if isinstance(item, dict) and isinstance(item.get(key), list):
             found += item[key]
-    return found
+    return found[:_MOST_ITEMS]
 
 
 def _text(warning: Any) -> str:
@@ -217,12 +221,15 @@ def _diff(result: Mapping[str, Any]) -> str:
         elif "before" in entry or "after" in entry:
             old, new = (str(entry.get(f"{side}_header") or entry.get("path") or side) for side in ("before", "after"))
             parts.append(_file_diff(_text_of(entry.get("before")), _text_of(entry.get("after")), old, new))
-    return "\n".join(part for part in parts if part)
+    plain: str = content.module_util("plain_text").printable("\n".join(part for part in parts if part), keep="\n\t")
+    return plain
 
 
 def _file_diff(before: str, after: str, old: str, new: str) -> str:
     import difflib  # noqa: PLC0415 - only for results with a diff
 
+    if len(before) + len(after) > _MOST_COMPARED:
+        return f"{new}: {_hash(before)} → {_hash(after)}\n"
     lines = list(difflib.unified_diff(_lines(before), _lines(after), old, new))
     is_program = new.endswith(_PROGRAM_ENDS) or any(text.startswith("#!") for text in (before, after))
     if not lines or (len(lines) <= _MOST_DIFF_LINES and not is_program):

@@ -14,6 +14,7 @@ from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
 from clusterctl.remote.ssh_failure import shortened
+from clusterctl.support import content as collection
 from clusterctl.support import node_json
 
 if TYPE_CHECKING:
@@ -140,8 +141,7 @@ def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
 
     line = next((line for line in reversed(ending.output.splitlines()) if line.startswith(b'{"schema_version"')), b"")
     try:
-        found = NodeFacts.model_validate_json(line)
-        node_json.loads(line)  # a part of any form may hold NaN, which no record can hold
+        found = NodeFacts.model_validate(collection.module_util("node_record_gate").passed(node_json.loads(line)))
     except ValidationError as problem:
         first = problem.errors()[0]
         cause = f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
