@@ -1,4 +1,4 @@
-"""Keep what a GPU machine tells of itself, as files that can be committed: tests/data has composed ones until then.
+"""Keep what a GPU machine tells of itself, as files that can be committed: they replace composed ones in tests/data.
 
 ``make test-gpu`` writes the folder. Serial numbers, UUIDs, GUIDs, addresses, host names and names of programs become
 others of the same form, each value the same one in all files. Python 3.9 and its standard library suffice.
@@ -53,7 +53,7 @@ PCI_CLASSES = ("0x0300", "0x0302", "0x0200", "0x0207", "0x0680")  # GPUs, networ
 MOST_FILE = 1 << 16
 LEAST_SECRET = 4  # characters
 SERIAL_OF_PART = 3  # kind, place, model, serial
-SECRET_TAG = re.compile(r"<(\w*(?:serial|uuid|guid)\w*)>([^<]+)</\1>", re.IGNORECASE)
+SECRET_TAG = re.compile(r"<(\w*(?:serial|uuid|guid)\w*|pdi)>([^<]+)</\1>", re.IGNORECASE)
 PROGRAM_TAG = re.compile(r"(<process_name>)[^<]*(</process_name>)")
 SECRET_KEY = re.compile(r"serial|uuid|guid|asset|machine_id|boot_id|hardware_address|\bmac\b", re.IGNORECASE)
 OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"

@@ -66,6 +66,7 @@ RAS_SINCE = (2, 24)
 JOB = f"test-gpu-{os.getpid()}"
 HIDDEN = ("derived", "output")  # not in the record
 LOGGED = "nccl-log"
+RECORD = "record.json"
 RAS_PORT = 28128
 LAUNCH_SINCE = (3, 10)
 LEAST_RANKS = 3  # so that most ranks wait for one
@@ -353,12 +354,17 @@ def ras_part(machine: Machine, ranks: int) -> Part:
     return replace(part, environment=environment, watch="ras")
 
 
+def recorder(machine: Machine) -> dict[str, str]:
+    """Return the variables of PyTorch's flight recorder."""
+    return gpu_watch.flight_environment(JOB, machine.interpreter.torch)
+
+
 def flight_part(machine: Machine, ranks: int) -> Part:
     """Return a training whose ranks are asked for the records of PyTorch's flight recorder."""
     part = torch_part(machine, "flight-recorder", "the records of PyTorch's flight recorder are read", ranks)
     if part.skip:
         return part
-    return replace(part, environment={**part.environment, **gpu_watch.flight_environment(JOB)}, watch="flight")
+    return replace(part, environment={**part.environment, **recorder(machine)}, watch="flight")
 
 
 def late_part(machine: Machine, ranks: int) -> Part:
@@ -369,7 +375,7 @@ def late_part(machine: Machine, ranks: int) -> Part:
     if ranks < LEAST_RANKS:
         return Part(name, title, skip="it needs three GPUs, since of two ranks none is named")
     argv = torchrun(machine, ranks, "tests/gpu/late_rank.py")
-    return Part(name, title, ranks, argv, gpu_watch.flight_environment(JOB), 90.0, watch="late")
+    return Part(name, title, ranks, argv, recorder(machine), 90.0, watch="late")
 
 
 def prove_part(machine: Machine) -> Part:
@@ -378,8 +384,10 @@ def prove_part(machine: Machine) -> Part:
     interpreter = machine.interpreter
     if not interpreter.torch_nccl:
         return Part(name, title, skip="this PyTorch has no NCCL")
-    if len(machine.gpus) < 2 or numbers(interpreter.python) < LAUNCH_SINCE:
-        return Part(name, title, skip="it needs two GPUs, and Python 3.10")
+    lacking = ["two GPUs"] * (len(machine.gpus) < 2)
+    lacking += [f"Python 3.10, and this is {interpreter.python}"] * (numbers(interpreter.python) < LAUNCH_SINCE)
+    if lacking:
+        return Part(name, title, skip=f"it needs {', and '.join(lacking)}")
     start = "import sys; from clusterctl.cli import launch_alone; sys.exit(launch_alone.main())"
     options = ("launch", "--prove", "--nproc-per-node", "1", "--python", interpreter.executable)
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -731,7 +739,7 @@ def record(machine: Machine, parts: list[Done], when: datetime) -> dict[str, Any
             "gpu_details": details(),
             "topology": topology(),
             "cuda_driver": machine.cuda_driver,
-            "system": platform.platform(),
+            "system": system(),
             "processors": os.cpu_count(),
         },
         "versions": {
@@ -745,6 +753,12 @@ def record(machine: Machine, parts: list[Done], when: datetime) -> dict[str, Any
         },
         "parts": [{name: one for name, one in asdict(part).items() if name not in HIDDEN} for part in parts],
     }
+
+
+def system() -> str:
+    """Return kernel, architecture and C library; a kernel of the site's own has the site's name behind its numbers."""
+    kernel = ".".join(str(part) for part in numbers(platform.release()))
+    return "-".join((platform.system(), kernel, platform.machine(), "with", "".join(platform.libc_ver())))
 
 
 def details() -> list[str]:
@@ -896,10 +910,10 @@ def main() -> int:
         for one in (done, *done.derived):
             parts.append(one)
             tell(one)
-    found = record(machine, parts, datetime.now(timezone.utc))
-    folder = Path(os.environ.get("TEST_GPU_OUT") or ROOT / "docs" / "measured")
-    kept = keep(found, folder)
-    captured = gpu_capture.keep(gpu_capture.captured(logs), kept.with_suffix(""), found["date"][:10])
+    files = gpu_capture.captured({**logs, RECORD: json.dumps(record(machine, parts, datetime.now(timezone.utc)))})
+    found = json.loads(files.pop(RECORD))  # without secrets, as all that is kept
+    kept = keep(found, Path(os.environ.get("TEST_GPU_OUT") or ROOT / "docs" / "measured"))
+    captured = gpu_capture.keep(files, kept.with_suffix(""), found["date"][:10])
     sys.stdout.write(f"\n{page(found)}\nKept as {kept} and {kept.with_suffix('.json').name}; captured in {captured}\n")
     return {"PASS": 0, "SKIP": NOTHING_TO_RUN}.get(found["verdict"], 1)
 

@@ -25,6 +25,7 @@ import flight_record  # noqa: E402 - it lies in a folder above, as those below
 import nccl_ras as ras_client  # noqa: E402
 from clusterctl.analysis import flight_records  # noqa: E402 - it needs the standard library alone
 from clusterctl.analysis import nccl_ras as ras_words  # noqa: E402
+from clusterctl.launch import flight_recorder  # noqa: E402
 
 POLL_S = 0.5
 MOST_LINES = 400
@@ -132,17 +133,10 @@ def named(lines: list[str], rank: int, pid: int, numbers: Mapping[int, int], ran
     )
 
 
-def flight_environment(job: str) -> dict[str, str]:
-    """Return the variables of the flight recorder, in the names of older and of newer releases of PyTorch."""
-    place = flight_record.folder(job)
-    return {
-        "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-        "TORCH_FR_DUMP_TEMP_FILE": f"{place}/record_",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{place}/record_",
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{place}/pipe_",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    }
+def flight_environment(job: str, release: str) -> dict[str, str]:
+    """Return the variables of the flight recorder that ``clusterctl run`` gives to a release of PyTorch."""
+    words = flight_recorder.exported(str(flight_record.folder(job)), release)
+    return dict(word.split("=", 1) for word in words)
 
 
 def flights(job: str, ranks: int, until: float) -> Seen:
@@ -224,7 +218,11 @@ def affinity(text: str, topology: Mapping[str, Any]) -> Seen:
             wrong.append(f"{row['']}: {near} counts as nearest, and is {at} where another one is {BEST_FIRST[best]}")
     if wrong:
         return Seen("FAIL", "; ".join(wrong), lines)
-    return Seen("PASS", f"{len(rows)} GPUs: /sys and the driver agree on cores and nearest network cards", lines)
+    return Seen(
+        "PASS",
+        f"{len(rows)} GPU{'s' * (len(rows) > 1)}: /sys and the driver agree on cores and nearest network cards",
+        lines,
+    )
 
 
 def nearest(gpu: Mapping[str, Any], cards: list[dict[str, Any]]) -> str:

@@ -121,7 +121,9 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
     ]
     assert (parts["nccl-ras"].ranks, parts["nccl-ras"].watch, parts["flight-recorder"].watch) == (2, "ras", "flight")
     assert parts["watch-names"].skip.startswith("it needs three GPUs")
-    assert parts["launch-prove"].skip == "it needs two GPUs, and Python 3.10"
+    assert parts["launch-prove"].skip == "it needs two GPUs"
+    aged = machine(gpu, dataclasses.replace(able, python="3.9.18"), gpus=2)
+    assert gpu.prove_part(aged).skip == "it needs Python 3.10, and this is 3.9.18"
     assert parts["nccl-log"].environment["NCCL_DEBUG"] == "INFO"
     assert parts["nccl-nic"].skip == "it needs two GPUs"
     assert (parts["nccl"].ranks, parts["nccl-shared"].ranks, parts["torchrun"].ranks) == (1, 2, 1)
@@ -279,6 +281,11 @@ def test_dcgmi_is_run_where_it_is_installed(gpu: ModuleType, monkeypatch: pytest
     tool.chmod(0o755)
     done = gpu.run(gpu.dcgm_part(), 100.0)
     assert (done.verdict, done.reason) == ("PASS", "2 tests passed")
+
+
+def test_the_record_does_not_name_the_kernel_of_a_site(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu.platform, "release", lambda: "6.18.44-ours-v7-gpu")
+    assert gpu.system().startswith(f"Linux-6.18.44-{gpu.platform.machine()}-with-")
 
 
 def test_the_record_has_the_places_of_cores_and_devices_and_no_serial_number(gpu: ModuleType) -> None:
@@ -491,7 +498,7 @@ def test_flight_records_are_asked_for_and_read(
 ) -> None:
     monkeypatch.setattr(gpu, "LEAST_S", 0.0)
     body = RECORDER.replace("VERSION", repr(version))
-    environment = gpu.gpu_watch.flight_environment(gpu.JOB)
+    environment = gpu.gpu_watch.flight_environment(gpu.JOB, "2.13.0")
     monkeypatch.setattr(gpu.gpu_watch, "SETTLE_S", 0.5)
     seconds = 60.0 if verdict == "PASS" else 4.0
     part = gpu.Part("flight", "flight", 2, launcher(tmp_path, 2, body), environment, seconds, watch="flight")
@@ -524,7 +531,7 @@ def test_the_rank_that_stays_away_is_named_by_the_records(
     monkeypatch.setattr(gpu.gpu_watch, "SETTLE_S", 0.5)
     body = LATE.replace("LATE", repr(late))
     seconds = 60.0 if verdict == "PASS" else 4.0
-    environment = gpu.gpu_watch.flight_environment(gpu.JOB)
+    environment = gpu.gpu_watch.flight_environment(gpu.JOB, "2.13.0")
     done = gpu.run(gpu.Part("watch", "watch", 3, launcher(tmp_path, 3, body), environment, seconds, watch="late"), 60.0)
     told = {"PASS": "rank 2, which stays away, has not called all_reduce #9", "FAIL": " of 3 ranks do not name rank 2"}
     assert (done.verdict, done.reason.endswith(told[verdict])) == (verdict, True), done.reason
@@ -597,6 +604,19 @@ def placed_by_sys(*, first: str = "mlx5_0") -> dict[str, object]:
     }
 
 
+def test_the_table_of_a_machine_with_one_gpu_is_read(gpu: ModuleType) -> None:
+    data = ROOT / "tests" / "data" / "gpu_h200"
+    table = (data / "topo-m.txt").read_text(encoding="utf-8")
+    (row,) = gpu.gpu_watch.topo(table)
+    assert (row["GPU0"], row["CPU Affinity"]) == ("X", "0-15")
+    kept = json.loads((ROOT / "docs" / "measured" / "gpu-2026-11-27-nvidia-h200.json").read_text(encoding="utf-8"))
+    seen = gpu.gpu_watch.affinity(table, kept["machine"]["topology"])
+    assert (seen.verdict, seen.reason) == (
+        "PASS",
+        "1 GPU: /sys and the driver agree on cores and nearest network cards",
+    )
+
+
 def test_the_places_of_sys_are_held_against_those_of_the_driver(gpu: ModuleType) -> None:
     """The table is composed as nvidia-smi(1) has it, with tabs and an underlined head."""
     seen = gpu.gpu_watch.affinity(TOPO, placed_by_sys())
@@ -617,9 +637,11 @@ def test_the_places_of_sys_are_held_against_those_of_the_driver(gpu: ModuleType)
 # --- capture ----------------------------------------------------------------------------------------------------------
 
 UUID, SERIAL, BOARD = "GPU-1b2c3d4e-1111-2222-3333-0123456789ab", "1650522003421", "HGX-77-Q12"
+DIE = "0x1b2c3d4e5f607182"
 SMI = f"""#!/bin/sh
 case "$*" in
 "-q -x") printf '<gpu><serial>{SERIAL}</serial><uuid>{UUID}</uuid><fabric><cluster_uuid>N/A</cluster_uuid></fabric>'
+         printf '<pdi>{DIE}</pdi>'
          printf '<process_name>/home/anna/train.py</process_name><vbios_version>96.00.74.00.01</vbios_version></gpu>' ;;
 -L) echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: {UUID})' ;;
 "nvlink -e") echo 'no links' >&2; exit 6 ;;
@@ -655,6 +677,7 @@ def test_what_is_captured_has_no_secret_and_each_value_is_replaced_by_one_other(
         UUID,
         SERIAL,
         BOARD,
+        DIE,
         "b8ce",
         "b8:ce",
         "192.168",
@@ -675,6 +698,24 @@ def test_what_is_captured_has_no_secret_and_each_value_is_replaced_by_one_other(
     )
     assert "2.32.3+cuda13.0 driver 580.95.05 0000:3b:00.0 127.0.0.1" in texts["nccl-log.log"]
     assert "| `nvlink-s.txt` | `nvidia-smi nvlink -s` |" in texts["README.md"]
+
+
+def test_the_record_has_no_name_of_the_host_though_a_part_printed_it(
+    gpu: ModuleType, able: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "thehost:769:769 [0] NCCL INFO Ring 18 : 0 -> 0 -> 0"
+    monkeypatch.setattr(gpu, "gpus_here", lambda: (("NVIDIA H200",), "13.0"))
+    monkeypatch.setattr(gpu, "asked", lambda _python: able)
+    monkeypatch.setattr(gpu, "nccl_of", lambda _interpreter: ("2.28.9", "/opt/libnccl.so.2"))
+    monkeypatch.setattr(gpu, "mpirun_of", lambda _interpreter: "")
+    monkeypatch.setattr(gpu, "planned", lambda _machine: [gpu.Part("nccl", "NCCL")])
+    monkeypatch.setattr(gpu, "run", lambda part, _left: gpu.Done(part.name, part.title, "PASS", "", lines=(line,)))
+    monkeypatch.setattr(gpu.gpu_capture.socket, "gethostname", lambda: "thehost")
+    monkeypatch.setenv("TEST_GPU_OUT", str(tmp_path))
+    assert gpu.main() == 0
+    (kept,) = tmp_path.glob("*.json")
+    assert line.replace("thehost", "node1") in kept.read_text(encoding="utf-8")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and "thehost" in path.read_text()]
 
 
 def test_devices_of_pci_are_captured_with_the_bridges_above_them(gpu: ModuleType, tmp_path: Path) -> None:
