@@ -1,4 +1,4 @@
-"""Keep what a GPU machine tells of itself, as files that can be committed: tests/data has composed ones until then.
+"""Keep what a GPU machine tells of itself, as files that can be committed: they replace composed ones in tests/data.
 
 ``make test-gpu`` writes the folder. Serial numbers, UUIDs, GUIDs, addresses, host names and names of programs become
 others of the same form, each value the same one in all files. Python 3.9 and its standard library suffice.
@@ -7,6 +7,7 @@ others of the same form, each value the same one in all files. Python 3.9 and it
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import socket
 import subprocess
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
+for place in ("plugins/module_utils", "roles/validation/files"):
+    sys.path.insert(0, str(ROOT / place))
 
-from node_hardware.record import collect  # noqa: E402 - it lies in the folder above
+import flight_record  # noqa: E402 - it lies in a folder above, as those below
+import gpu_state  # noqa: E402
+from node_hardware.record import collect  # noqa: E402
 
 TOOLS = {
     "nvidia-smi-q-x.xml": ("nvidia-smi", "-q", "-x"),
@@ -29,7 +33,10 @@ TOOLS = {
     "nvlink-e.txt": ("nvidia-smi", "nvlink", "-e"),
     "topo-m.txt": ("nvidia-smi", "topo", "-m"),
     "topo-p2p-n.txt": ("nvidia-smi", "topo", "-p2p", "n"),
+    "gpu-state.csv": gpu_state.question("nvidia-smi", gpu_state.MASKS[0]),
 }
+DRIVER = "/proc/driver/nvidia"
+RECORD = 2  # protocol of pickle that PyTorch uses
 TOOL_S = 40.0
 # Of a device of PCI; not its config space and its vital product data, which hold serial numbers.
 PCI_FILES = (
@@ -53,7 +60,7 @@ PCI_CLASSES = ("0x0300", "0x0302", "0x0200", "0x0207", "0x0680")  # GPUs, networ
 MOST_FILE = 1 << 16
 LEAST_SECRET = 4  # characters
 SERIAL_OF_PART = 3  # kind, place, model, serial
-SECRET_TAG = re.compile(r"<(\w*(?:serial|uuid|guid)\w*)>([^<]+)</\1>", re.IGNORECASE)
+SECRET_TAG = re.compile(r"<(\w*(?:serial|uuid|guid)\w*|pdi)>([^<]+)</\1>", re.IGNORECASE)
 PROGRAM_TAG = re.compile(r"(<process_name>)[^<]*(</process_name>)")
 SECRET_KEY = re.compile(r"serial|uuid|guid|asset|machine_id|boot_id|hardware_address|\bmac\b", re.IGNORECASE)
 OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
@@ -66,6 +73,11 @@ SECRETS: tuple[tuple[str, str], ...] = (
     (r"(?<![\w:])(?:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-f]{0,4}){2,7}(?![\w:])", "fd00::{:x}"),
 )
 WORTHLESS = frozenset({"", "n/a", "none", "unknown", "0", "[n/a]", "not specified", "to be filled by o.e.m."})
+LOGS = {
+    "nccl-log": "raw output of two ranks or more, with NCCL's log",
+    "nccl-ras": "answers of NCCL's RAS, and which process is which rank",
+    "flight-": "a rank's record of PyTorch's flight recorder, a pickle",
+}
 README = """# What a GPU machine told of itself
 
 Written by `make test-gpu` ({when}); not edited. Serial numbers, UUIDs, GUIDs, addresses, host names and names of
@@ -106,6 +118,25 @@ class Masks:
         for pattern, form in SECRETS:
             text = re.sub(pattern, lambda found, form=form: self._other(found.group(), form), text, flags=re.IGNORECASE)
         return text
+
+    def hidden_record(self, data: bytes) -> bytes:
+        """Return a record of PyTorch's flight recorder without secrets; of files outside packages the name stays."""
+        try:
+            return pickle.dumps(self._plain(flight_record.plain(data)), protocol=RECORD)
+        except ValueError as problem:
+            return f"{problem}\n".encode()
+
+    def _plain(self, value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: self._plain(one, str(name)) for name, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._plain(one) for one in value)
+        if not isinstance(value, str):
+            return value
+        if key == "filename" and "/" in value:
+            _before, is_packaged, within = value.rpartition("-packages/")
+            return within if is_packaged else Path(value).name
+        return self.hidden(value)
 
     def _other(self, secret: str, form: str) -> str:
         word = secret.lower()
@@ -150,7 +181,7 @@ def pci_files(root: Path = Path("/sys/bus/pci/devices")) -> dict[str, str]:
         if not text_of(link / "class").startswith(PCI_CLASSES):
             continue
         device = link.resolve()
-        found[f"bus/pci/devices/{link.name}.path"] = f"{'/'.join(device.parts[-8:])}\n"
+        found[f"bus/pci/devices/{link.name}.path"] = f"{device}\n"
         for place in (device, *device.parents):
             if not (place / "vendor").is_file():
                 break
@@ -158,6 +189,12 @@ def pci_files(root: Path = Path("/sys/bus/pci/devices")) -> dict[str, str]:
                 if text := text_of(place / name):
                     found[f"bus/pci/devices/{place.name}/{name}"] = text
     return found
+
+
+def driver_files(root: Path = Path(DRIVER)) -> dict[str, str]:
+    """Return what the driver shows in /proc of itself and of each GPU, by its path."""
+    paths = [root / "version", *sorted(root.glob("gpus/*/information"))]
+    return {f"proc/driver/nvidia/{path.relative_to(root)}": text for path in paths if (text := text_of(path))}
 
 
 def text_of(path: Path) -> str:
@@ -168,11 +205,13 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def captured(logs: dict[str, str], *, record: Callable[[dict[str, Any]], dict[str, Any]] = collect) -> dict[str, str]:
+def captured(
+    logs: dict[str, str | bytes], *, record: Callable[[dict[str, Any]], dict[str, Any]] = collect
+) -> dict[str, str | bytes]:
     """Return all files by name, without secrets.
 
     Args:
-        logs: raw output of parts, by the name of its file.
+        logs: what parts printed or were told, by the name of its file; bytes are records of the flight recorder.
         record: looks at the hardware.
     """
     hardware = record({})
@@ -184,19 +223,24 @@ def captured(logs: dict[str, str], *, record: Callable[[dict[str, Any]], dict[st
             masks.learn(secret)
     files["node_hardware.json"] = json.dumps(hardware, indent=1, sort_keys=True) + "\n"
     files.update({f"sys/{name}": text for name, text in pci_files().items()})
-    files.update(logs)
-    return {name: masks.hidden(text) for name, text in files.items()}
+    files.update(driver_files())
+    return {
+        name: masks.hidden_record(text) if isinstance(text, bytes) else masks.hidden(text)
+        for name, text in {**files, **logs}.items()
+    }
 
 
-def keep(files: dict[str, str], folder: Path, when: str) -> Path:
+def keep(files: dict[str, str | bytes], folder: Path, when: str) -> Path:
     """Write the files with a README, and return the folder."""
     what = {name: " ".join(command) for name, command in TOOLS.items()}
     what["node_hardware.json"] = "the record of doctor's look at the hardware"
     rows = [f"| `{name}` | `{what[name]}` |" for name in files if name in what]
-    rows += [f"| `{name}` | raw output with NCCL's log |" for name in files if name.endswith(".log")]
+    for begin, words in LOGS.items():
+        rows += [f"| `{name}` | {words} |" for name in files if name.startswith(begin)]
     rows += ["| `sys/` | PCI devices: GPUs, network cards, NVSwitches, and the bridges above them |"]
+    rows += ["| `proc/` | what the driver shows of itself and of each GPU |"]
     for name, text in {**files, "README.md": README.format(when=when, rows="\n".join(rows))}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return folder

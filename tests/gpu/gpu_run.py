@@ -3,7 +3,7 @@
 Started by ``make test-gpu``. Takes what the machine has: a Python with a CUDA build of PyTorch, the NCCL of the
 cluster, of that PyTorch or of the system, and mpirun where that Python's mpi4py goes with it; torchrun starts the ranks
 otherwise.
-Needs no network, installs nothing, takes less than ten minutes, and keeps what it found as
+Needs no network, installs nothing, takes less than ten minutes, or four with one GPU, and keeps what it found as
 ``docs/measured/gpu-<date>-<gpu>.json`` and ``.md``. What the machine tells of itself goes into a folder beside them
 (``gpu_capture.py``), without serial numbers, for tests/data.
 
@@ -37,6 +37,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = "roles/validation/files"
+OWN_HOST = "tests/gpu/own_host.py"
+LATE_RANK = "tests/gpu/late_rank.py"
 sys.path.insert(0, str(ROOT / PROGRAMS))
 
 import cuda_driver  # noqa: E402 - it lies in the folder above, as those below
@@ -58,20 +60,25 @@ from node_probe import topology as numa_nodes  # noqa: E402
 
 NOTHING_TO_RUN = 3
 TOTAL_S = 520.0  # ten minutes, and room to write the report and to capture the machine
+ONE_GPU_S = 215.0  # four minutes, the same
 END_S = 10.0  # from a polite end to a kill
 LEAST_S = 20.0  # a part with less time left is not begun
 MOST_LINES = 60
 SHARING_SINCE = (2, 30, 3)
 RAS_SINCE = (2, 24)
 JOB = f"test-gpu-{os.getpid()}"
-HIDDEN = ("derived", "output")  # not in the record
+HIDDEN = ("derived", "files")  # not in the record
 LOGGED = "nccl-log"
+RECORD = "record.json"
 RAS_PORT = 28128
+RAS_LATE_PORT = 28129
 LAUNCH_SINCE = (3, 10)
 LEAST_RANKS = 3  # so that most ranks wait for one
-PATHS = ("nccl", "nccl-nic", "torchrun", "torchrun-shared", "horovod")  # parts whose way is judged
+SHARED_S = 60.0  # the deadline of a part whose ranks share the only GPU
+PATHS = ("nccl", "nccl-shared", "nccl-nic", "torchrun", "torchrun-shared", "horovod")  # parts whose way is judged
 TWO_NODES = 'RANK=1 CUDA_VISIBLE_DEVICES=1 "$@" & RANK=0 CUDA_VISIBLE_DEVICES=0 "$@"; code=$?; wait; exit $code'
 LOOK_S = 60.0  # for RAS; NCCL answers after five seconds where a process is silent
+SHORT_SWEEP = ("--sizes", "4096,1048576,16777216", "--budget", "0.2")  # ranks that share a GPU take turns
 SWEEP = ("--sizes", "8,4096,1048576,67108864,1073741824", "--budget", "0.5")
 PYTHONS = ("python3", str(ROOT / ".venv" / "bin" / "python"), "/usr/local/python_env/bin/python")
 CLUSTER_NCCL = "/usr/local/nccl/lib/libnccl.so.2"
@@ -188,7 +195,7 @@ class Done:
     measured: tuple[dict[str, Any], ...] = ()
     took: tuple[str, ...] = ()  # the ways that NCCL's connections took, by its own log
     derived: tuple[Done, ...] = ()  # other parts that the same output answers
-    output: str = ""  # all of it, for the parts that are captured
+    files: tuple[tuple[str, str | bytes], ...] = ()  # what is captured of it, by name
 
 
 # --- what is here -----------------------------------------------------------------------------------------------------
@@ -294,6 +301,31 @@ def mpirun(machine: Machine, ranks: int, program: str) -> tuple[str, ...]:
     return (machine.mpirun, "-np", str(ranks), "--oversubscribe", machine.interpreter.executable, program)
 
 
+def is_apart(machine: Machine, nccl: str) -> bool:
+    """Whether ranks on the only GPU must be hosts of their own, since their NCCL lets no host's ranks share it."""
+    return len(machine.gpus) == 1 and numbers(nccl) < SHARING_SINCE
+
+
+def sharing(machine: Machine) -> tuple[str, ...]:
+    """Return the options of nccl_checks with which several ranks use the only GPU."""
+    return ("--pretend-hosts",) if is_apart(machine, machine.nccl) else ()
+
+
+def why_apart(machine: Machine, nccl: str) -> str:
+    """Return what a title says of ranks that are hosts of their own."""
+    told = f", each as a host of its own, over the network, for NCCL {nccl} is older than 2.30.3"
+    return told if is_apart(machine, nccl) else ""
+
+
+def torch_ranks(machine: Machine, ranks: int, program: str) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return argv and variables of torchrun for ranks that may have to share the only GPU."""
+    if ranks <= len(machine.gpus):
+        return torchrun(machine, ranks, program), {}
+    if is_apart(machine, machine.interpreter.torch_nccl):
+        return torchrun(machine, ranks, OWN_HOST), {"TEST_GPU_PROGRAM": program}
+    return torchrun(machine, ranks, program), {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
+
+
 def root_may() -> dict[str, str]:
     """Return what mpirun wants to hear before root may start it."""
     names = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
@@ -304,7 +336,7 @@ def nccl_part(machine: Machine, name: str, title: str, ranks: int, *more: str, c
     """Return one of NCCL's checks with so many ranks."""
     if not machine.nccl:
         return Part(name, title, skip="no libnccl.so.2 was found; name one in TEST_GPU_NCCL")
-    deadline = 150.0
+    deadline = 150.0 if ranks <= len(machine.gpus) else SHARED_S
     options = ("--check", check, "--deadline", f"{deadline:g}", "--library", machine.nccl_path, *more)
     program = f"{PROGRAMS}/nccl_checks.py"
     if machine.launcher == "mpirun":
@@ -317,8 +349,11 @@ def way_parts(machine: Machine, ranks: int) -> list[Part]:
     """Return the same sweep over one way at a time, which tells the slow one; NCCL's log proves that it took it."""
     parts = []
     for name, (title, settings, begins) in nccl_ways.WAYS.items():
-        part = nccl_part(machine, f"nccl-{name}", f"NCCL over {title} alone", ranks, *SWEEP, check="nccl_sweep")
-        if ranks == 1:
+        words, count, more = f"NCCL over {title} alone", ranks, SWEEP
+        if ranks == 1 and name == "nic":  # hosts of their own meet in the network alone
+            words, count, more = f"{words}, two ranks on the one GPU", 2, (*SHORT_SWEEP, "--pretend-hosts")
+        part = nccl_part(machine, f"nccl-{name}", words, count, *more, check="nccl_sweep")
+        if count == 1:
             part = Part(part.name, part.title, skip="it needs two GPUs")
         parts.append(part if part.skip else replace(part, environment={**part.environment, **settings}, ways=begins))
     return parts
@@ -335,7 +370,9 @@ def dcgm_part() -> Part:
 
 def log_part(machine: Machine, ranks: int) -> Part:
     """Return a job whose whole log of NCCL is kept."""
-    part = nccl_part(machine, LOGGED, "a job with all of NCCL's log, which is captured", ranks)
+    part = nccl_part(
+        machine, LOGGED, "a job with all of NCCL's log, which is captured", max(ranks, 2), *sharing(machine)
+    )
     log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET,GRAPH"}
     return part if part.skip else replace(part, environment={**part.environment, **log})
 
@@ -344,13 +381,19 @@ def ras_part(machine: Machine, ranks: int) -> Part:
     """Return a job in which one rank is stopped, while NCCL's RAS is asked who is silent."""
     title = "NCCL's RAS names a rank that was stopped"
     sweep = ("--sizes", "67108864", "--budget", "50", "--precision", "0.000001")
-    part = nccl_part(machine, "nccl-ras", title, ranks, *sweep, check="nccl_sweep")
-    if part.skip or ranks == 1:
-        return Part(part.name, title, skip=part.skip or "it needs two ranks")
+    ranks = ranks if ranks > 1 else LEAST_RANKS
+    part = nccl_part(machine, "nccl-ras", title, ranks, *sweep, *sharing(machine), check="nccl_sweep")
+    if part.skip:
+        return part
     if numbers(machine.nccl) < RAS_SINCE:
         return Part(part.name, title, skip=f"NCCL {machine.nccl} is older than 2.24")
     environment = {**part.environment, "NCCL_RAS_ADDR": f"localhost:{RAS_PORT}"}
     return replace(part, environment=environment, watch="ras")
+
+
+def recorder(machine: Machine) -> dict[str, str]:
+    """Return the variables of PyTorch's flight recorder."""
+    return gpu_watch.flight_environment(JOB, machine.interpreter.torch)
 
 
 def flight_part(machine: Machine, ranks: int) -> Part:
@@ -358,7 +401,7 @@ def flight_part(machine: Machine, ranks: int) -> Part:
     part = torch_part(machine, "flight-recorder", "the records of PyTorch's flight recorder are read", ranks)
     if part.skip:
         return part
-    return replace(part, environment={**part.environment, **gpu_watch.flight_environment(JOB)}, watch="flight")
+    return replace(part, environment={**part.environment, **recorder(machine)}, watch="flight")
 
 
 def late_part(machine: Machine, ranks: int) -> Part:
@@ -366,10 +409,15 @@ def late_part(machine: Machine, ranks: int) -> Part:
     name, title = "watch-names", "the rank that has not called a collective is named by PyTorch's flight records"
     if not machine.interpreter.torch_nccl:
         return Part(name, title, skip="this PyTorch has no NCCL")
+    if ranks == 1:
+        ranks, title = LEAST_RANKS, f"{title}; three ranks on the one GPU"
     if ranks < LEAST_RANKS:
-        return Part(name, title, skip="it needs three GPUs, since of two ranks none is named")
-    argv = torchrun(machine, ranks, "tests/gpu/late_rank.py")
-    return Part(name, title, ranks, argv, gpu_watch.flight_environment(JOB), 90.0, watch="late")
+        return Part(name, title, skip="it needs three GPUs or one, since of two ranks none is named")
+    argv, environment = torch_ranks(machine, ranks, LATE_RANK)
+    environment.update(recorder(machine))
+    if numbers(machine.interpreter.torch_nccl) >= RAS_SINCE:
+        environment["NCCL_RAS_ADDR"] = f"localhost:{RAS_LATE_PORT}"
+    return Part(name, title, ranks, argv, environment, 90.0, watch="late")
 
 
 def prove_part(machine: Machine) -> Part:
@@ -378,8 +426,10 @@ def prove_part(machine: Machine) -> Part:
     interpreter = machine.interpreter
     if not interpreter.torch_nccl:
         return Part(name, title, skip="this PyTorch has no NCCL")
-    if len(machine.gpus) < 2 or numbers(interpreter.python) < LAUNCH_SINCE:
-        return Part(name, title, skip="it needs two GPUs, and Python 3.10")
+    lacking = ["two GPUs"] * (len(machine.gpus) < 2)
+    lacking += [f"Python 3.10, and this is {interpreter.python}"] * (numbers(interpreter.python) < LAUNCH_SINCE)
+    if lacking:
+        return Part(name, title, skip=f"it needs {', and '.join(lacking)}")
     start = "import sys; from clusterctl.cli import launch_alone; sys.exit(launch_alone.main())"
     options = ("launch", "--prove", "--nproc-per-node", "1", "--python", interpreter.executable)
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -391,10 +441,10 @@ def torch_part(machine: Machine, name: str, title: str, ranks: int) -> Part:
     """Return the torchrun check over nccl with so many ranks."""
     if not machine.interpreter.torch_nccl:
         return Part(name, title, skip="this PyTorch has no NCCL")
-    deadline = 120.0
+    deadline = 120.0 if ranks <= len(machine.gpus) else SHARED_S
     options = ("--check", "torchrun", "--deadline", f"{deadline:g}", "--slots", str(ranks))
     handover = (*options, "--first-node", "127.0.0.1", "--backend", "nccl")
-    return Part(name, title, ranks, torchrun(machine, ranks, f"{PROGRAMS}/torch_checks.py"), {}, deadline, handover)
+    return Part(name, title, ranks, *torch_ranks(machine, ranks, f"{PROGRAMS}/torch_checks.py"), deadline, handover)
 
 
 def horovod_part(machine: Machine, check: str, title: str, ranks: int, *more: str) -> Part:
@@ -414,29 +464,21 @@ def planned(machine: Machine) -> list[Part]:
     gpus = len(machine.gpus)
     shared = 2 if gpus == 1 and numbers(machine.nccl) >= SHARING_SINCE else gpus
     parts = [nccl_part(machine, "nccl", "NCCL, one rank a GPU", gpus), log_part(machine, gpus)]
-    torch_nccl = numbers(machine.interpreter.torch_nccl)
     if gpus == 1:
-        title = "NCCL, two ranks on the one GPU"
-        if numbers(machine.nccl) >= SHARING_SINCE or not machine.nccl:
-            parts.append(nccl_part(machine, "nccl-shared", title, 2))
-        else:
-            why = f"each as a host of its own, over sockets, for NCCL {machine.nccl} is older than 2.30.3"
-            parts.append(nccl_part(machine, "nccl-shared", f"{title}, {why}", 2, "--pretend-hosts"))
+        title = f"NCCL, two ranks on the one GPU{why_apart(machine, machine.nccl)}"
+        parts.append(nccl_part(machine, "nccl-shared", title, 2, *sharing(machine)))
     title = "NCCL's collectives over message sizes, one rank a GPU"
     parts.append(nccl_part(machine, "nccl-sweep", title, gpus, *SWEEP, check="nccl_sweep"))
     parts.append(torch_part(machine, "torchrun", "DistributedDataParallel over NCCL, one rank a GPU", gpus))
     if gpus == 1:
-        title = "DistributedDataParallel over NCCL, two ranks on the one GPU"
-        if torch_nccl >= SHARING_SINCE or not torch_nccl:
-            parts.append(torch_part(machine, "torchrun-shared", title, 2))
-        else:
-            why = f"PyTorch's NCCL {machine.interpreter.torch_nccl} refuses that; 2.30.3 and later allow it"
-            parts.append(Part("torchrun-shared", title, skip=why))
+        why = why_apart(machine, machine.interpreter.torch_nccl)
+        title = f"DistributedDataParallel over NCCL, two ranks on the one GPU{why}"
+        parts.append(torch_part(machine, "torchrun-shared", title, 2))
     parts.append(horovod_part(machine, "horovod", "Horovod's collectives", shared))
     parts.append(horovod_part(machine, "horovod_sweep", "Horovod's collectives over message sizes", shared, *SWEEP))
     parts.append(horovod_part(machine, "training", "a language model under Horovod, 1 process against all", shared))
     parts += way_parts(machine, gpus)
-    parts += [ras_part(machine, shared), flight_part(machine, gpus), late_part(machine, gpus), prove_part(machine)]
+    parts += [ras_part(machine, gpus), flight_part(machine, gpus), late_part(machine, gpus), prove_part(machine)]
     parts.append(dcgm_part())
     return parts
 
@@ -473,23 +515,39 @@ def watched(part: Part, process: subprocess.Popen[str], until: float) -> Done:
     """Look at a job while it runs, end it, and return the verdict of the look; what it printed stands below it."""
     began = time.monotonic()
     printed: list[str] = []
+    surroundings = {**os.environ, **part.environment}
     reader = threading.Thread(target=lambda: printed.extend(process.stdout or ()), daemon=True)
     reader.start()
+    derived: tuple[Done, ...] = ()
     if part.watch == "ras":
         until = min(until, began + LOOK_S)
-        seen = gpu_watch.ras(process.pid, "nccl_checks.py", part.ranks, {**os.environ, **part.environment}, until)
+        seen = gpu_watch.ras(process.pid, "nccl_checks.py", part.ranks, surroundings, until)
     else:
         problem = gpu_watch.flight_record.make(JOB)
         try:
             look = gpu_watch.late if part.watch == "late" else gpu_watch.flights
             seen = gpu_watch.Seen("ERROR", problem) if problem else look(JOB, part.ranks, until)
+            if part.watch == "late" and "NCCL_RAS_ADDR" in part.environment:
+                told = gpu_watch.ras_late(process.pid, Path(LATE_RANK).name, part.ranks, surroundings)
+                title = "the same rank is named by NCCL's RAS"
+                derived = (Done("watch-ras", title, told.verdict, told.reason, lines=told.lines, files=told.files),)
         finally:
             gpu_watch.flight_record.remove(JOB)
     stop(process)
     reader.join(END_S)
     lines = [*seen.lines, *(read("".join(printed))[1][-MOST_LINES:] if seen.verdict != "PASS" else ())]
     seconds = round(time.monotonic() - began, 1)
-    return Done(part.name, part.title, seen.verdict, seen.reason, seconds, shown(part), (), tuple(lines))
+    return Done(
+        part.name,
+        part.title,
+        seen.verdict,
+        seen.reason,
+        seconds,
+        shown(part),
+        lines=tuple(lines),
+        derived=derived,
+        files=seen.files,
+    )
 
 
 def stop(process: subprocess.Popen[str]) -> None:
@@ -591,7 +649,7 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
         seen,
         took,
         derived,
-        output if part.name == LOGGED else "",
+        ((f"{LOGGED}.log", output),) if part.name == LOGGED else (),
     )
 
 
@@ -731,7 +789,7 @@ def record(machine: Machine, parts: list[Done], when: datetime) -> dict[str, Any
             "gpu_details": details(),
             "topology": topology(),
             "cuda_driver": machine.cuda_driver,
-            "system": platform.platform(),
+            "system": system(),
             "processors": os.cpu_count(),
         },
         "versions": {
@@ -745,6 +803,12 @@ def record(machine: Machine, parts: list[Done], when: datetime) -> dict[str, Any
         },
         "parts": [{name: one for name, one in asdict(part).items() if name not in HIDDEN} for part in parts],
     }
+
+
+def system() -> str:
+    """Return kernel, architecture and C library; a kernel of the site's own has the site's name behind its numbers."""
+    kernel = ".".join(str(part) for part in numbers(platform.release()))
+    return "-".join((platform.system(), kernel, platform.machine(), "with", "".join(platform.libc_ver())))
 
 
 def details() -> list[str]:
@@ -777,7 +841,8 @@ def by_way(found: dict[str, Any]) -> list[str]:
     for part in found["parts"]:
         ranks = len([rank for rank in part["ranks"] if "aside" not in rank["facts"]])
         sized = [one for one in part["measured"] if one.get("operation") == "allreduce" and "bytes" in one]
-        if part["verdict"] == "PASS" and sized and ranks > 1:
+        alone = not any("shared" in rank["facts"] for rank in part["ranks"])
+        if part["verdict"] == "PASS" and sized and ranks > 1 and alone:
             most = max(sized, key=lambda one: int(one["bytes"]))
             bus = most["bytes"] / statistics.median(most["samples"]) * nccl_timing.bus_factor("allreduce", ranks)
             took = ", ".join(part["took"][:4]) or "not told"
@@ -887,19 +952,20 @@ def main() -> int:
     machine = Machine(gpus, cuda_driver, interpreter, nccl, nccl_path, mpirun_of(interpreter))
     parts = [placed()]
     tell(parts[0])
-    logs: dict[str, str] = {}
+    logs: dict[str, str | bytes] = {}
+    total = TOTAL_S if len(gpus) > 1 else ONE_GPU_S
     for part in planned(machine):
         sys.stdout.write(f"{part.name}: {part.title} ...\n")
         sys.stdout.flush()
-        done = run(part, TOTAL_S - (time.monotonic() - began))
-        logs.update({f"{done.name}.log": done.output} if done.output else {})
+        done = run(part, total - (time.monotonic() - began))
         for one in (done, *done.derived):
+            logs.update(one.files)
             parts.append(one)
             tell(one)
-    found = record(machine, parts, datetime.now(timezone.utc))
-    folder = Path(os.environ.get("TEST_GPU_OUT") or ROOT / "docs" / "measured")
-    kept = keep(found, folder)
-    captured = gpu_capture.keep(gpu_capture.captured(logs), kept.with_suffix(""), found["date"][:10])
+    files = gpu_capture.captured({**logs, RECORD: json.dumps(record(machine, parts, datetime.now(timezone.utc)))})
+    found = json.loads(files.pop(RECORD))  # without secrets, as all that is kept
+    kept = keep(found, Path(os.environ.get("TEST_GPU_OUT") or ROOT / "docs" / "measured"))
+    captured = gpu_capture.keep(files, kept.with_suffix(""), found["date"][:10])
     sys.stdout.write(f"\n{page(found)}\nKept as {kept} and {kept.with_suffix('.json').name}; captured in {captured}\n")
     return {"PASS": 0, "SKIP": NOTHING_TO_RUN}.get(found["verdict"], 1)
 

@@ -5,6 +5,7 @@ And the places of GPUs and network cards, as the driver tells them. Python 3.9 a
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -25,24 +26,34 @@ import flight_record  # noqa: E402 - it lies in a folder above, as those below
 import nccl_ras as ras_client  # noqa: E402
 from clusterctl.analysis import flight_records  # noqa: E402 - it needs the standard library alone
 from clusterctl.analysis import nccl_ras as ras_words  # noqa: E402
+from clusterctl.launch import flight_recorder  # noqa: E402
 
 POLL_S = 0.5
-MOST_LINES = 400
 SETTLE_S = 2.0
 RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "RANK")
 BEST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")  # of 'nvidia-smi topo -m'
 
 
+RUNS = "RUNNING"  # RAS of a communicator that all of its ranks have joined
+
+
 class Seen(NamedTuple):
-    """What a look showed; the lines are kept, since they are what the parsers were made for."""
+    """What a look showed; lines and files are kept, since they are what the parsers were made for."""
 
     verdict: str
     reason: str
     lines: tuple[str, ...] = ()
+    files: tuple[tuple[str, str | bytes], ...] = ()
 
 
-def workers_of(pid: int, program: str) -> dict[int, int]:
-    """Return the working process of each rank below a process: the child of one that runs the same program."""
+def workers_of(pid: int, program: str, *, forked: bool = True) -> dict[int, int]:
+    """Return the working process of each rank below a process.
+
+    Args:
+        pid: the launcher.
+        program: the words by which a rank's process is known.
+        forked: whether that is the child of one that runs the same program, as with the checks.
+    """
     lines, parents = {}, {}
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
@@ -55,7 +66,7 @@ def workers_of(pid: int, program: str) -> dict[int, int]:
     found = {}
     for one, line in lines.items():
         above = parents.get(one, 0)
-        if program in line and lines.get(above) == line and is_below(one, pid, parents):
+        if program in line and (lines.get(above) == line or not forked) and is_below(one, pid, parents):
             rank = rank_of(one)
             if rank is not None:
                 found[rank] = one
@@ -92,22 +103,23 @@ def ras(pid: int, program: str, ranks: int, environment: Mapping[str, str], unti
         until: when to give up, by the monotonic clock.
     """
     workers: dict[int, int] = {}
-    before: list[str] = []
-    while time.monotonic() < until and not before:
+    before, after = "", ""
+    while time.monotonic() < until and RUNS not in before:
         workers = workers_of(pid, program)
-        before = ras_client.answer(environment, most=MOST_LINES) if len(workers) == ranks else []
+        before = ras_client.said(environment) if len(workers) == ranks else ""
         time.sleep(POLL_S)
-    if not before:
-        return Seen("ERROR", f"RAS did not answer while {len(workers)} of {ranks} ranks ran")
+    if RUNS not in before:
+        how = "RAS told of no communicator that runs" if before else "RAS did not answer"
+        return Seen("ERROR", f"{how} while {len(workers)} of {ranks} ranks ran", tuple(before.splitlines()))
     numbers = {one: rank for rank, one in workers.items()}
     words = ""
     for rank in (ranks - 1, 0):  # the other one may be who answers
         os.kill(workers[rank], signal.SIGSTOP)
         try:
             time.sleep(SETTLE_S)
-            after: list[str] = []
+            after = ""
             while time.monotonic() < until and not (words := named(after, rank, workers[rank], numbers, ranks)):
-                after = ras_client.answer(environment, most=MOST_LINES)
+                after = ras_client.said(environment)
                 if not after:
                     break
                 time.sleep(POLL_S)
@@ -115,13 +127,38 @@ def ras(pid: int, program: str, ranks: int, environment: Mapping[str, str], unti
             os.kill(workers[rank], signal.SIGCONT)
         if after or words:
             break
+    files = told("nccl-ras-stopped", workers, rank, (before, after))
+    lines = (*before.splitlines(), *after.splitlines())
     if words:
-        return Seen("PASS", words, (*before, *after))
-    return Seen("FAIL", f"RAS answers, and rank {rank}, which was stopped, is not named", (*before, *after))
+        return Seen("PASS", words, lines, files)
+    return Seen("FAIL", f"RAS answers, and rank {rank}, which was stopped, is not named", lines, files)
 
 
-def named(lines: list[str], rank: int, pid: int, numbers: Mapping[int, int], ranks: int) -> str:
+def ras_late(pid: int, program: str, ranks: int, environment: Mapping[str, str]) -> Seen:
+    """See whether NCCL's RAS and its parser name the last rank, which has called a collective less than the others."""
+    workers = workers_of(pid, program, forked=False)
+    answer = ras_client.said(environment)
+    if not answer:
+        return Seen("ERROR", f"RAS did not answer while {len(workers)} of {ranks} ranks ran")
+    lines, numbers = tuple(answer.splitlines()), {one: rank for rank, one in workers.items()}
+    files = told("nccl-ras-late", workers, ranks - 1, (answer,))
+    few = ras_words.behind(lines, lambda _node, process: numbers.get(process), ranks)
+    if few is not None and few.ranks == (ranks - 1,):
+        return Seen("PASS", f"rank {ranks - 1}, which stays away, {few.words}", lines, files)
+    return Seen("FAIL", f"RAS answers, and rank {ranks - 1}, which stays away, is not named", lines, files)
+
+
+def told(
+    name: str, workers: Mapping[int, int], rank: int, answers: tuple[str, ...]
+) -> tuple[tuple[str, str | bytes], ...]:
+    """Return what RAS said as a file to keep, with the process of each rank, and the rank that others wait for."""
+    found = {"processes": {str(one): workers[one] for one in sorted(workers)}, "culprit": rank, "answers": answers}
+    return ((f"{name}.json", json.dumps(found, indent=1) + "\n"),)
+
+
+def named(answer: str, rank: int, pid: int, numbers: Mapping[int, int], ranks: int) -> str:
     """Return in words that the answer names the rank, '' where it does not."""
+    lines = answer.splitlines()
     few = ras_words.behind(lines, lambda _node, process: numbers.get(process), ranks)
     if few is not None and few.ranks == (rank,):
         return f"rank {rank}, which was stopped, {few.words}"
@@ -132,17 +169,10 @@ def named(lines: list[str], rank: int, pid: int, numbers: Mapping[int, int], ran
     )
 
 
-def flight_environment(job: str) -> dict[str, str]:
-    """Return the variables of the flight recorder, in the names of older and of newer releases of PyTorch."""
-    place = flight_record.folder(job)
-    return {
-        "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
-        "TORCH_FR_DUMP_TEMP_FILE": f"{place}/record_",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{place}/record_",
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"{place}/pipe_",
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    }
+def flight_environment(job: str, release: str) -> dict[str, str]:
+    """Return the variables of the flight recorder that ``clusterctl run`` gives to a release of PyTorch."""
+    words = flight_recorder.exported(str(flight_record.folder(job)), release)
+    return dict(word.split("=", 1) for word in words)
 
 
 def flights(job: str, ranks: int, until: float) -> Seen:
@@ -157,17 +187,17 @@ def flights(job: str, ranks: int, until: float) -> Seen:
                 if record is not None and (record.get("groups") or time.monotonic() + SETTLE_S > until):
                     found[rank] = record
         time.sleep(POLL_S)
-    lines = tuple(str(found[rank]) for rank in sorted(found))
+    lines, files = tuple(str(found[rank]) for rank in sorted(found)), raw(job, "flight-record", ranks)
     wrong = [rank for rank, record in found.items() if not record.get("groups")]
     if wrong:
         why = found[wrong[0]].get("problem", "it has no group")
-        return Seen("FAIL", f"the record of rank {wrong[0]} cannot be read: {why}", lines)
+        return Seen("FAIL", f"the record of rank {wrong[0]} cannot be read: {why}", lines, files)
     missing = [rank for rank in range(ranks) if rank not in found]
     if missing:
         how = "was asked and wrote no record" if missing[0] in asked else "has opened no pipe"
-        return Seen("ERROR", f"rank {missing[0]} {how}", lines)
+        return Seen("ERROR", f"rank {missing[0]} {how}", lines, files)
     calls = sum(group["last"] for record in found.values() for group in record["groups"])
-    return Seen("PASS", f"{ranks} records with {calls} calls are read", lines)
+    return Seen("PASS", f"{ranks} records with {calls} calls are read", lines, files)
 
 
 def late(job: str, ranks: int, until: float) -> Seen:
@@ -182,9 +212,17 @@ def late(job: str, ranks: int, until: float) -> Seen:
         few = flight_records.behind(groups)
         if few is not None and few.ranks == (ranks - 1,):
             lines = tuple(str(found[rank]) for rank in sorted(found))
-            return Seen("PASS", f"rank {ranks - 1}, which stays away, {few.words}", lines)
-    lines = tuple(str(found[rank]) for rank in sorted(found))
-    return Seen("FAIL", f"the records of {len(found)} of {ranks} ranks do not name rank {ranks - 1}", lines)
+            return Seen(
+                "PASS", f"rank {ranks - 1}, which stays away, {few.words}", lines, raw(job, "flight-late", ranks)
+            )
+    lines, files = tuple(str(found[rank]) for rank in sorted(found)), raw(job, "flight-late", ranks)
+    return Seen("FAIL", f"the records of {len(found)} of {ranks} ranks do not name rank {ranks - 1}", lines, files)
+
+
+def raw(job: str, name: str, ranks: int) -> tuple[tuple[str, str | bytes], ...]:
+    """Return the records of all ranks as PyTorch wrote them, as files to keep."""
+    paths = {rank: flight_record.folder(job) / f"record_{rank}" for rank in range(ranks)}
+    return tuple((f"{name}_{rank}", path.read_bytes()) for rank, path in paths.items() if path.is_file())
 
 
 def group_of(words: Mapping[str, Any]) -> Any:
@@ -224,7 +262,11 @@ def affinity(text: str, topology: Mapping[str, Any]) -> Seen:
             wrong.append(f"{row['']}: {near} counts as nearest, and is {at} where another one is {BEST_FIRST[best]}")
     if wrong:
         return Seen("FAIL", "; ".join(wrong), lines)
-    return Seen("PASS", f"{len(rows)} GPUs: /sys and the driver agree on cores and nearest network cards", lines)
+    return Seen(
+        "PASS",
+        f"{len(rows)} GPU{'s' * (len(rows) > 1)}: /sys and the driver agree on cores and nearest network cards",
+        lines,
+    )
 
 
 def nearest(gpu: Mapping[str, Any], cards: list[dict[str, Any]]) -> str:

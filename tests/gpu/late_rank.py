@@ -7,7 +7,7 @@ import time
 
 import torch
 
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
 torch.distributed.init_process_group("nccl")
 values = torch.ones(1024, device="cuda")
 for _call in range(8):

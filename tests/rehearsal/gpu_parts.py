@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +17,7 @@ LINKS = "nvidia-smi nvlink -s"
 LINK_ERRORS = "nvidia-smi nvlink -e"
 MANAGER = "/proc/3021/comm"
 _DATA = Path(__file__).parents[1] / "data" / "hardware"
+_CAPTURED = _DATA.parent / "gpu_h200" / "nvidia-smi-q-x.xml"
 _PCI = "/sys/bus/pci/devices"
 _RDMA = "/sys/class/infiniband"
 _AER = {
@@ -197,10 +199,35 @@ def _driver(machine: Machine) -> None:
     machine.add("/proc/2/comm", "kthreadd")
 
 
+def _template(form: str) -> string.Template:
+    """Return what a driver tells of one GPU; the newest form is that of a captured machine."""
+    if form != "v13":
+        return string.Template((_DATA / f"nvidia-smi-gpu.{form}.xml").read_text(encoding="utf-8"))
+    text = re.search(r"\t<gpu .*</gpu>", _CAPTURED.read_text(encoding="utf-8"), re.DOTALL)
+    assert text is not None
+    found = text.group()
+    for old, new in (
+        (r"00000000:00:06\.0", "0000$device"),
+        (r">NVIDIA H200<", ">$model<"),
+        (r">Hopper<", ">$architecture<"),
+        (r"<serial>\d+", "<serial>$serial"),
+        (r"<uuid>[^<]+", "<uuid>$uuid"),
+        (r"<minor_number>0", "<minor_number>$number"),
+        (r"_mig>Disabled", "_mig>$mig"),
+        (r"(max\w*_link_gen)>5", r"\1>$generation"),
+        (r"(current\w*_link_gen)>5", r"\1>$generation_now"),
+        (r"(_power_limit)>700\.00", r"\1>$power.00"),
+        (r"<state>N/A(</state>\s*<status>)N/A", r"<state>$fabric_state\1$fabric_status"),
+    ):
+        found, count = re.subn(old, new, found)
+        assert count, old
+    return string.Template(found)
+
+
 def query(machine: Machine, node: int, kind: str, form: str = "v12") -> None:
     """Record what ``nvidia-smi -q -x`` prints."""
     model = MODELS[kind]
-    template = string.Template((_DATA / f"nvidia-smi-gpu.{form}.xml").read_text(encoding="utf-8"))
+    template = _template(form)
     lines = [
         '<?xml version="1.0" ?>',
         f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{form}.dtd">',

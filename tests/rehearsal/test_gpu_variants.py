@@ -45,9 +45,10 @@ def judged(seen: View) -> tuple[list[str], str]:
     return [finding.cause for finding in registry.diagnose(seen)], "\n".join(registry.notes(seen))
 
 
+@pytest.mark.parametrize("form", ["v11", "v13"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_older_driver_is_no_fault(kind: str) -> None:
-    causes, notes = judged(changed(kind, lambda machine: gpu_parts.query(machine, NUMBER, kind, "v11")))
+def test_an_older_and_a_newer_driver_are_no_fault(kind: str, form: str) -> None:
+    causes, notes = judged(changed(kind, lambda machine: gpu_parts.query(machine, NUMBER, kind, form)))
     assert causes == []
     assert "nvidia-smi" not in notes
 

@@ -23,6 +23,7 @@ _BRIDGE = 0x0680  # other bridge: an NVSwitch
 _GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 _SPEED = re.compile(r"Link (\d+): (?:([\d.]+) GB/s|(<?inactive>?))")
 _NONE = "NVML:"  # "Unable to retrieve NVLink information as all links are inActive"
+_SILENT = " printed nothing"  # of tree.run: the tool ended with 0
 _ERRORS = re.compile(r"Link (\d+): (\w[\w ]*?) ?Errors?: (\d+)")
 
 
@@ -52,8 +53,13 @@ def _links(text: str, devices: dict[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def _unread(output: Output, links: dict[str, list[str]], form: re.Pattern, words: str) -> str:
-    """Return why links could not be read, '' if all could; a GPU without links has no line, or one of NVML."""
+def _unread(output: Output, links: dict[str, list[str]], form: re.Pattern, words: str, *, alone: bool) -> str:
+    """Return why links could not be read, '' if all could; a GPU without links has no line, or one of NVML.
+
+    Of a GPU that is alone and has no links, some drivers print nothing at all.
+    """
+    if alone and output.problem.endswith(_SILENT):
+        return ""
     if output.problem:
         return output.problem
     if not links:
@@ -75,7 +81,7 @@ def _states(tree: Tree, answer: Answer, tool: str, devices: dict[str, str]) -> N
             answer.reading("nvlink", device, "links down", " ".join(down))
         if speeds:
             answer.reading("nvlink", device, "slowest GB/s", min(speeds))
-    why = _unread(output, links, _SPEED, "nvidia-smi nvlink -s")
+    why = _unread(output, links, _SPEED, "nvidia-smi nvlink -s", alone=len(devices) == 1)
     if why:
         answer.unseen("nvlink", why)
 
@@ -86,7 +92,7 @@ def _errors(tree: Tree, answer: Answer, tool: str, devices: dict[str, str]) -> N
     for device, lines in links.items():
         for errors in filter(None, map(_ERRORS.match, lines)):
             answer.counter("nvlink", device, f"link {errors.group(1)} {errors.group(2).lower()}", int(errors.group(3)))
-    why = _unread(output, links, _ERRORS, "nvidia-smi nvlink -e")
+    why = _unread(output, links, _ERRORS, "nvidia-smi nvlink -e", alone=len(devices) == 1)
     if why:
         answer.unseen("nvlink errors", why)
 

@@ -2,8 +2,8 @@
 
 A rank with NCCL writes what TORCH_NCCL_DEBUG_INFO_PIPE_FILE asks for into the file of TORCH_FR_DUMP_TEMP_FILE
 (https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html). The buffer and the file have older names
-with NCCL in them. By their headers, PyTorch 2.8 makes no pipe without the older name of the buffer, and 2.13 warns of
-that name and needs none. Gloo's calls are recorded too, but not written.
+with NCCL in them, of which PyTorch warns from 2.8 on. By their headers, 2.8 to 2.10 make no pipe without the older name
+of the buffer, so their warning stays; 2.11 needs none. Gloo's calls are recorded too, but not written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 CALLS = 2000  # the size that PyTorch's tutorial recommends, and the default of later releases
 _PYTHON = re.compile(r"python(\d[\d.]*)?")
-_RENAMED = (2, 13)
+_FILE_RENAMED = (2, 8)
+_BUFFER_RENAMED = (2, 11)
 # Whoever sets one of these has plans of his own.
 NAMES = frozenset(
     {
@@ -52,9 +53,9 @@ def exported(folder: str, release: str) -> tuple[str, ...]:
         folder: a private folder that every node has.
         release: of PyTorch, such as ``2.13.0``.
     """
-    is_new = _numbers(release) >= _RENAMED
-    size = "TORCH_FR_BUFFER_SIZE" if is_new else "TORCH_NCCL_TRACE_BUFFER_SIZE"
-    file = "TORCH_FR_DUMP_TEMP_FILE" if is_new else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    numbers = _numbers(release)
+    size = "TORCH_FR_BUFFER_SIZE" if numbers >= _BUFFER_RENAMED else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    file = "TORCH_FR_DUMP_TEMP_FILE" if numbers >= _FILE_RENAMED else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
     return (
         f"{size}={CALLS}",
         f"{file}={folder}/record_",

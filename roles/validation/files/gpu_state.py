@@ -119,6 +119,11 @@ def _mask(cell: str) -> int | None:
         return None
 
 
+def question(program: str, mask: str) -> tuple[str, ...]:
+    """Return the argv that asks for all GPUs, with one of the names of the reasons' mask."""
+    return (program, f"--query-gpu={','.join((*FIELDS, mask))}", "--format=csv,noheader,nounits")
+
+
 def look(program: str = PROGRAM) -> tuple[Gpu, ...]:
     """Ask for all GPUs of this node.
 
@@ -127,9 +132,8 @@ def look(program: str = PROGRAM) -> tuple[Gpu, ...]:
     """
     said = ""
     for mask in MASKS:
-        argv = [program, f"--query-gpu={','.join((*FIELDS, mask))}", "--format=csv,noheader,nounits"]
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            done = subprocess.run(question(program, mask), capture_output=True, text=True, timeout=LIMIT_S, check=False)
         except FileNotFoundError as problem:
             raise StateError(f"there is no {program}") from problem
         except subprocess.TimeoutExpired as problem:

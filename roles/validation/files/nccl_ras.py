@@ -21,8 +21,8 @@ MOST_BYTES, MOST_LINES, MOST_TEXT = 1 << 16, 30, 200
 ASKED_AT = 0.7  # of the deadline
 
 
-def answer(environment: Mapping[str, str], seconds: float = SECONDS, most: int = MOST_LINES) -> list[str]:
-    """Return the first lines that NCCL says, [] where nobody listens."""
+def said(environment: Mapping[str, str], seconds: float = SECONDS) -> str:
+    """Return what NCCL says, '' where nobody listens."""
     host, _colon, port = environment.get("NCCL_RAS_ADDR", ADDRESS).rpartition(":")
     found = b""
     with contextlib.ExitStack() as stack:
@@ -34,7 +34,12 @@ def answer(environment: Mapping[str, str], seconds: float = SECONDS, most: int =
             if not data:
                 break
             found += data
-    return [text[:MOST_TEXT] for text in found.decode("utf-8", "replace").splitlines() if text.strip()][:most]
+    return found.decode("utf-8", "replace")
+
+
+def answer(environment: Mapping[str, str], seconds: float = SECONDS, most: int = MOST_LINES) -> list[str]:
+    """Return the first lines that NCCL says, [] where nobody listens."""
+    return [text[:MOST_TEXT] for text in said(environment, seconds).splitlines() if text.strip()][:most]
 
 
 def tell() -> None:

@@ -86,11 +86,13 @@ def test_the_rank_that_has_not_called_is_named_although_all_look_alike() -> None
     ("release", "names"),
     [
         ("2.13.0", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}),
-        ("2.12.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}),
-        ("2.8.0+cu126", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}),
+        ("2.11.0+cu130", {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}),
+        ("2.10.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}),
+        ("2.8.0+cu126", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}),
+        ("2.7.1", {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}),
     ],
 )
-def test_a_release_gets_the_names_that_it_does_not_warn_of(release: str, names: set[str]) -> None:
+def test_a_release_gets_the_newest_names_with_which_it_makes_a_pipe(release: str, names: set[str]) -> None:
     given = dict(word.split("=", 1) for word in flight_recorder.exported("/tmp/x", release))  # noqa: S108 - not used
     assert set(given) == names | {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
     assert set(given) <= flight_recorder.NAMES

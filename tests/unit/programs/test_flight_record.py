@@ -107,6 +107,13 @@ def test_what_pytorch_itself_wrote_names_the_rank_that_has_not_called(folder: Pa
     assert behind(found) == Behind((2,), "has not called all_reduce #5", "all_reduce #5")
 
 
+def test_a_record_of_nccl_on_a_gpu_is_read(folder: Path) -> None:
+    shutil.copy(DATA / "gpu_h200" / "flight-record_0", folder / "record_0")
+    found = flight_record.read(JOB, 0)
+    assert found is not None
+    assert found["groups"] == [{"group": "0", "meaning": "default_pg", "last": 6, "last_call": "_all_gather_base"}]
+
+
 def test_a_call_that_stays_open_behind_one_that_has_ended_is_not_waited_in(folder: Path) -> None:
     (folder / "record_0").write_bytes(record(entry(1), entry(2, "scheduled"), entry(3)))
     found = flight_record.read(JOB, 0)

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -119,22 +120,31 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
         "launch-prove",
         "dcgm-diag",
     ]
-    assert (parts["nccl-ras"].ranks, parts["nccl-ras"].watch, parts["flight-recorder"].watch) == (2, "ras", "flight")
-    assert parts["watch-names"].skip.startswith("it needs three GPUs")
-    assert parts["launch-prove"].skip == "it needs two GPUs, and Python 3.10"
+    assert (parts["nccl-ras"].ranks, parts["nccl-ras"].watch, parts["flight-recorder"].watch) == (3, "ras", "flight")
+    assert (parts["watch-names"].ranks, parts["watch-names"].watch) == (3, "late")
+    two = {part.name: part for part in gpu.planned(machine(gpu, able, gpus=2))}
+    assert two["watch-names"].skip.startswith("it needs three GPUs or one")
+    assert parts["launch-prove"].skip == "it needs two GPUs"
+    aged = machine(gpu, dataclasses.replace(able, python="3.9.18"), gpus=2)
+    assert gpu.prove_part(aged).skip == "it needs Python 3.10, and this is 3.9.18"
     assert parts["nccl-log"].environment["NCCL_DEBUG"] == "INFO"
-    assert parts["nccl-nic"].skip == "it needs two GPUs"
+    assert parts["nccl-pcie"].skip == "it needs two GPUs"
     assert (parts["nccl"].ranks, parts["nccl-shared"].ranks, parts["torchrun"].ranks) == (1, 2, 1)
-    assert "--pretend-hosts" not in parts["nccl-shared"].argv
-    assert parts["torchrun-shared"].skip == "PyTorch's NCCL 2.29.7 refuses that; 2.30.3 and later allow it"
+    assert {name for name, part in parts.items() if "--pretend-hosts" in part.argv} == {"nccl-nic"}
     assert parts["training"].skip == "no Horovod and no mpirun here"
     old = {part.name: part for part in gpu.planned(machine(gpu, able, nccl="2.29.7"))}
-    assert old["nccl-ras"].skip == "it needs two ranks"
+    apart = {name for name, part in old.items() if "--pretend-hosts" in part.argv}
+    assert apart == {"nccl-log", "nccl-shared", "nccl-nic", "nccl-ras"}
+    for name in ("torchrun-shared", "watch-names"):
+        assert (old[name].argv[-1], old[name].skip) == ("tests/gpu/own_host.py", "")
+    assert old["torchrun-shared"].environment == {"TEST_GPU_PROGRAM": "roles/validation/files/torch_checks.py"}
+    assert old["watch-names"].environment["TEST_GPU_PROGRAM"] == "tests/gpu/late_rank.py"
+    assert old["torchrun-shared"].title.endswith("over the network, for NCCL 2.29.7 is older than 2.30.3")
     older = {part.name: part for part in gpu.planned(machine(gpu, able, gpus=2, nccl="2.22.3"))}
     assert older["nccl-ras"].skip == "NCCL 2.22.3 is older than 2.24"
-    assert "--pretend-hosts" in old["nccl-shared"].argv
     new = {part.name: part for part in gpu.planned(machine(gpu, dataclasses.replace(able, torch_nccl="2.30.7")))}
-    assert (new["torchrun-shared"].skip, new["torchrun-shared"].ranks) == ("", 2)
+    assert new["torchrun-shared"].argv[-1] == "roles/validation/files/torch_checks.py"
+    assert new["watch-names"].environment["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
 
 
 def test_several_gpus_have_a_rank_each_and_mpirun_starts_them_where_it_can(gpu: ModuleType, able: object) -> None:
@@ -154,6 +164,7 @@ def test_several_gpus_have_a_rank_each_and_mpirun_starts_them_where_it_can(gpu: 
 
 def test_all_of_it_takes_less_than_ten_minutes(gpu: ModuleType, able: object) -> None:
     assert gpu.TOTAL_S + gpu.END_S < 600
+    assert gpu.ONE_GPU_S + gpu.END_S < 240
     late = gpu.run(gpu.planned(machine(gpu, able))[0], 3.0)
     assert (late.verdict, late.reason) == ("SKIP", "no time was left")
 
@@ -279,6 +290,11 @@ def test_dcgmi_is_run_where_it_is_installed(gpu: ModuleType, monkeypatch: pytest
     tool.chmod(0o755)
     done = gpu.run(gpu.dcgm_part(), 100.0)
     assert (done.verdict, done.reason) == ("PASS", "2 tests passed")
+
+
+def test_the_record_does_not_name_the_kernel_of_a_site(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu.platform, "release", lambda: "6.18.44-ours-v7-gpu")
+    assert gpu.system().startswith(f"Linux-6.18.44-{gpu.platform.machine()}-with-")
 
 
 def test_the_record_has_the_places_of_cores_and_devices_and_no_serial_number(gpu: ModuleType) -> None:
@@ -453,6 +469,14 @@ def test_ras_is_asked_while_a_rank_is_stopped(
         done = gpu.run(part, 60.0)
     assert (done.verdict, done.reason) == (verdict, words)
     assert done.lines, "the words of RAS are kept"
+    ((name, text),) = done.files
+    kept = json.loads(text)
+    assert (name, kept["culprit"], sorted(kept["processes"])) == (
+        "nccl-ras-stopped.json",
+        ranks - 1,
+        [str(rank) for rank in range(ranks)],
+    )
+    assert len(kept["answers"]) == 2, "before and after"
     assert not gpu.gpu_watch.workers_of(os.getpid(), "nccl_checks.py"), "nobody is left behind"
 
 
@@ -491,13 +515,23 @@ def test_flight_records_are_asked_for_and_read(
 ) -> None:
     monkeypatch.setattr(gpu, "LEAST_S", 0.0)
     body = RECORDER.replace("VERSION", repr(version))
-    environment = gpu.gpu_watch.flight_environment(gpu.JOB)
+    environment = gpu.gpu_watch.flight_environment(gpu.JOB, "2.13.0")
     monkeypatch.setattr(gpu.gpu_watch, "SETTLE_S", 0.5)
     seconds = 60.0 if verdict == "PASS" else 4.0
     part = gpu.Part("flight", "flight", 2, launcher(tmp_path, 2, body), environment, seconds, watch="flight")
     done = gpu.run(part, 60.0)
     assert (done.verdict, done.reason) == (verdict, words)
+    assert dict(done.files).keys() == {"flight-record_0", "flight-record_1"}
     assert not gpu.gpu_watch.flight_record.folder(gpu.JOB).exists()
+
+
+def answer_late(gpu: ModuleType, ears: socket.socket, asked: list[bytes]) -> None:
+    """Answer once as NCCL's RAS does of a job whose last rank of three has launched less."""
+    with ears.accept()[0] as line:
+        asked.append(line.recv(99))
+        ranks = gpu.gpu_watch.workers_of(os.getpid(), "nccl_checks.py")
+        text = (ROOT / "tests" / "data" / "nccl_ras" / "one_behind.txt").read_text(encoding="utf-8")
+        line.sendall(text.replace("{pid}", str(ranks[2])).replace("{node}", "10.0.0.1").encode())
 
 
 LATE = """
@@ -524,8 +558,20 @@ def test_the_rank_that_stays_away_is_named_by_the_records(
     monkeypatch.setattr(gpu.gpu_watch, "SETTLE_S", 0.5)
     body = LATE.replace("LATE", repr(late))
     seconds = 60.0 if verdict == "PASS" else 4.0
-    environment = gpu.gpu_watch.flight_environment(gpu.JOB)
-    done = gpu.run(gpu.Part("watch", "watch", 3, launcher(tmp_path, 3, body), environment, seconds, watch="late"), 60.0)
+    environment = gpu.gpu_watch.flight_environment(gpu.JOB, "2.13.0")
+    monkeypatch.setattr(gpu, "LATE_RANK", "nccl_checks.py")
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as ears:
+        threading.Thread(target=answer_late, args=(gpu, ears, asked), daemon=True).start()
+        environment["NCCL_RAS_ADDR"] = f"localhost:{ears.getsockname()[1]}"
+        part = gpu.Part("watch", "watch", 3, launcher(tmp_path, 3, body), environment, seconds, watch="late")
+        done = gpu.run(part, 60.0)
+    assert asked == [b"verbose status\n"]
+    assert dict(done.files).keys() == {"flight-late_0", "flight-late_1", "flight-late_2"}
+    (by_ras,) = done.derived
+    assert (by_ras.name, by_ras.verdict) == ("watch-ras", "PASS")
+    assert by_ras.reason == "rank 2, which stays away, has not launched AllReduce #1042, by NCCL's RAS"
+    assert [name for name, _text in by_ras.files] == ["nccl-ras-late.json"]
     told = {"PASS": "rank 2, which stays away, has not called all_reduce #9", "FAIL": " of 3 ranks do not name rank 2"}
     assert (done.verdict, done.reason.endswith(told[verdict])) == (verdict, True), done.reason
 
@@ -597,6 +643,19 @@ def placed_by_sys(*, first: str = "mlx5_0") -> dict[str, object]:
     }
 
 
+def test_the_table_of_a_machine_with_one_gpu_is_read(gpu: ModuleType) -> None:
+    data = ROOT / "tests" / "data" / "gpu_h200"
+    table = (data / "topo-m.txt").read_text(encoding="utf-8")
+    (row,) = gpu.gpu_watch.topo(table)
+    assert (row["GPU0"], row["CPU Affinity"]) == ("X", "0-15")
+    kept = json.loads((ROOT / "docs" / "measured" / "gpu-2026-11-27-nvidia-h200.json").read_text(encoding="utf-8"))
+    seen = gpu.gpu_watch.affinity(table, kept["machine"]["topology"])
+    assert (seen.verdict, seen.reason) == (
+        "PASS",
+        "1 GPU: /sys and the driver agree on cores and nearest network cards",
+    )
+
+
 def test_the_places_of_sys_are_held_against_those_of_the_driver(gpu: ModuleType) -> None:
     """The table is composed as nvidia-smi(1) has it, with tabs and an underlined head."""
     seen = gpu.gpu_watch.affinity(TOPO, placed_by_sys())
@@ -617,9 +676,11 @@ def test_the_places_of_sys_are_held_against_those_of_the_driver(gpu: ModuleType)
 # --- capture ----------------------------------------------------------------------------------------------------------
 
 UUID, SERIAL, BOARD = "GPU-1b2c3d4e-1111-2222-3333-0123456789ab", "1650522003421", "HGX-77-Q12"
+DIE = "0x1b2c3d4e5f607182"
 SMI = f"""#!/bin/sh
 case "$*" in
 "-q -x") printf '<gpu><serial>{SERIAL}</serial><uuid>{UUID}</uuid><fabric><cluster_uuid>N/A</cluster_uuid></fabric>'
+         printf '<pdi>{DIE}</pdi>'
          printf '<process_name>/home/anna/train.py</process_name><vbios_version>96.00.74.00.01</vbios_version></gpu>' ;;
 -L) echo 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: {UUID})' ;;
 "nvlink -e") echo 'no links' >&2; exit 6 ;;
@@ -655,6 +716,7 @@ def test_what_is_captured_has_no_secret_and_each_value_is_replaced_by_one_other(
         UUID,
         SERIAL,
         BOARD,
+        DIE,
         "b8ce",
         "b8:ce",
         "192.168",
@@ -675,6 +737,53 @@ def test_what_is_captured_has_no_secret_and_each_value_is_replaced_by_one_other(
     )
     assert "2.32.3+cuda13.0 driver 580.95.05 0000:3b:00.0 127.0.0.1" in texts["nccl-log.log"]
     assert "| `nvlink-s.txt` | `nvidia-smi nvlink -s` |" in texts["README.md"]
+
+
+def test_the_record_has_no_name_of_the_host_though_a_part_printed_it(
+    gpu: ModuleType, able: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "thehost:769:769 [0] NCCL INFO Ring 18 : 0 -> 0 -> 0"
+    monkeypatch.setattr(gpu, "gpus_here", lambda: (("NVIDIA H200",), "13.0"))
+    monkeypatch.setattr(gpu, "asked", lambda _python: able)
+    monkeypatch.setattr(gpu, "nccl_of", lambda _interpreter: ("2.28.9", "/opt/libnccl.so.2"))
+    monkeypatch.setattr(gpu, "mpirun_of", lambda _interpreter: "")
+    monkeypatch.setattr(gpu, "planned", lambda _machine: [gpu.Part("nccl", "NCCL")])
+    monkeypatch.setattr(gpu, "run", lambda part, _left: gpu.Done(part.name, part.title, "PASS", "", lines=(line,)))
+    monkeypatch.setattr(gpu.gpu_capture.socket, "gethostname", lambda: "thehost")
+    monkeypatch.setenv("TEST_GPU_OUT", str(tmp_path))
+    assert gpu.main() == 0
+    (kept,) = tmp_path.glob("*.json")
+    assert line.replace("thehost", "node1") in kept.read_text(encoding="utf-8")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and "thehost" in path.read_text()]
+
+
+def test_a_rank_that_shares_a_gpu_becomes_a_host_of_its_own(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, sys; print(os.environ['NCCL_HOSTID'], os.environ['RANK'], sys.argv[1:])")
+    wrapper = ROOT / "tests" / "gpu" / "own_host.py"
+    environment = {**os.environ, "RANK": "2", "TEST_GPU_PROGRAM": str(program)}
+    done = subprocess.run([sys.executable, str(wrapper)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "clusterctl-2 2 []\n"
+
+
+def test_a_flight_record_is_kept_as_a_record_and_names_no_folder_and_no_host(gpu: ModuleType) -> None:
+    frames = [{"name": "main", "filename": "/home/anna/train.py", "line": 3}]
+    frames.append({"name": "wrapper", "filename": "/opt/v/lib/python3.12/site-packages/torch/c10d.py", "line": 83})
+    entry = {"frames": frames, "process_group": ("0", "thehost"), "collective_seq_id": 7, "state": "started"}
+    data = pickle.dumps({"version": "2.10", "entries": [entry]}, protocol=2)
+    hidden = gpu.gpu_capture.Masks(("thehost",)).hidden_record(data)
+    (kept,) = gpu.gpu_capture.flight_record.plain(hidden)["entries"]
+    assert [frame["filename"] for frame in kept["frames"]] == ["train.py", "torch/c10d.py"]
+    assert (kept["process_group"], kept["collective_seq_id"], kept["state"]) == (("0", "node1"), 7, "started")
+    assert gpu.gpu_capture.Masks(()).hidden_record(b"\0broken thehost").startswith(b"invalid load key")
+
+
+def test_what_the_driver_shows_in_proc_is_captured(gpu: ModuleType, tmp_path: Path) -> None:
+    place = tmp_path / "gpus" / "0000:1b:00.0"
+    place.mkdir(parents=True)
+    (place / "information").write_text(f"GPU UUID: \t {UUID}\n", encoding="utf-8")
+    found = gpu.gpu_capture.driver_files(tmp_path)
+    assert found == {"proc/driver/nvidia/gpus/0000:1b:00.0/information": f"GPU UUID: \t {UUID}\n"}
 
 
 def test_devices_of_pci_are_captured_with_the_bridges_above_them(gpu: ModuleType, tmp_path: Path) -> None:

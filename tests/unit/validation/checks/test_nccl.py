@@ -449,6 +449,10 @@ def test_ranks_share_a_gpu_where_nccl_lets_them(stand_ins: Path, tmp_path: Path)
     (tmp_path / "apart").mkdir()
     events = played(stand_ins, tmp_path / "apart", 2, "--pretend-hosts", FAKE_GPUS="1", FAKE_NCCL_VERSION="22907")
     assert all(event["ok"] and event["compared"] > 1000 for event in events)
+    (tmp_path / "sweep").mkdir()
+    sweep = ("--pretend-hosts", "--check", "nccl_sweep", "--sizes", "4096", "--budget", "0.05")
+    events = played(stand_ins, tmp_path / "sweep", 3, *sweep, FAKE_GPUS="1", FAKE_NCCL_VERSION="22907")
+    assert [event["facts"].get("shared") for event in events] == ["3 ranks on 1 GPU"] * 3
 
 
 def test_without_a_gpu_the_library_is_loaded_and_no_more(stand_ins: Path, tmp_path: Path) -> None:

@@ -77,6 +77,16 @@ def test_what_a_log_says() -> None:
     assert load("nccl_log").told(["no word of it", ""]) == {}
 
 
+def test_what_the_log_of_a_gpu_says() -> None:
+    """One rank on one H200, with all of NCCL's log; what the rank itself told of it stands in the same file."""
+    lines = (ROOT / "tests" / "data" / "gpu_h200" / "nccl-log.log").read_text(encoding="utf-8").splitlines()
+    then = next(json.loads(text) for text in lines if '"nccl_path"' in text)
+    now = load("nccl_log").told(lines)
+    assert (now["network"], now["interfaces"], now["version"]) == ("Socket", ["eth0"], "2.28.9")
+    assert {**then, **now} == then
+    assert judged(site(), more=(line("nccl_path", "node1", **now),)).verdict is Verdict.PASS
+
+
 def test_a_log_of_any_length_is_told_in_one_piece() -> None:
     begin = "node1:1:2 [0] NCCL INFO "
     many = [f"{begin}Channel 00/0 : 0[0] -> {n}[0] [send] via NET/IB/{n}/{'x' * 300}" for n in range(500)]
