@@ -89,9 +89,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if not mesh_ca.lines.is_pattern(word):
                 raise rules.MeshError(f"ssh_mesh_ca_patterns has {word!r}, which is not a name or address with * or ?.")
         present = {host: look["trust"] for host, look in looks.items() if look.get("trust")}
-        members, outside = list(plan["members"]), list(plan["outside"])
+        members = list(plan["members"])
         names = [str(one) for one in check_type_list(given["inventory"])]
-        patterns = patterns or mesh_ca.lines.patterns([*members, *outside], names)
         check_mode = self._task.check_mode
         if not authority.exists and not check_mode:
             if not passphrase:
@@ -102,7 +101,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if authority.exists
             else dict.fromkeys(mesh_ca.authority.KINDS, _NEW)
         )
-        found = certificates(present, looks, members, outside, str(plan["user"]), keys, options)
+        found = certificates(present, looks, members, str(plan["user"]), keys, options)
         gone = authority.leave(names, time.time()) if authority.exists and not check_mode else []
         requests = wanting(found, present, keys, authority.record() if authority.exists else {})
         texts = {}
@@ -116,9 +115,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 for request, text in zip(requests, signed, strict=True)
                 for node in request.nodes
             }
-        found_files = files(plan, [*members, *outside], outside, patterns, keys, options)
+        found_files = all_files(plan, patterns, names, keys, options)
         if boolean(given.get("accept_keys", False)):
-            found_files.update(found_files["both"])
+            for its in (found_files, *found_files["own"].values()):
+                its.update(its["both"])
         return {
             "changed": bool(requests) and check_mode,
             "certificates": {
@@ -142,7 +142,6 @@ def certificates(
     present: dict[str, dict[str, Any]],
     looks: dict[str, dict[str, Any]],
     members: list[dict[str, Any]],
-    outside: list[dict[str, Any]],
     user: str,
     keys: dict[str, str],
     options: rules.Options,
@@ -153,7 +152,7 @@ def certificates(
         MeshError: sshd of a node has no host key that the controller has verified, or refuses other revoked keys.
     """
     named = {str(member["name"]): member for member in members}
-    sources = rules.source_addresses([*members, *outside])
+    sources = rules.source_addresses(members)
     permits = () if "no-pty" in options.key_options else ("permit-pty",)
     found = []
     owners: dict[str, list[str]] = {}
@@ -234,6 +233,34 @@ def postponed(
         )
     who = ", ".join(dict.fromkeys(host for request in requests for host in request.nodes))
     return f"The certificates of {who} are to be renewed, and the authority's passphrase is missing; {_GIVE}."
+
+
+def all_files(
+    plan: dict[str, Any], patterns: list[str], names: list[str], keys: dict[str, str], options: rules.Options
+) -> dict[str, Any]:
+    """Return the text of the files, and under ``own`` those of the nodes that go on to know keys of single hosts.
+
+    Args:
+        plan: of :mod:`ssh_mesh_plan`.
+        patterns: of the user; empty derives them.
+        names: of all hosts of the inventory.
+        keys: the authority's public keys by kind.
+        options: the choices of the role's variables.
+    """
+
+    def of(its: dict[str, Any], outside: list[dict[str, Any]]) -> dict[str, Any]:
+        listed = {str(one["name"]) for one in plan["members"]}
+        members = [*plan["members"], *(one for one in outside if one["name"] not in listed)]
+        return files(
+            {**its, "user": plan["user"]},
+            members,
+            outside,
+            patterns or mesh_ca.lines.patterns(members, names),
+            keys,
+            options,
+        )
+
+    return {**of(plan, []), "own": {host: of(its, its["outside"]) for host, its in plan["own"].items()}}
 
 
 def files(

@@ -373,7 +373,7 @@ class TestPlan:
         looks = {name: {"public_key": "ssh-ed25519 SHARED"} for name in present}
         keys = {"user": "ssh-ed25519 U", "host": "ssh-ed25519 H"}
         given = mesh_rules.Options(**options)
-        return ssh_mesh_sign.certificates(present, looks, members, [], "mpi", keys, given)
+        return ssh_mesh_sign.certificates(present, looks, members, "mpi", keys, given)
 
     HOST_KEYS = ({"path": "/r", "key": "ssh-rsa R"}, {"path": "/e", "key": "ssh-ed25519 E"})
 
