@@ -11,13 +11,18 @@ from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
 from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_ca
+from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_ca
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
 
 _PASSPHRASE = "ssh_mesh_ca_passphrase"  # noqa: S105 - the name of the variable
 _GIVE = mesh_ca.authority.GIVE
 _KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp521", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp256", "ssh-rsa")
-_ERRORS = (rules.MeshError, mesh_ca.authority.AuthorityError, mesh_ca.passphrase.PassphraseError)
+_ERRORS = (
+    rules.MeshError,
+    config_line.LineError,
+    mesh_ca.authority.AuthorityError,
+    mesh_ca.passphrase.PassphraseError,
+)
 _NEW = "ssh-ed25519 AAAA"  # stands for an authority that check mode does not make
 
 
@@ -44,7 +49,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             }
             result.update(self._signed(authority, looks, given, passphrase))
         except _ERRORS as error:
-            raise AnsibleActionFail(str(error)) from None
+            raise AnsibleActionFail(f"{str(error).rstrip('.')}.") from None
         return result
 
     def _checked(self, hosts: list[str], variables: dict[str, Any]) -> dict[str, Any]:
