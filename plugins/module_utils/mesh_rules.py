@@ -112,6 +112,11 @@ def remembered_lines(block: Iterable[str], names: Iterable[str]) -> List[str]:
     return [line for line in block if _owner(line) in wanted]
 
 
+def key_lines(block: Iterable[str]) -> List[str]:
+    """Return the lines of a block that are keys of nodes: authorized_keys is its user's, who tells no host keys."""
+    return [line for line in block if _AUTHORIZED.search(line)]
+
+
 def _owner(line: str) -> str:
     """Return the member that a line is about; '' for a line without a member."""
     words = line.split()

@@ -413,7 +413,7 @@ def test_the_files_say_it_in_each_readers_words() -> None:
 class TestLinesOfFiles:
     """No answer of a node leaves its line in the files of Open MPI, PRRTE and NCCL."""
 
-    EVIL = [
+    EVIL = (
         "eth0\nprte_launch_agent = /tmp/evil.sh",
         "eth0\r",
         "eth0\0",
@@ -423,7 +423,7 @@ class TestLinesOfFiles:
         "e#x",
         "{{ x }}",
         "x" * 16,
-    ]
+    )
 
     @pytest.mark.parametrize("name", EVIL)
     def test_an_interface_with_such_a_name_is_no_candidate(self, name: str) -> None:
@@ -446,7 +446,7 @@ class TestLinesOfFiles:
     def test_a_setting_of_nccl_stays_in_its_line(self, value: str) -> None:
         network = rules.Network(("10.0.0.0/24",), {"node1": "eth0"}, {"node1": "10.0.0.1"})
         for chosen in (network, None):
-            with pytest.raises(rules.FabricError, match="NCCL_IB_HCA of node1 in nccl.conf"):
+            with pytest.raises(rules.FabricError, match=r"NCCL_IB_HCA of node1 in nccl\.conf"):
                 rules.files(chosen, "node1", {"NCCL_IB_HCA": value})
 
     @pytest.mark.parametrize("address", ['fe80::1%x"\ny', "10.0.0.1\n", "node1", ""])
