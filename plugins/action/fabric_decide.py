@@ -36,6 +36,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             node = answers[host].get(given["facts"]) or {}
             try:
                 settings, warning = _nccl(host, rules.rdma(node), given)
+                texts = rules.files(decision.network, host, settings)
             except rules.FabricError as error:
                 return {**result, **fabric_failure.refused(error, hosts)}
             proven = _proven(plan, decision, host, hosts)
@@ -45,10 +46,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 if decision.network
                 else None
             )
-            files[host] = {
-                **rules.files(decision.network, host, settings),
-                "record": json.dumps(record) + "\n" if record else "",
-            }
+            files[host] = {**texts, "record": json.dumps(record) + "\n" if record else ""}
             warnings += warning
         for network in found.networks:
             broken = [one for one in decision.failures if one.network == network.key]

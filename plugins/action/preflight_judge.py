@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import dataclasses
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError  # type: ignore[impor
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
 from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import prefix_rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils import ip_address, prefix_rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             clocks[host] = rules.clock(look["before_s"], node["time"], look["after_s"])
         builders = rules.builders({host: str(node["platform"]) for host, node in nodes.items()}, limits.builders)
         domains = [str(one) for one in check_type_list(given["node_domains"] or [])]
-        fresh = []
+        fresh, listed = [], _listed(inventory, visited, hostvars)
         for host, node in nodes.items():
             problems += rules.node_problems(host, node, limits, builder=host in builders)
             its = hostvars[host]
@@ -71,6 +71,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             entry, against = rules.member(settings, node, domains=domains, alone=len(inventory) == 1)
             fresh.append({**entry, **rules.for_builds(host, node, limits)})
             problems += [*wrong, *against]
+            listed.append(settings)
         known = [_with_known_names(entry, hostvars, domains) for entry in given["known_members"]]
         members, missing = rules.merge_members(fresh, known, inventory)
         problems += rules.membership_problems(
@@ -79,6 +80,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             nodes,
             require_unique_host_keys=limits.require_unique_host_keys,
         )
+        problems += rules.claim_problems(members, listed, nodes)
         problems += rules.clock_problems(clocks, limits.max_clock_skew_s)
         # A visited host without facts is already reported.
         missing = [host for host in missing if host not in visited]
@@ -87,7 +89,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             problems=[],
             members=members,
             missing=missing,
-            warnings=[*judge.warnings(), *_warnings(missing, nodes)],
+            warnings=[
+                *judge.warnings(),
+                *_warnings(missing, nodes),
+                *rules.shared_address_warnings(nodes, members),
+            ],
         )
         return _failed(result, problems, len(hosts)) if problems else result
 
@@ -127,6 +133,20 @@ def _prefix_problems(hosts: list[str], hostvars: Mapping[str, Mapping[str, Any]]
     for host, clause in wrong.items():
         words, _unused, cure = clause.rpartition("; ")
         yield rules.Problem(host, "prefix", words, cure, prefix_rules.VARIABLE)
+
+
+def _listed(inventory: list[str], visited: set[str], hostvars: Mapping[str, Mapping[str, Any]]) -> list[rules.Settings]:
+    """Return the settings of the hosts that the run leaves out; a name that is not an address is not looked up."""
+    found = []
+    for host in inventory:
+        if host not in visited and host in hostvars:
+            try:
+                its = rules.settings(host, hostvars[host], ())[0]
+            except AnsibleError:
+                continue  # a template over what only its own run would find out
+            at = [its.reached_at] if ip_address.is_address(its.reached_at) else []
+            found.append(dataclasses.replace(its, resolved=at))
+    return found
 
 
 def _with_known_names(
@@ -181,15 +201,14 @@ def _specs() -> dict[str, dict[str, Any]]:
 
 def _resolve(name: str) -> list[str]:
     """Look up a name on the controller, and return its addresses, IPv4 first; [] if it does not resolve."""
-    try:
-        return [str(ipaddress.ip_address(name))]
-    except ValueError:
-        pass
+    if ip_address.is_address(name):
+        return [ip_address.canonical(name)]
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    found = {str(answer[4][0]) for answer in answers}
+    texts = {str(answer[4][0]).partition("%")[0] for answer in answers}
+    found = {ip_address.canonical(text) for text in texts if ip_address.is_address(text)}
     return sorted(found, key=lambda one: (":" in one, one))
 
 

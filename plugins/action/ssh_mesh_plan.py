@@ -19,12 +19,12 @@ _NARROWED = (
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Returns the text of every file that is the same on all nodes."""
+    """Returns the text of every file that is the same on all nodes, and those of nodes that know more hosts."""
 
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``authorized_keys``, ``known_hosts``, ``client_config``, ``logins`` and ``members``."""
+        """Return ``authorized_keys``, ``known_hosts``, ``client_config``, ``own``, ``logins`` and ``members``."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         given = self._task.args
@@ -74,8 +74,7 @@ def plan(
     if strangers:
         raise rules.MeshError(f"{', '.join(strangers)} is not in ssh_mesh_members; run preflight first.")
     fresh = {host: str(look["public_key"]) for host, look in looks.items() if look["public_key"]}
-    recalled = rules.recall([look["remembered"] for look in looks.values()], inventory)
-    everybody = rules.complete(members, fresh, recalled, inventory)
+    everybody = rules.complete(members, fresh, {}, inventory)
     rules.check_members(everybody)
     visited = [name for name in names if name in looks]
     # In a rotation, a node's next key is accepted before the node uses it.
@@ -96,20 +95,44 @@ def plan(
         for member in members
         if member["name"] in looks
     }
+    memories = {host: rules.recall(look["remembered"], inventory) for host, look in looks.items()}
+
+    def texts(known: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "authorized_keys": rules.authorized_keys(known, options) + rules.authorized_keys(successors, options),
+            "known_hosts": rules.known_hosts(known),
+            "client_config": rules.client_config(known, user, options),
+        }
+
+    wanted = lacking(members, everybody, inventory)
+    if options.trust == "ca":  # a node goes on to know the single keys of hosts that may have no certificate yet
+        wanted |= inventory.keys() - looks.keys()
+    own = {}
+    for host, memory in memories.items():
+        if memory.keys() & wanted:
+            known = rules.complete(members, fresh, memory, inventory)
+            outside = [one for one in known if one["name"] not in looks and one["name"] in memory]
+            own[host] = {**texts(known), "outside": outside}
     return {
         "changed": False,
-        "authorized_keys": rules.authorized_keys(everybody, options) + rules.authorized_keys(successors, options),
-        "known_hosts": rules.known_hosts(everybody),
-        "client_config": rules.client_config(everybody, user, options),
+        **texts(everybody),
+        "own": own,
         "logins": {
             host: [targets[target] for target in its] for host, its in rules.logins(visited, options.verify).items()
         },
-        "members": everybody[: len(members)],
-        # What the visited nodes still know of the others goes on to hold with certificates too.
-        "outside": [member for member in everybody if member["name"] not in looks and member["name"] in recalled],
+        "members": everybody,
         "user": user,
-        "warnings": _warnings(everybody, looks, recalled, options),
+        "warnings": _warnings(everybody, looks, memories, options),
     }
+
+
+def lacking(
+    members: list[dict[str, Any]], everybody: list[dict[str, Any]], inventory: dict[str, list[str]]
+) -> set[str]:
+    """Return the hosts of which neither this run nor the controller's record knows all that the files hold."""
+    bare = {str(member["name"]) for member in members if "addresses" not in member}
+    keyless = {str(member["name"]) for member in everybody if not member.get("user_key")}
+    return bare | keyless | (inventory.keys() - {str(member["name"]) for member in members})
 
 
 def with_more_keys(member: dict[str, Any], registered: str | None, variables: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +152,7 @@ def _names(host: str, variables: dict[str, Any]) -> list[str]:
 def _warnings(
     everybody: list[dict[str, Any]],
     looks: dict[str, dict[str, Any]],
-    recalled: dict[str, dict[str, Any]],
+    memories: dict[str, dict[str, dict[str, Any]]],
     options: rules.Options,
 ) -> list[str]:
     warnings = []
@@ -142,16 +165,18 @@ def _warnings(
         warnings.append(job_user_rules.root_reach(str(next(iter(looks.values()))["user"]), reaching, len(looks)))
     if options.trust == "ca":  # nodes know no keys of single nodes
         return warnings
-    outside = [str(member["name"]) for member in everybody if member["name"] not in looks]
+    outside = {str(member["name"]) for member in everybody if member["name"] not in looks}
+    outside |= {name for memory in memories.values() for name in memory if name not in looks}
+    told = {(name, one.get("user_key")) for memory in memories.values() for name, one in memory.items()}
     new = [
         str(member["name"])
         for member in everybody
-        if member["name"] in looks and recalled.get(member["name"], {}).get("user_key") != member.get("user_key")
+        if member["name"] in looks and (member["name"], member.get("user_key")) not in told
     ]
     if outside and new:
         warnings.append(
-            f"{', '.join(new)}: new or changed. {', '.join(outside)}, which this run did not visit, will refuse their "
-            "logins until a run without --limit."
+            f"{', '.join(new)}: new or changed. {', '.join(sorted(outside))}, which this run did not visit, will "
+            "refuse their logins until a run without --limit."
         )
     keyless = [
         str(member["name"]) for member in everybody if member["name"] not in looks and not member.get("user_key")

@@ -11,13 +11,18 @@ from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
 from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_ca
+from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_ca
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
 
 _PASSPHRASE = "ssh_mesh_ca_passphrase"  # noqa: S105 - the name of the variable
 _GIVE = mesh_ca.authority.GIVE
 _KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp521", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp256", "ssh-rsa")
-_ERRORS = (rules.MeshError, mesh_ca.authority.AuthorityError, mesh_ca.passphrase.PassphraseError)
+_ERRORS = (
+    rules.MeshError,
+    config_line.LineError,
+    mesh_ca.authority.AuthorityError,
+    mesh_ca.passphrase.PassphraseError,
+)
 _NEW = "ssh-ed25519 AAAA"  # stands for an authority that check mode does not make
 
 
@@ -44,7 +49,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             }
             result.update(self._signed(authority, looks, given, passphrase))
         except _ERRORS as error:
-            raise AnsibleActionFail(str(error)) from None
+            raise AnsibleActionFail(f"{str(error).rstrip('.')}.") from None
         return result
 
     def _checked(self, hosts: list[str], variables: dict[str, Any]) -> dict[str, Any]:
@@ -89,9 +94,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if not mesh_ca.lines.is_pattern(word):
                 raise rules.MeshError(f"ssh_mesh_ca_patterns has {word!r}, which is not a name or address with * or ?.")
         present = {host: look["trust"] for host, look in looks.items() if look.get("trust")}
-        members, outside = list(plan["members"]), list(plan["outside"])
+        members = list(plan["members"])
         names = [str(one) for one in check_type_list(given["inventory"])]
-        patterns = patterns or mesh_ca.lines.patterns([*members, *outside], names)
         check_mode = self._task.check_mode
         if not authority.exists and not check_mode:
             if not passphrase:
@@ -102,7 +106,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if authority.exists
             else dict.fromkeys(mesh_ca.authority.KINDS, _NEW)
         )
-        found = certificates(present, looks, members, outside, str(plan["user"]), keys, options)
+        found = certificates(present, looks, members, str(plan["user"]), keys, options)
         gone = authority.leave(names, time.time()) if authority.exists and not check_mode else []
         requests = wanting(found, present, keys, authority.record() if authority.exists else {})
         texts = {}
@@ -116,9 +120,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 for request, text in zip(requests, signed, strict=True)
                 for node in request.nodes
             }
-        found_files = files(plan, [*members, *outside], outside, patterns, keys, options)
+        found_files = all_files(plan, patterns, names, keys, options)
         if boolean(given.get("accept_keys", False)):
-            found_files.update(found_files["both"])
+            for its in (found_files, *found_files["own"].values()):
+                its.update(its["both"])
         return {
             "changed": bool(requests) and check_mode,
             "certificates": {
@@ -142,7 +147,6 @@ def certificates(
     present: dict[str, dict[str, Any]],
     looks: dict[str, dict[str, Any]],
     members: list[dict[str, Any]],
-    outside: list[dict[str, Any]],
     user: str,
     keys: dict[str, str],
     options: rules.Options,
@@ -153,7 +157,7 @@ def certificates(
         MeshError: sshd of a node has no host key that the controller has verified, or refuses other revoked keys.
     """
     named = {str(member["name"]): member for member in members}
-    sources = rules.source_addresses([*members, *outside])
+    sources = rules.source_addresses(members)
     permits = () if "no-pty" in options.key_options else ("permit-pty",)
     found = []
     owners: dict[str, list[str]] = {}
@@ -234,6 +238,34 @@ def postponed(
         )
     who = ", ".join(dict.fromkeys(host for request in requests for host in request.nodes))
     return f"The certificates of {who} are to be renewed, and the authority's passphrase is missing; {_GIVE}."
+
+
+def all_files(
+    plan: dict[str, Any], patterns: list[str], names: list[str], keys: dict[str, str], options: rules.Options
+) -> dict[str, Any]:
+    """Return the text of the files, and under ``own`` those of the nodes that go on to know keys of single hosts.
+
+    Args:
+        plan: of :mod:`ssh_mesh_plan`.
+        patterns: of the user; empty derives them.
+        names: of all hosts of the inventory.
+        keys: the authority's public keys by kind.
+        options: the choices of the role's variables.
+    """
+
+    def of(its: dict[str, Any], outside: list[dict[str, Any]]) -> dict[str, Any]:
+        listed = {str(one["name"]) for one in plan["members"]}
+        members = [*plan["members"], *(one for one in outside if one["name"] not in listed)]
+        return files(
+            {**its, "user": plan["user"]},
+            members,
+            outside,
+            patterns or mesh_ca.lines.patterns(members, names),
+            keys,
+            options,
+        )
+
+    return {**of(plan, []), "own": {host: of(its, its["outside"]) for host, its in plan["own"].items()}}
 
 
 def files(

@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import ip_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
-
-
-def _is_address(word: str) -> bool:
-    try:
-        ipaddress.ip_address(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _names(member: Mapping[str, Any], domain: str) -> list[str]:
@@ -31,7 +24,7 @@ def _names(member: Mapping[str, Any], domain: str) -> list[str]:
     for one in names:
         if not _NAME.fullmatch(one):
             raise ValueError(f"{one!r} of member {name} is not a valid host name")
-    return [one for one in dict.fromkeys(names) if not _is_address(one)]
+    return [one for one in dict.fromkeys(names) if not ip_address.is_address(one)]
 
 
 def hosts_lines(members: Sequence[Mapping[str, Any]], domain: str = "") -> str:
@@ -48,7 +41,7 @@ def hosts_lines(members: Sequence[Mapping[str, Any]], domain: str = "") -> str:
     lines = []
     for member in members:
         address = str(member["address"])
-        if not _is_address(address):
+        if not ip_address.is_address(address):
             raise ValueError(f"the address of member {member['name']} is {address!r}, which is not an IP address")
         names = _names(member, domain.strip("."))
         for name in names:

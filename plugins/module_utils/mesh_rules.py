@@ -7,10 +7,11 @@ only Python 3.9 and the standard library.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections import Counter
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+
+from . import config_line, ip_address
 
 MARKER = "ssh_mesh"
 SSH_PORT = 22
@@ -18,9 +19,9 @@ _TAG = "clusterctl:"
 # Each value that goes into a line of a configuration file must be one word of these characters.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
-_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,3}")
+_KEY = re.compile(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,60} [A-Za-z0-9+/]{1,16000}={0,3}")
 _KEY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-_OPTION = re.compile(r'[A-Za-z0-9-]+(?:="[^"\r\n\\]*")?')
+_OPTION = re.compile(r'[A-Za-z0-9-]+(?:="[^"\\\x00-\x1f\x7f-\x9f]*")?')
 _AUTHORIZED = re.compile(rf"(?:^|\s)({_KEY.pattern}) {_TAG}({_NAME.pattern})$")
 _FROM = re.compile(r'(?:^|,)from="([0-9A-Fa-f.:,]*)"')
 # A mesh key opens a session with or without a terminal. It forwards no port, no agent and no X11.
@@ -61,22 +62,26 @@ def check_members(members: Sequence[Mapping[str, Any]]) -> None:
             raise MeshError(f"ssh_mesh_members has {name} {count} times; list each node once.")
     for member in members:
         for problem in _malformed(member):
-            raise MeshError(f"In ssh_mesh_members, {member.get('name')} has {problem}.")
+            raise MeshError(f"In ssh_mesh_members, {_shown(member.get('name'))} has {problem}.")
 
 
 def _malformed(member: Mapping[str, Any]) -> Iterable[str]:
     for word in (member.get("name"), *member.get("aliases", ())):
         if not _NAME.fullmatch(str(word)):
-            yield f"the invalid host name {word!r}"
+            yield f"the invalid host name {_shown(word)}"
     for address in (member.get("address"), *member.get("addresses", ())):
-        if not _is_address(str(address)):
-            yield f"the invalid address {address!r}"
+        if not ip_address.is_address(address):
+            yield f"the invalid address {_shown(address)}"
     port = member.get("port", SSH_PORT)
     if not isinstance(port, int) or not 0 < port < 65536:  # noqa: PLR2004 - ports have 16 bits
-        yield f"the invalid port {port!r}"
+        yield f"the invalid port {_shown(port)}"
     for key in (*member.get("host_keys", ()), *filter(None, [member.get("user_key")])):
         if not _KEY.fullmatch(str(key)):
-            yield f"the invalid public key {str(key)[:60]!r}"
+            yield f"the invalid public key {_shown(key)}"
+
+
+def _shown(value: object) -> str:
+    return config_line.shown(str(value))
 
 
 def check_options(user: str, options: Options) -> None:
@@ -93,8 +98,9 @@ def check_options(user: str, options: Options) -> None:
         if not _OPTION.fullmatch(option):
             raise MeshError(f"ssh_mesh_key_options has {option!r}; see AUTHORIZED_KEYS FILE FORMAT in sshd(8).")
     for name, value in options.client_options.items():
-        if not re.fullmatch(r"[A-Za-z0-9]+", name) or re.search(r"[\r\n]", str(value)):
+        if not re.fullmatch(r"[A-Za-z0-9]+", name):
             raise MeshError(f"ssh_mesh_client_options has {name!r}; see ssh_config(5) for the names.")
+        _field(value, f"{name} of ssh_mesh_client_options", refused="")
 
 
 # --- what a node remembers -------------------------------------------------------------------------------------------
@@ -104,6 +110,11 @@ def remembered_lines(block: Iterable[str], names: Iterable[str]) -> List[str]:
     """Return the lines of a managed block (authorized_keys or known_hosts) that are about these hosts."""
     wanted = set(names)
     return [line for line in block if _owner(line) in wanted]
+
+
+def key_lines(block: Iterable[str]) -> List[str]:
+    """Return the lines of a block that are keys of nodes: authorized_keys is its user's, who tells no host keys."""
+    return [line for line in block if _AUTHORIZED.search(line)]
 
 
 def _owner(line: str) -> str:
@@ -123,29 +134,25 @@ def _place(word: str) -> Tuple[str, int]:
     return (found.group(1), int(found.group(2))) if found else (word, SSH_PORT)
 
 
-def recall(memories: Sequence[Sequence[str]], names: Optional[Mapping[str, Sequence[str]]] = None) -> Dict[str, Member]:
-    """Rebuild members that this run does not visit from the blocks of the nodes that it visits.
+def recall(lines: Iterable[str], names: Mapping[str, Sequence[str]]) -> Dict[str, Member]:
+    """Rebuild hosts from the lines that one node has about them; they are for that node's own files alone.
 
-    Where the nodes' lines about a host differ, the most frequent answer counts, and the first of equals.
+    A node may remember anything. So what it says of other machines reaches no third one, and is never counted.
 
     Args:
-        memories: per node the lines of both its blocks.
-        names: by host the aliases that it may have; a node may remember anything.
+        lines: of both its blocks.
+        names: by host of the inventory the aliases that it may have; other hosts are forgotten.
 
     Returns:
-        By name: name, address, port, aliases, host_keys and user_key, as far as the lines hold them.
+        By name: name, address, port, aliases, host_keys and user_key, as far as the lines hold them. A host with a
+        malformed value is left out.
     """
-    votes: Dict[str, Counter[Tuple[str, ...]]] = {}
-    for lines in memories:
-        per_host: Dict[str, List[str]] = {}
-        for line in lines:
-            per_host.setdefault(_owner(line), []).append(line)
-        for name, its in per_host.items():
-            votes.setdefault(name, Counter())[tuple(its)] += 1
-    allowed = names or {}
-    return {
-        name: _rebuilt(name, count.most_common(1)[0][0], allowed.get(name, ())) for name, count in votes.items() if name
-    }
+    per_host: Dict[str, List[str]] = {}
+    for line in lines:
+        per_host.setdefault(_owner(line), []).append(line)
+    found = {name: _rebuilt(name, its, names[name]) for name, its in per_host.items() if name in names}
+    # Without lines of known_hosts a host has no address; it may still have a key.
+    return {name: one for name, one in found.items() if not any(_malformed({**one, "address": one["address"] or "::"}))}
 
 
 def _rebuilt(name: str, lines: Sequence[str], names: Sequence[str]) -> Member:
@@ -155,13 +162,15 @@ def _rebuilt(name: str, lines: Sequence[str], names: Sequence[str]) -> Member:
         if found:
             member["user_key"] = found.group(1)
             sources = _FROM.search(line)
-            member["addresses"] = [word for word in sources.group(1).split(",") if _is_address(word)] if sources else []
+            member["addresses"] = (
+                [word for word in sources.group(1).split(",") if ip_address.is_address(word)] if sources else []
+            )
             continue
         words = line.split()
         member["host_keys"].append(" ".join(words[1:3]))
         for word, port in map(_place, words[0].split(",")):
             member["port"] = port
-            if _is_address(word):
+            if ip_address.is_address(word):
                 member["address"] = word
             elif word != name and word in names and word not in member["aliases"]:
                 member["aliases"].append(word)
@@ -174,12 +183,12 @@ def complete(
     recalled: Mapping[str, Member],
     inventory: Iterable[str],
 ) -> List[Member]:
-    """Return every host that the files name: the members with their known keys, and the remembered hosts.
+    """Return every host that files name: the members with their known keys, and the hosts that a node remembers.
 
     Args:
         members: the list of preflight; it may hold a ``user_key`` of an earlier run.
         fresh: public keys of the nodes of this run, by name.
-        recalled: the hosts that nodes remember.
+        recalled: the hosts that one node remembers, for its own files; {} for the files of all.
         inventory: names of all hosts of the inventory; only they may be remembered.
     """
     found: List[Member] = []
@@ -219,7 +228,8 @@ def authorized_keys(members: Sequence[Mapping[str, Any]], options: Options) -> s
             accepted = dict.fromkeys(word for owner in owners for word in sources[str(owner["name"])])
             words.append(f'from="{",".join(accepted)}"')
         told.add(key)
-        lines.append(f"{','.join(words)} {key} {_TAG}{member['name']}\n")
+        owner = _field(member["name"], "The name of a node in authorized_keys")
+        lines.append(f"{','.join(words)} {_field(key, f'The key of {owner} in authorized_keys')} {_TAG}{owner}\n")
     return "".join(lines)
 
 
@@ -230,15 +240,30 @@ def source_addresses(members: Sequence[Mapping[str, Any]]) -> Dict[str, List[str
     """
     owners = Counter(word for member in members for word in _own_addresses(member))
     return {
-        str(member["name"]): [
-            word for word in _own_addresses(member) if owners[word] == 1 or word == str(member["address"])
-        ]
+        str(member["name"]): [word for word in _own_addresses(member) if owners[word] == 1 or word == _address(member)]
         for member in members
     }
 
 
 def _own_addresses(member: Mapping[str, Any]) -> List[str]:
-    return list(dict.fromkeys([str(member["address"]), *map(str, member.get("addresses", ()))]))
+    """Return the cluster address, which the inventory decides, and what the node says that it has besides.
+
+    Of the latter, an address counts only if a connection of another node may come from it.
+    """
+    own = [ip_address.parsed(one) for one in member.get("addresses", ()) if ip_address.is_address(one)]
+    return list(dict.fromkeys([_address(member), *(str(one) for one in own if ip_address.is_source(one))]))
+
+
+def _address(member: Mapping[str, Any]) -> str:
+    """Return a member's cluster address in its one spelling.
+
+    Raises:
+        MeshError: it is not an address.
+    """
+    try:
+        return ip_address.canonical(member["address"])
+    except ValueError as error:
+        raise MeshError(f"The address of {_shown(member['name'])}: {error}; run preflight again.") from None
 
 
 def known_hosts(members: Sequence[Mapping[str, Any]]) -> str:
@@ -248,9 +273,10 @@ def known_hosts(members: Sequence[Mapping[str, Any]]) -> str:
     """
     lines = []
     for member in members:
-        port = member.get("port", SSH_PORT)
-        words = [word if port == SSH_PORT else f"[{word}]:{port}" for word in _words(member)]
-        lines += [f"{','.join(words)} {key}\n" for key in member.get("host_keys", ())]
+        port = _port(member)
+        words = [word if port == str(SSH_PORT) else f"[{word}]:{port}" for word in _words(member)]
+        field = f"A host key of {words[0]} in ssh_known_hosts"
+        lines += [f"{','.join(words)} {_field(key, field)}\n" for key in member.get("host_keys", ())]
     return "".join(lines)
 
 
@@ -267,9 +293,9 @@ def client_config(members: Sequence[Mapping[str, Any]], user: str, options: Opti
     ]
     for member in members:
         lines.append(_match(user, _words(member)))
-        lines.append(f"    HostName {member['address']}")
-        if member.get("port", SSH_PORT) != SSH_PORT:
-            lines.append(f"    Port {member['port']}")
+        lines.append(f"    HostName {_address(member)}")
+        if _port(member) != str(SSH_PORT):
+            lines.append(f"    Port {_port(member)}")
     lines += [
         "",
         _match(user, everybody),
@@ -286,7 +312,10 @@ def client_settings(options: Options) -> List[str]:
         # A key that a user accepted by hand is not one that the controller has verified.
         "UserKnownHostsFile /dev/null",
         "UpdateHostKeys no",
-        *[f"{name} {value}" for name, value in options.client_options.items()],
+        *[
+            _field(f"{name} {value}", "A line of ssh_mesh_client_options", refused="")
+            for name, value in options.client_options.items()
+        ],
         f"IdentityFile ~/.ssh/{options.key_name}",
         "IdentitiesOnly yes",
         "PreferredAuthentications publickey",
@@ -298,15 +327,28 @@ def _match(user: str, words: Iterable[str]) -> str:
 
 
 def _words(member: Mapping[str, Any]) -> List[str]:
-    return list(dict.fromkeys([str(member["name"]), *map(str, member.get("aliases", ())), str(member["address"])]))
+    names = [str(member["name"]), *map(str, member.get("aliases", ()))]
+    return list(
+        dict.fromkeys(
+            [*(_field(one, "A name of a node in a file of ssh", refused='"\\ ,') for one in names), _address(member)]
+        )
+    )
 
 
-def _is_address(word: str) -> bool:
+def _port(member: Mapping[str, Any]) -> str:
+    return _field(member.get("port", SSH_PORT), "A port of a node in a file of ssh", refused='"\\ ')
+
+
+def _field(value: object, field: str, *, refused: str = '"\\') -> str:
+    """Return a value that goes into a line of a file of ssh.
+
+    Raises:
+        MeshError: it would leave its line, or has one of the refused characters.
+    """
     try:
-        ipaddress.ip_address(word)
-    except ValueError:
-        return False
-    return True
+        return config_line.checked(str(value), field, refused=refused)
+    except config_line.LineError as error:
+        raise MeshError(f"{error}.") from None
 
 
 # --- the proof -------------------------------------------------------------------------------------------------------

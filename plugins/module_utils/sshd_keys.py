@@ -81,7 +81,7 @@ def read_as(entry: pwd.struct_passwd, path: Path, look: Callable[[str], Dict[str
 
 def block_of(text: str) -> List[str]:
     """Return the lines of the mesh's block in a text, without the keys of people."""
-    lines = text.splitlines()
+    lines = _lines(text)
     begin, end = text_edit.begin_of(mesh_rules.MARKER), text_edit.end_of(mesh_rules.MARKER)
     if begin not in lines or end not in lines:
         return []
@@ -91,5 +91,10 @@ def block_of(text: str) -> List[str]:
 
 def keys_of(text: str) -> List[str]:
     """Return the keys of a file of authorized keys with their options, without the mesh's own."""
-    lines = (line.strip() for line in text_edit.set_block(text, mesh_rules.MARKER, "").splitlines())
+    lines = (line.strip() for line in _lines(text_edit.set_block(text, mesh_rules.MARKER, "")))
     return [line for line in lines if line and not line.startswith("#")]
+
+
+def _lines(text: str) -> List[str]:
+    """Split where sshd does; str.splitlines also splits at form feeds, behind which a key would stand alone."""
+    return [line.rstrip("\r") for line in text.split("\n")]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from . import config_line
+
 _MARKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # pam_env reads lines of at most this many bytes and cuts longer ones in two (Linux-PAM 1.3).
@@ -77,11 +79,12 @@ def set_block(text: str, marker: str, content: str) -> str:
     last line has no newline stays so when the block is removed.
 
     Raises:
-        EditError: see :func:`check_marker`; or the block's markers are doubled or unbalanced; or the content holds one.
+        EditError: see :func:`check_marker`; or the block's markers are doubled or unbalanced; or the content holds one,
+            or a control character.
     """
     check_marker(marker)
     newline = "\r\n" if "\r\n" in text else "\n"
-    body = content.splitlines()
+    body = _lines_of(content, marker)
     if any(line.strip() in {begin_of(marker), end_of(marker)} for line in body):
         raise EditError(f"the content of block '{marker}' holds the block's own marker")
     lines = _split(text)
@@ -93,6 +96,28 @@ def set_block(text: str, marker: str, content: str) -> str:
     if not after and not lines[place[1]].endswith("\n") and block:
         block[-1] = block[-1][: -len(newline)]  # the file ended within our block without a newline: keep that
     return "".join([*before, *block, *after])
+
+
+def _lines_of(content: str, marker: str) -> List[str]:
+    """Return the lines of a block's content, which ends in a newline or not.
+
+    Raises:
+        EditError: a line has a control character; a tab is none.
+    """
+    lines = [line.removesuffix("\r") for line in content.split("\n")]
+    if not lines[-1]:
+        lines.pop()
+    if config_line.control_in("\n".join(lines)):
+        for number, line in enumerate(lines, start=1):
+            _checked(line.replace("\t", " "), f"line {number} of block '{marker}'")
+    return lines
+
+
+def _checked(value: str, field: str) -> None:
+    try:
+        config_line.checked(value, field)
+    except config_line.LineError as error:
+        raise EditError(str(error)) from None
 
 
 def _append(text: str, block: List[str], newline: str) -> str:
@@ -224,7 +249,7 @@ def check_environment(wanted: Environment) -> None:
     Raises:
         EditError: a name that is no variable's, or a value that no line of the file can hold.
     """
-    for name in [*wanted.paths, *wanted.variables]:
+    for name in [*wanted.paths, *wanted.variables, *wanted.bases]:
         if not _VARIABLE_NAME.fullmatch(name):
             raise EditError(f"{name!r} is not a valid name of a variable")
     both = sorted(set(wanted.paths) & set(wanted.variables))
@@ -235,13 +260,12 @@ def check_environment(wanted: Environment) -> None:
             if not folder.startswith("/") or ":" in folder:
                 raise EditError(f"{name}: {folder!r} is not an absolute path without ':'")
             _check_value(name, folder)
-    for name, value in wanted.variables.items():
+    for name, value in [*wanted.variables.items(), *wanted.bases.items()]:
         _check_value(name, value)
 
 
 def _check_value(name: str, value: str) -> None:
-    if any(ord(letter) < ord(" ") for letter in value):
-        raise EditError(f"the value of {name} holds a newline or another control character, which no line can carry")
+    _checked(value, f"the value of {name}")
     if "#" in value:
         raise EditError(f"the value of {name} holds a '#', which pam_env takes for a comment even within quotes")
     if value != value.strip() or value[:1] in {'"', "'"} or value[-1:] in {'"', "'", "\\"}:

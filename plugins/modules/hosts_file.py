@@ -110,7 +110,13 @@ import threading
 import time
 from typing import Dict, Iterable, List, Set
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, text_edit, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    config_line,
+    file_entry,
+    ip_address,
+    text_edit,
+    watched_module,
+)
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _NUMERIC = re.compile(r"[0-9.]+")
@@ -178,11 +184,16 @@ def with_own_names(content: str, address: str, names: Iterable[str]) -> str:
     """Return the content with the names that the node gives itself: a full name first, any other one last.
 
     ``hostname -f`` prints the first name of the line.
+
+    Raises:
+        EditError: the address is not one.
     """
     known = text_edit.host_names(content)
     new = [name for name in dict.fromkeys(names) if name not in known and _is_own_name(name)]
     if not address or not new:
         return content
+    if not ip_address.is_address(address):
+        raise text_edit.EditError(f"own_address is {config_line.shown(address)}, which is not an IP address")
     lines = content.splitlines()
     place = next((number for number, line in enumerate(lines) if line.split()[:1] == [address]), None)
     if place is None:

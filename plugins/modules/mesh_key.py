@@ -359,7 +359,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
     wanted = module.params["remember"]
     trusted = block_lines(_KNOWN_HOSTS)
     trust = mesh_trust_look.look(made.pop("certificate"), settings, made["remembered"], trusted)
-    lines = [*made["remembered"], *trusted] if wanted else []
+    lines = [*mesh_rules.key_lines(made["remembered"]), *trusted] if wanted else []
     return {
         **made,
         "changes": [*created, *made["changes"]],

@@ -69,6 +69,7 @@ from typing import List, Mapping, Optional, Sequence
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     command,
+    config_line,
     file_entry,
     file_stage,
     sshd_keys,
@@ -100,10 +101,18 @@ def logins_at_once(settings: Mapping[str, str]) -> Optional[int]:
 def wanted_files(
     user: str, open_files: int, logins: int, limits_file: str, sshd_files: Sequence[str]
 ) -> List[file_entry.Entry]:
-    """Return the files that raise what is too low."""
+    """Return the files that raise what is too low.
+
+    Raises:
+        file_entry.StageError: the user's name would leave its line.
+    """
     entries = []
     present = open_files_of(user) if open_files else None
     if present is not None and present < open_files:
+        try:
+            config_line.checked(user, f"The user in {limits_file}", refused=" #")
+        except config_line.LineError as error:
+            raise file_entry.StageError(f"{error}.") from None
         text = f"# clusterctl: jobs of {user} open many files and connections\n{user} - nofile {open_files}\n"
         entries.append(_file(limits_file, text))
     accepted = logins_at_once(sshd_keys.settings_of("root")) if logins else None
@@ -150,9 +159,9 @@ def main() -> None:
     user = given["user"] or os.environ.get("SUDO_USER", "") or "root"
     if os.geteuid() != 0 or not is_user(user):
         module.exit_json(changed=False, changes=[], watch=[])
-    wanted = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_files"])
-    entries = [entry for entry in wanted if Path(entry.path).parent.is_dir()]
     try:
+        wanted = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_files"])
+        entries = [entry for entry in wanted if Path(entry.path).parent.is_dir()]
         outcome = file_stage.apply(entries, check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
     except file_entry.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])

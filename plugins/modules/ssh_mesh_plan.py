@@ -104,11 +104,13 @@ logins:
   description: The nodes that each node logs in to as the proof.
   returned: success
   type: dict
-outside:
-  description: Hosts that the play does not visit, as far as the visited nodes have lines about them.
+own:
+  description:
+    - By node the same three texts, where the node's own files hold a host of which neither this run nor the controller
+      knows all. With certificates also C(outside), the hosts whose keys the node goes on to accept.
+    - What a node remembers of another machine is for its own files alone.
   returned: success
-  type: list
-  elements: dict
+  type: dict
 user:
   description: User whose logins the mesh is for.
   returned: success

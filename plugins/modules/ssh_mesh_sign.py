@@ -117,4 +117,8 @@ both:
   description: Blocks that accept the keys of single nodes as well, for the change from one to the other.
   returned: success
   type: dict
+own:
+  description: By node the same texts, where the node's own files go on to hold keys of single hosts.
+  returned: success
+  type: dict
 """

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, Optional, Sequence
+
+from .. import config_line, ip_address
+from .model import FabricError
 
 if TYPE_CHECKING:
     from .model import Network, Rejection
@@ -22,10 +24,10 @@ def openmpi_include(network: Network, host: str) -> str:
     Subnets of other nodes would cause a warning. Open MPI does not read IPv6 in CIDR form, so an IPv6 network is given
     by the name of the interface.
     """
-    address = ipaddress.ip_address(network.addresses[host])
+    address = ip_address.parsed(network.addresses[host])
     if address.version == 6:  # noqa: PLR2004
         return network.interfaces[host]
-    return ",".join(cidr for cidr in network.cidrs if address in ipaddress.ip_network(cidr))
+    return ",".join(cidr for cidr in network.cidrs if address in ip_address.network(cidr))
 
 
 def prrte_include(network: Network) -> str:
@@ -38,7 +40,7 @@ def prrte_include(network: Network) -> str:
 
 
 def _is_ipv6(network: Network) -> bool:
-    return ipaddress.ip_network(network.cidrs[0]).version == 6  # noqa: PLR2004
+    return ip_address.network(network.cidrs[0]).version == 6  # noqa: PLR2004
 
 
 def files(network: Optional[Network], host: str, settings: Mapping[str, str]) -> Dict[str, str]:
@@ -48,9 +50,19 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
         network: the decision; None empties the files.
         host: the node.
         settings: more variables of NCCL.
+
+    Raises:
+        FabricError: the name of an interface or the value of a setting does not fit into a line.
     """
     if network is None:
-        return {"openmpi": "", "prrte": "", "nccl": "".join(f"{name}={settings[name]}\n" for name in sorted(settings))}
+        return {"openmpi": "", "prrte": "", "nccl": _nccl(settings, host)}
+    for name, interface in network.interfaces.items():
+        if not ip_address.is_interface(interface):
+            raise FabricError(
+                f"The interface {config_line.shown(interface)} of {name} has a name that the files of Open MPI and "
+                "NCCL cannot hold; give it another one there, or name a network without it in fabric_cidr.",
+                [name],
+            )
     include = openmpi_include(network, host)
     nccl = {"NCCL_SOCKET_IFNAME": f"={network.interfaces[host]}", **settings}
     links = ""
@@ -61,8 +73,19 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
     return {
         "openmpi": f"btl_tcp_if_include = {include}\n{links}oob_tcp_if_include = {include}\n",
         "prrte": f"prte_if_include = {prrte_include(network)}\n{_NO_THREADS}",
-        "nccl": "".join(f"{name}={nccl[name]}\n" for name in sorted(nccl)),
+        "nccl": _nccl(nccl, host),
     }
+
+
+def _nccl(settings: Mapping[str, str], host: str) -> str:
+    """Return the lines of nccl.conf."""
+    lines = []
+    for name in sorted(settings):
+        try:
+            lines.append(f"{name}={config_line.checked(str(settings[name]), f'{name} of {host} in nccl.conf')}\n")
+        except config_line.LineError as error:
+            raise FabricError(f"{error}.", [host]) from None
+    return "".join(lines)
 
 
 def record(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Dict, List, Mapping, Sequence, Tuple
 
+from .. import config_line, ip_address
 from .addresses import ROUTED_KINDS, Link
 from .host_words import fold, has_or_have
 from .model import Facts, Network, Rejection
@@ -44,7 +45,7 @@ def rejections(
     rejected += [
         Rejection(name, tuple(hosts), "leads to a network of its own on each node") for name, hosts in merged.items()
     ]
-    return rejected + _without_address(nodes)
+    return rejected + _unnamable(nodes) + _without_address(nodes)
 
 
 def _why_not(
@@ -75,12 +76,27 @@ def _why_not(
     return "all nodes have IPv4 as well, which is preferred; fabric_cidr can name this one"
 
 
+def _unnamable(nodes: Mapping[str, Facts]) -> List[Rejection]:
+    """Return the interfaces with names that no file of Open MPI and NCCL can hold."""
+    found: Dict[str, List[str]] = defaultdict(list)
+    for host, node in nodes.items():
+        for interface in node.get("interfaces") or ():
+            if not ip_address.is_interface(interface["name"]):
+                found[config_line.shown(str(interface["name"]))].append(host)
+    return [
+        Rejection(name, tuple(hosts), "has a name that the files of Open MPI and NCCL cannot hold")
+        for name, hosts in found.items()
+    ]
+
+
 def _without_address(nodes: Mapping[str, Facts]) -> List[Rejection]:
     """Return the interfaces that could carry jobs but have no address."""
     bare: Dict[str, List[str]] = defaultdict(list)
     for host, node in nodes.items():
         for interface in node.get("interfaces") or ():
             kind, master = interface["kind"], interface.get("master")
+            if not ip_address.is_interface(interface["name"]):
+                continue
             if kind in ROUTED_KINDS and not master and not interface.get("addresses"):
                 bare[interface["name"]].append(host)
     return [Rejection(name, tuple(hosts), f"has no address on {fold(hosts)}") for name, hosts in bare.items()]

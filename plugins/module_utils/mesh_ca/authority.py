@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from .. import config_line
 from . import certificates
 from . import passphrase as passphrases
 
@@ -257,7 +258,7 @@ class Authority:
     def _sign(self, request: Request, serial: int, life: Tuple[int, int], scratch: Path, socket: str) -> str:
         wanted = request.wanted
         public = scratch / f"{serial}.pub"
-        public.write_text(f"{wanted.key}\n")
+        public.write_text(f"{_line(wanted.key)}\n")
         argv = ["ssh-keygen", "-q", "-U", "-s", str(self.key_file(wanted.kind).with_suffix(".pub"))]
         argv += ["-I", wanted.key_id, "-n", ",".join(wanted.principals), "-z", str(serial)]
         argv += ["-V", ":".join(time.strftime("%Y%m%d%H%M%S", time.gmtime(moment)) for moment in life)]
@@ -342,7 +343,7 @@ class Authority:
     def _make_list(self, keys: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory(prefix=".krl-", dir=self.folder) as scratch:
             listed, new = Path(scratch, "keys"), Path(scratch, "new.krl")
-            listed.write_text("".join(f"key: {key}\n" for key in keys))
+            listed.write_text("".join(f"key: {_line(key)}\n" for key in keys))
             _check(passphrases.run(["ssh-keygen", "-q", "-k", "-f", str(new), str(listed)], {}))
             new.chmod(0o600)
             new.replace(self.revoked_file)
@@ -471,6 +472,13 @@ def _returns(record: Mapping[str, Any], node: str) -> bool:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _line(key: str) -> str:
+    try:
+        return config_line.checked(key, "A key for ssh-keygen")
+    except config_line.LineError as error:
+        raise AuthorityError(f"{error}.") from None
 
 
 def _check(done: "subprocess.CompletedProcess[str]") -> None:

@@ -7,9 +7,10 @@ Reads and writes no files.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
+
+from .. import config_line, ip_address
 
 COMMENT = "clusterctl-ca"  # behind the authority's key in both blocks
 SSH_PORT = 22
@@ -41,7 +42,7 @@ def patterns(members: Sequence[Mapping[str, Any]], names: Iterable[str]) -> List
 
 
 def _name_pattern(name: str) -> str:
-    if _is_address(name):
+    if ip_address.is_address(name):
         return _address_pattern(name)
     label, dot, domain = name.partition(".")
     stem = label.rstrip("0123456789")
@@ -53,24 +54,33 @@ def _address_pattern(address: str) -> str:
     return f"{address.rpartition(mark)[0]}{mark}*"
 
 
-def _is_address(word: str) -> bool:
-    try:
-        ipaddress.ip_address(word)
-    except ValueError:
-        return False
-    return True
-
-
 def authorized(authority: str, key_options: Sequence[str]) -> str:
-    """Return the line of authorized_keys that accepts every user certificate of the cluster, for this account alone."""
+    """Return the line of authorized_keys that accepts every user certificate of the cluster, for this account alone.
+
+    Raises:
+        LineError: the key would leave its line.
+    """
     words = dict.fromkeys(["cert-authority", "restrict", "pty", *key_options, f'principals="{principal(authority)}"'])
-    return f"{','.join(words)} {authority} {COMMENT}\n"
+    return f"{','.join(words)} {_key(authority)} {COMMENT}\n"
 
 
 def known(authority: str, hosts: Sequence[str], ports: Iterable[int]) -> str:
-    """Return the line of known_hosts that accepts every host certificate of the cluster."""
+    """Return the line of known_hosts that accepts every host certificate of the cluster.
+
+    Raises:
+        LineError: a name or the key would leave its line.
+    """
     others = [f"[{word}]:*" for word in hosts] if any(port != SSH_PORT for port in ports) else []
-    return f"@cert-authority {','.join([*hosts, *others])} {authority} {COMMENT}\n"
+    names = [_name(word) for word in (*hosts, *others)]
+    return f"@cert-authority {','.join(names)} {_key(authority)} {COMMENT}\n"
+
+
+def _key(authority: str) -> str:
+    return config_line.checked(authority, "The key of the authority", refused='"\\')
+
+
+def _name(word: str) -> str:
+    return config_line.checked(word, "A name in a file of ssh", refused='"\\ ,')
 
 
 def of_authority(block: Iterable[str]) -> str:
@@ -88,6 +98,9 @@ def client_config(
         user: whose logins the mesh is for.
         hosts: :func:`patterns`.
         settings: options for logins to the cluster's hosts.
+
+    Raises:
+        LineError: a name would leave its line.
     """
     ports: Dict[int, List[str]] = {}
     for member in members:
@@ -96,7 +109,7 @@ def client_config(
             ports.setdefault(port, []).extend(names_of(member))
     result = [
         "# Written by clusterctl (role ssh_mesh); changes are overwritten.",
-        f"# Only user {user} is affected.",
+        f"# Only user {_name(user)} is affected.",
         "",
     ]
     for port, names in sorted(ports.items()):
@@ -115,7 +128,7 @@ def names_of(member: Mapping[str, Any]) -> List[str]:
 
 
 def _match(user: str, words: Sequence[str]) -> str:
-    return f"Match localuser {user} originalhost {','.join(words)}"
+    return f"Match localuser {user} originalhost {','.join(map(_name, words))}"
 
 
 def sshd_config(user: str) -> str:
@@ -123,5 +136,5 @@ def sshd_config(user: str) -> str:
 
     An empty user means all of them, for a place where a Match would swallow the lines behind it.
     """
-    match = f"Match User {user}\n    " if user else ""
+    match = f"Match User {_name(user)}\n    " if user else ""
     return f"HostCertificate {HOST_CERTIFICATE}\n{match}RevokedKeys {REVOKED}\n"

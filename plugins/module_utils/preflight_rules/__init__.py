@@ -10,7 +10,7 @@ from __future__ import annotations
 from .clocks import Clock, clock, clock_problems
 from .look_failure import look_failure
 from .member import Settings, cuda_of, inventory_names, known_names, member, node_addresses, provides, settings
-from .membership import membership_problems, merge_members
+from .membership import claim_problems, membership_problems, merge_members, shared_address_warnings
 from .model import Limits, Problem
 from .node import builders, for_builds, node_problems, without_home
 from .variables import VariableRules
@@ -23,6 +23,7 @@ __all__ = [
     "Settings",
     "VariableRules",
     "builders",
+    "claim_problems",
     "clock",
     "clock_problems",
     "cuda_of",
@@ -37,6 +38,7 @@ __all__ = [
     "node_problems",
     "provides",
     "settings",
+    "shared_address_warnings",
     "shortened",
     "table",
     "without_home",

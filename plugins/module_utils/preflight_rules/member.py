@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+from .. import ip_address
 from .model import Problem
 from .words import shown_value
 
@@ -85,7 +85,7 @@ def settings(host: str, its: Mapping[str, Any], resolved: Sequence[str]) -> tupl
 def inventory_names(settings: Settings) -> list[str]:
     """Return every name that the inventory gives a host: its own, its ``cluster_aliases``, and an ``ansible_host``."""
     names = [settings.name, *settings.cluster_aliases, settings.reached_at]
-    return [name for name in dict.fromkeys(names) if _NAME.fullmatch(name) and not _is_address(name)]
+    return [name for name in dict.fromkeys(names) if _NAME.fullmatch(name) and not ip_address.is_address(name)]
 
 
 def own_names(settings: Settings, node: Mapping[str, Any], domains: Sequence[str] = ()) -> list[str]:
@@ -136,7 +136,7 @@ def member(
         if name != settings.name
         and _NAME.fullmatch(name)
         and not name.startswith("localhost")
-        and not _is_address(name)
+        and not ip_address.is_address(name)
     ]
     entry = {
         "name": settings.name,
@@ -209,23 +209,18 @@ def provides(node: Mapping[str, Any]) -> list[str]:
 
 
 def node_addresses(node: Mapping[str, Any]) -> dict[str, str]:
-    """Return the addresses of a node's interfaces, each with its interface's name."""
+    """Return the addresses of a node's interfaces, each with its interface's name; other text is left out."""
     found: dict[str, str] = {}
     for interface in node.get("interfaces") or []:
         for entry in interface.get("addresses") or []:
-            found[str(entry.get("address", ""))] = str(interface.get("name", ""))
+            if ip_address.is_address(entry.get("address")):
+                found[ip_address.canonical(entry["address"])] = str(interface.get("name", ""))
     return found
 
 
 def source_addresses(node: Mapping[str, Any]) -> list[str]:
     """Return the addresses from which a node's connections may reach another machine: neither loopback nor link."""
-    found = []
-    for text in node_addresses(node):
-        if _is_address(text):
-            address = ipaddress.ip_address(text)
-            if not (address.is_loopback or address.is_link_local or address.is_unspecified):
-                found.append(text)
-    return found
+    return [text for text in node_addresses(node) if ip_address.is_source(ip_address.parsed(text))]
 
 
 def _default_address(node: Mapping[str, Any]) -> str:
@@ -246,19 +241,21 @@ def _address(settings: Settings, own: Mapping[str, str], suggestion: str, *, alo
     ``own`` is empty if the node could not tell its addresses; then the inventory decides.
     """
     reached_at, given = settings.reached_at, settings.cluster_address
-    if given is not None and _is_address(given):
-        given = str(ipaddress.ip_address(given))  # IPv6 has many spellings of one address
+    if given is not None and ip_address.is_address(given):
+        given = ip_address.canonical(given)  # IPv6 has many spellings of one address
     address, problem = "", ""
     if given is not None:
-        if not _is_address(given):
-            problem = f"cluster_address is {given!r}, which is not an IP address"
+        if not ip_address.is_address(given):
+            problem = f"cluster_address is {shown_value(given)}, which is not an IP address"
+        elif not (alone or _leads_elsewhere(given)):
+            problem = f"its cluster_address is {given}, which every node has itself"
         elif own and given not in own:
             problem = f"none of its interfaces has its cluster_address {given}"
         else:
             address = given
     else:
         mine = [one for one in settings.resolved if not own or one in own]
-        outside = [one for one in mine if alone or not ipaddress.ip_address(one).is_loopback]
+        outside = [one for one in mine if alone or _leads_elsewhere(one)]
         if not settings.resolved:
             problem = f"{reached_at} does not resolve to an address on this machine"
         elif not mine:
@@ -273,9 +270,7 @@ def _address(settings: Settings, own: Mapping[str, str], suggestion: str, *, alo
     return "", [Problem(settings.name, "address", problem, cure)]
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+def _leads_elsewhere(text: str) -> bool:
+    """Tell whether other nodes may reach an address; IPv4 of one link is enough where a cable is all there is."""
+    address = ip_address.parsed(text)
+    return ip_address.is_source(address) or (address.version == 4 and address.is_link_local)  # noqa: PLR2004

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+from .. import ip_address
+from ..fabric_rules.addresses import ROUTED_KINDS
+from .member import Settings, node_addresses
 from .model import Problem
 from .words import shortened
 
@@ -19,7 +22,7 @@ def merge_members(
     """Join the members of this run with those of an earlier one.
 
     Args:
-        fresh: members of this run; they take precedence.
+        fresh: members of this run; they take precedence. Each keeps its ``user_key`` of an earlier run.
         known: members of an earlier run; they stand for hosts of the inventory that this run does not visit.
         inventory: names of all hosts of the inventory, in its order; other hosts are dropped.
 
@@ -32,7 +35,8 @@ def merge_members(
     missing: list[str] = []
     for name in inventory:
         if name in now:
-            merged.append(now[name])
+            key = before.get(name, {}).get("user_key")
+            merged.append({**now[name], "user_key": key} if key else now[name])
         elif name in before:
             merged.append(before[name])
         else:
@@ -101,6 +105,67 @@ def membership_problems(
             if host in seen
         ]
     return found
+
+
+def claim_problems(
+    members: Sequence[Mapping[str, Any]], listed: Sequence[Settings], visited: Iterable[str]
+) -> list[Problem]:
+    """Return the nodes that say to have an address that another node, or another host of the inventory, has.
+
+    The other nodes would accept the liar's key from there. An address that several nodes have besides, such as that of
+    Docker's bridge, is no node's own: it is in no list of addresses (:func:`mesh_rules.source_addresses`).
+
+    Args:
+        members: all members, also those of an earlier run.
+        listed: the variables of all hosts of the inventory.
+        visited: names of this run's hosts; only they are reported.
+    """
+    having = {str(one["name"]): {str(one["address"]), *map(str, one.get("addresses", ()))} for one in members}
+    owners = {str(one["address"]): str(one["name"]) for one in members if one["address"]}
+    given: dict[str, list[str]] = defaultdict(list)
+    for its in listed:
+        for address in _given(its):
+            if address in having.get(its.name, (address,)):
+                given[its.name].append(address)
+                owners.setdefault(address, its.name)
+    found: list[Problem] = []
+    for name in visited:
+        for address in sorted(having.get(name, ())):
+            owner = owners.get(address, name)
+            if owner != name and address not in given[name]:
+                cure = f"take it from {name}, or correct ansible_host or cluster_address; one machine is listed once"
+                problem = f"it says that it has {address}, which is the address of {owner}"
+                found.append(Problem(name, "address", problem, cure))
+    return found
+
+
+def _given(its: Settings) -> list[str]:
+    """Return the addresses that the inventory gives a host to be reached at by the other nodes."""
+    texts = its.resolved if its.cluster_address is None else [its.cluster_address]
+    found = [ip_address.parsed(text) for text in texts if ip_address.is_address(text)]
+    return [str(address) for address in found if ip_address.is_source(address)]
+
+
+def shared_address_warnings(nodes: Mapping[str, Mapping[str, Any]], members: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each set of nodes that have an address in common on an interface to other machines.
+
+    Bridges, tunnels and the like have one address everywhere as a rule, and are left out.
+    """
+    own = {str(one["address"]) for one in members}
+    owners: dict[str, list[str]] = defaultdict(list)
+    for host, node in nodes.items():
+        links = [one for one in node.get("interfaces") or () if one.get("kind") in ROUTED_KINDS]
+        for address in node_addresses({"interfaces": links}):
+            if address not in own and ip_address.is_source(ip_address.parsed(address)):
+                owners[address].append(host)
+    sets: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for address, hosts in owners.items():
+        if len(hosts) > 1:
+            sets[tuple(hosts)].append(address)
+    return [
+        f"{shortened(hosts)} have the same address {shortened(addresses)}; no node accepts a key of the mesh from it."
+        for hosts, addresses in sets.items()
+    ]
 
 
 _UNIQUE = "correct cluster_aliases or ansible_host, or the node's own name with 'hostnamectl set-hostname NAME'"

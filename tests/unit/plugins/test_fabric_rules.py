@@ -408,3 +408,54 @@ def test_the_files_say_it_in_each_readers_words() -> None:
         "address": "10.0.0.2",
         "rejected": {"docker0": "is a bridge"},
     }
+
+
+class TestLinesOfFiles:
+    """No answer of a node leaves its line in the files of Open MPI, PRRTE and NCCL."""
+
+    EVIL = (
+        "eth0\nprte_launch_agent = /tmp/evil.sh",
+        "eth0\r",
+        "eth0\0",
+        "a b",
+        'a"b',
+        "a,b",
+        "e#x",
+        "{{ x }}",
+        "x" * 16,
+    )
+
+    @pytest.mark.parametrize("name", EVIL)
+    def test_an_interface_with_such_a_name_is_no_candidate(self, name: str) -> None:
+        nodes = {
+            host: node(interface(name, f"10.0.0.{at}/24", speed_mbps=100_000), interface("eth1", f"10.1.0.{at}/24"))
+            for at, host in enumerate(HOSTS, start=1)
+        }
+        assert keys(rules.candidates(nodes)) == ["10.1.0.0/24"]
+
+    @pytest.mark.parametrize("name", EVIL)
+    def test_the_writer_refuses_it_once_more_and_names_the_node(self, name: str) -> None:
+        addresses = {"node1": "10.0.0.1", "node3": "10.0.0.3"}
+        network = rules.Network(("10.0.0.0/24",), {"node1": "eth0", "node3": name}, addresses)
+        with pytest.raises(rules.FabricError, match="node3") as caught:
+            rules.files(network, "node1", {})
+        assert caught.value.hosts == ("node3",)
+        assert str(caught.value).isprintable()
+
+    @pytest.mark.parametrize("value", ["mlx5_0\nNCCL_NET_PLUGIN=/tmp/evil.so", "x\r", "x\0", "x\x1b[2J"])
+    def test_a_setting_of_nccl_stays_in_its_line(self, value: str) -> None:
+        network = rules.Network(("10.0.0.0/24",), {"node1": "eth0"}, {"node1": "10.0.0.1"})
+        for chosen in (network, None):
+            with pytest.raises(rules.FabricError, match=r"NCCL_IB_HCA of node1 in nccl\.conf"):
+                rules.files(chosen, "node1", {"NCCL_IB_HCA": value})
+
+    @pytest.mark.parametrize("address", ['fe80::1%x"\ny', "10.0.0.1\n", "node1", ""])
+    def test_what_is_no_address_is_no_candidate(self, address: str) -> None:
+        wrong = interface("eth0")
+        wrong["addresses"] = [{"family": 4, "address": address, "prefix": 24, "scope": "global"}]
+        nodes = {host: node(wrong, interface("eth1", f"10.1.0.{at}/24")) for at, host in enumerate(HOSTS, start=1)}
+        assert keys(rules.candidates(nodes)) == ["10.1.0.0/24"]
+
+    def test_a_prefix_that_the_address_cannot_have_is_left_out(self) -> None:
+        nodes = cluster(lambda number: interface("eth1", f"10.1.0.{number}/77"))
+        assert keys(rules.candidates(nodes)) == ["10.0.0.0/24"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.hosts import hosts_lines
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError
 from ansible_collections.clusterctl.hpc.plugins.modules import hosts_file
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ def test_a_member_named_by_its_address_needs_no_line() -> None:
         ([{"name": "a b", "address": "10.0.0.1"}], "'a b' of member a b is not a valid host name"),
         ([{"name": "a\n10.0.0.9 b", "address": "10.0.0.1"}], "is not a valid host name"),
         ([{"name": "a", "address": "node9"}], "'node9', which is not an IP address"),
+        ([{"name": "a", "address": "fe80::1%x\n10.0.0.9 pypi.org"}], "which is not an IP address"),
+        ([{"name": "a", "address": "fe80::1%eth0"}], "which is not an IP address"),
     ],
 )
 def test_what_is_no_member_is_refused(members: list[dict[str, Any]], words: str) -> None:
@@ -69,6 +72,12 @@ def test_a_nodes_own_names_stand_behind_its_own_address_alone(
     content: str, address: str, names: list[str], result: str
 ) -> None:
     assert hosts_file.with_own_names(content, address, names) == result
+
+
+@pytest.mark.parametrize("address", ["fe80::1%x\n10.0.0.9 pypi.org", "10.0.0.9 pypi.org #", "x"])
+def test_own_names_have_an_address(address: str) -> None:
+    with pytest.raises(EditError, match="own_address"):
+        hosts_file.with_own_names("10.0.0.1 a\n", address, ["own"])
 
 
 def test_a_name_that_resolves_otherwise_fails_the_module(tmp_path: Path, run_module: RunModule) -> None:
@@ -118,7 +127,7 @@ def test_the_environment_is_merged_and_given_back(tmp_path: Path, run_module: Ru
     ("given", "words"),
     [
         ({"variables": {"A": True}}, "The value of A is True, which is not a string or a number"),
-        ({"variables": {"A": "x\ny"}}, "the value of A holds a newline"),
+        ({"variables": {"A": "x\ny"}}, "the value of A is 'x\\ny', which has a newline"),
         ({"lists": {"PATH": "/x"}}, "are '/x', which is not a list of paths"),
         ({"lists": {"PATH": ["x"]}}, "PATH: 'x' is not an absolute path"),
     ],

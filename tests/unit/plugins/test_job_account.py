@@ -183,3 +183,15 @@ def test_the_block_says_whose_keys_they_are() -> None:
     mesh = f"restrict,pty {OTHER} clusterctl:node1"
     block = f"# BEGIN clusterctl ssh_mesh\n{mesh}\n{text}# END clusterctl ssh_mesh\n"
     assert sshd_keys.block_of(block) == [mesh]  # a key of people is never taken for a node's
+
+
+def test_a_line_of_a_file_of_keys_ends_at_its_newline_alone() -> None:
+    text = f'from="10.0.0.1" {KEY} comment\x0b{OTHER}\x85{OTHER}\n{OTHER}\r\n'
+    assert [line.split(" ")[0] for line in sshd_keys.keys_of(text)] == ['from="10.0.0.1"', "ssh-ed25519"]
+
+
+def test_a_job_user_tells_no_host_key() -> None:
+    """Its authorized_keys are its own; known_hosts is root's."""
+    member = {"name": "node3", "address": "10.0.0.3", "host_keys": [OTHER], "user_key": KEY}
+    own = mesh_rules.authorized_keys([member], mesh_rules.Options()) + mesh_rules.known_hosts([member])
+    assert mesh_rules.key_lines(own.splitlines()) == own.splitlines()[:1]

@@ -17,7 +17,7 @@ sys.path.insert(0, str(content.collections_path()))
 from pathlib import Path
 
 from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_sign
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules, mesh_trust_look
+from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_rules, mesh_trust_look
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import authority as authorities
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import certificates, lines, passphrase
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import known_hosts
@@ -343,6 +343,32 @@ class TestLines:
         assert lines.is_pattern(word) is good
 
 
+@pytest.mark.parametrize("word", ["x\nevil *", 'x" evil', "x evil", "x,evil", "x\x1b[2Jevil", "x\x85evil"])
+def test_no_line_of_an_authority_takes_a_name_that_would_leave_it(word: str) -> None:
+    member = {"name": word, "address": "10.0.0.1", "port": 2222}
+    for text in (
+        lambda: lines.known("ssh-ed25519 AAAA", [word], [22]),
+        lambda: lines.client_config([member], "mpi", ["node*"], []),
+        lambda: lines.client_config([], "mpi", [word], []),
+        lambda: lines.client_config([], word, ["node*"], []),
+        lambda: lines.sshd_config(word),
+    ):
+        with pytest.raises(config_line.LineError, match=r"x.*evil"):
+            text()
+
+
+@pytest.mark.parametrize("key", ["ssh-ed25519 A\nevil", "ssh-ed25519 A\rB", "ssh-ed25519 A\0B", 'ssh-ed25519 A"'])
+def test_no_line_of_an_authority_takes_a_key_that_would_leave_it(key: str) -> None:
+    for text in (lambda: lines.known(key, ["node*"], [22]), lambda: lines.authorized(key, [])):
+        with pytest.raises(config_line.LineError, match="The key of the authority"):
+            text()
+
+
+def test_no_key_writes_another_line_for_ssh_keygen(signer: authorities.Authority, tmp_path: Path) -> None:
+    with pytest.raises(authorities.AuthorityError, match="a newline"):
+        signed(signer, wanted(f"{key_of(tmp_path)}\nssh-ed25519 AAAA"))
+
+
 def test_sshd_config_gets_the_block_first_because_its_end_may_belong_to_a_match() -> None:
     text = "Port 22\nMatch User x\n    X11Forwarding no\n"
     once = mesh_trust_look.with_first_block(text, lines.sshd_config(""))
@@ -373,7 +399,7 @@ class TestPlan:
         looks = {name: {"public_key": "ssh-ed25519 SHARED"} for name in present}
         keys = {"user": "ssh-ed25519 U", "host": "ssh-ed25519 H"}
         given = mesh_rules.Options(**options)
-        return ssh_mesh_sign.certificates(present, looks, members, [], "mpi", keys, given)
+        return ssh_mesh_sign.certificates(present, looks, members, "mpi", keys, given)
 
     HOST_KEYS = ({"path": "/r", "key": "ssh-rsa R"}, {"path": "/e", "key": "ssh-ed25519 E"})
 

@@ -42,7 +42,7 @@ def lines_of(*members: dict[str, Any]) -> list[str]:
 def test_an_address_of_ipv6_on_another_port_has_brackets_of_its_own() -> None:
     there = member(1, address="fd00::1", port=2222)
     assert rules.known_hosts([there]) == f"[node1]:2222,[fd00::1]:2222 {HOST_KEY}\n"
-    (found,) = rules.recall([lines_of(there)]).values()
+    (found,) = rules.recall(lines_of(there), {"node1": ()}).values()
     assert (found["address"], found["port"]) == ("fd00::1", 2222)
 
 
@@ -79,6 +79,9 @@ class TestDoor:
             ("user1", rules.Options(key_options=['command="a\nb"'])),
             ("user1", rules.Options(client_options={"Port": "22\nHost *"})),
             ("user1", rules.Options(client_options={"Bad Name": "x"})),
+            ("user1", rules.Options(client_options={"Port": "22\0"})),
+            ("user1", rules.Options(client_options={"Port": "22\x1b[2J"})),
+            ("user1", rules.Options(key_options=['command="a\x0bb"'])),
         ],
     )
     def test_malformed_options(self, user: str, options: rules.Options) -> None:
@@ -154,54 +157,125 @@ class TestFiles:
         assert said[0] == said[1]
         assert "forwardagent yes" in said[0]
 
+    def test_an_option_of_the_user_may_have_quotes(self) -> None:
+        options = rules.Options(client_options={"ProxyCommand": 'sh -c "nc %h %p"'}, key_options=['command="true"'])
+        rules.check_options("user1", options)
+        assert '    ProxyCommand sh -c "nc %h %p"\n' in rules.client_config([member(1)], "user1", options)
+
     def test_strictness_can_be_given_up(self) -> None:
         text = rules.client_config([member(1)], "user1", rules.Options(strict_host_keys=False))
         assert "StrictHostKeyChecking no" in text
 
 
+class TestLines:
+    """The texts refuse once more what the door would have refused."""
+
+    EVIL = 'x"\nssh-ed25519 AAAA evil'
+
+    @pytest.mark.parametrize("address", [f"fe80::1%{EVIL}", f"fd00::1%{EVIL}", "fe80::1%eth0", "10.0.0.1\n"])
+    def test_a_scope_writes_no_second_line_into_authorized_keys(self, address: str) -> None:
+        members = [member(1, user_key=USER_KEY, addresses=["10.0.0.1", address]), member(2)]
+        with pytest.raises(rules.MeshError, match="invalid address"):
+            rules.check_members(members)
+        for text in (rules.authorized_keys(members, rules.Options()), *rules.source_addresses(members)["node1"]):
+            assert "%" not in text
+            assert "evil" not in text
+
+    @pytest.mark.parametrize("field", ["name", "user_key", "aliases", "host_keys", "address"])
+    @pytest.mark.parametrize("letter", ["\n", "\r", "\0", "\x1b", "\x85", "\u2028"])
+    def test_no_text_takes_a_value_that_would_leave_its_line(self, field: str, letter: str) -> None:
+        wrong = f"{letter}evil"
+        value = [wrong] if field in {"aliases", "host_keys"} else wrong
+        its = {**member(1, user_key=USER_KEY), field: value}
+        refusals = []
+        for text in (
+            lambda: rules.authorized_keys([its], rules.Options()),
+            lambda: rules.known_hosts([its]),
+            lambda: rules.client_config([its], "user1", rules.Options()),
+        ):
+            try:
+                assert "evil" not in text()
+            except rules.MeshError as error:
+                refusals.append(str(error))
+        assert refusals
+        assert all(said.isprintable() and said.endswith(".") for said in refusals)
+
+    def test_addresses_from_which_no_other_node_comes_are_in_no_from_list(self) -> None:
+        here = ["127.0.0.1", "::1", "169.254.1.1", "fe80::1", "224.0.0.1", "ff02::1", "0.0.0.0", "::"]  # noqa: S104
+        mapped = ["::ffff:127.0.0.1", "::ffff:169.254.1.1", "::ffff:224.0.0.1"]
+        members = [member(1, user_key=USER_KEY, addresses=["10.0.0.1", *here, *mapped, "10.7.0.1"]), member(2)]
+        assert rules.source_addresses(members)["node1"] == ["10.0.0.1", "10.7.0.1"]
+
+    def test_another_spelling_of_anothers_address_is_that_address(self) -> None:
+        members = [
+            member(1, user_key=USER_KEY, addresses=["10.0.0.1", "::ffff:10.0.0.2", "FD00:0::2"]),
+            member(2, addresses=["10.0.0.2", "fd00::2"]),
+        ]
+        assert rules.source_addresses(members) == {"node1": ["10.0.0.1"], "node2": ["10.0.0.2"]}
+
+    def test_a_cluster_of_one_may_come_from_loopback(self) -> None:
+        assert rules.source_addresses([member(1, address="127.0.0.1")]) == {"node1": ["127.0.0.1"]}
+
+
 class TestMemory:
     def test_a_member_is_rebuilt_from_the_lines_about_it(self) -> None:
         whole = member(3, port=2222, aliases=["io"], user_key=USER_KEY, host_keys=[HOST_KEY, OTHER_KEY])
-        recalled = rules.recall([lines_of(whole)], {"node3": ["io", "other"]})
+        recalled = rules.recall(lines_of(whole), {"node3": ["io", "other"]})
         known = {key: whole[key] for key in ("name", "address", "port", "aliases", "host_keys", "user_key")}
         assert recalled == {"node3": {**known, "addresses": ["10.0.0.3"]}}
 
     def test_a_node_that_a_run_leaves_out_keeps_its_addresses(self) -> None:
         whole = member(3, user_key=USER_KEY, host_keys=[HOST_KEY], addresses=["10.0.0.3", "192.168.7.3"])
         before = lines_of(whole)
-        recalled = rules.recall([before])
+        recalled = rules.recall(before, {"node3": ()})
         known = {key: value for key, value in member(3).items() if key != "addresses"}  # of an earlier release
         for kept in (rules.complete([known], {}, recalled, []), rules.complete([], {}, recalled, ["node3"])):
             assert rules.authorized_keys(kept, rules.Options()).splitlines() == before[:1]
 
     def test_a_remembered_host_has_no_name_that_the_inventory_does_not_give_it(self) -> None:
         lines = lines_of(member(3, aliases=["io", "pypi", "node1"], user_key=USER_KEY))
-        assert rules.recall([lines], {"node3": ["node3", "io"], "node1": ["node1"]})["node3"]["aliases"] == ["io"]
-        assert rules.recall([lines])["node3"]["aliases"] == []
+        assert rules.recall(lines, {"node3": ["node3", "io"], "node1": ["node1"]})["node3"]["aliases"] == ["io"]
+        assert rules.recall(lines, {"node3": []})["node3"]["aliases"] == []
+
+    def test_a_host_that_the_inventory_does_not_have_is_forgotten(self) -> None:
+        assert rules.recall(lines_of(member(3, user_key=USER_KEY)), {"node1": ["node1"]}) == {}
 
     def test_lines_with_options_are_understood(self) -> None:
         options = rules.Options(key_options=['environment="A=b c"'])
         text = rules.authorized_keys([member(3, user_key=USER_KEY)], options)
-        assert rules.recall([text.splitlines()])["node3"]["user_key"] == USER_KEY
+        assert rules.recall(text.splitlines(), {"node3": ()})["node3"]["user_key"] == USER_KEY
 
     def test_only_lines_about_the_asked_hosts_are_given(self) -> None:
         lines = [*lines_of(member(1, user_key=USER_KEY), member(2, port=2222, user_key=OTHER_KEY)), "# a comment", ""]
         assert rules.remembered_lines(lines, ["node2"]) == lines_of(member(2, port=2222, user_key=OTHER_KEY))
 
-    def test_what_most_nodes_say_counts(self) -> None:
-        old, new = lines_of(member(3, user_key=OTHER_KEY)), lines_of(member(3, user_key=USER_KEY))
-        assert rules.recall([old, new, new])["node3"]["user_key"] == USER_KEY
+    @pytest.mark.parametrize(
+        "line",
+        [
+            'restrict,from="10.0.0.3" ssh-ed25519 AAAA clusterctl:node3',  # without an address of the host
+            f"node3,10.0.0.3,evil\x1b[2J {HOST_KEY}",
+            f"[node3]:99999,[10.0.0.3]:99999 {HOST_KEY}",
+            "node3,10.0.0.3",
+            "node3,10.0.0.3 ssh-ed25519 A{}A",
+        ],
+    )
+    def test_a_malformed_memory_is_none_and_stops_nothing(self, line: str) -> None:
+        done = rules.complete([member(1)], {}, rules.recall([line], {"node3": ["evil\x1b[2J"]}), ["node1", "node3"])
+        rules.check_members(done)
+        assert "\x1b" not in rules.known_hosts(done)
 
     def test_fresh_keys_win_then_known_then_remembered(self) -> None:
         members = [member(1, user_key=OTHER_KEY), member(2, user_key=OTHER_KEY), member(3)]
-        recalled = rules.recall([lines_of(*[member(i, user_key=HOST_KEY) for i in (1, 2, 3)])])
+        names = {f"node{i}": () for i in (1, 2, 3)}
+        recalled = rules.recall(lines_of(*[member(i, user_key=HOST_KEY) for i in (1, 2, 3)]), names)
         done = rules.complete(members, {"node1": USER_KEY}, recalled, [])
         assert [entry["user_key"] for entry in done] == [USER_KEY, OTHER_KEY, HOST_KEY]
         assert done[0]["slots"] == 2
 
     def test_hosts_of_the_inventory_are_kept_and_others_forgotten(self) -> None:
-        recalled = rules.recall([lines_of(member(2, user_key=USER_KEY), member(9, user_key=USER_KEY))])
-        done = rules.complete([member(1)], {}, recalled, ["node1", "node2", "node3"])
+        names = ["node1", "node2", "node3"]
+        lines = lines_of(member(2, user_key=USER_KEY), member(9, user_key=USER_KEY))
+        done = rules.complete([member(1)], {}, rules.recall(lines, dict.fromkeys(names, ())), names)
         assert [entry["name"] for entry in done] == ["node1", "node2"]
 
 

@@ -268,6 +268,11 @@ class TestMember:
             ({"reached_at": "gone.lan", "resolved": []}, "gone.lan"),
             ({"cluster_address": "10.0.0.300"}, "not an IP address"),
             ({"cluster_address": "10.9.9.9"}, "none of its interfaces"),
+            ({"cluster_address": "127.0.0.1"}, "127.0.0.1, which every node has itself"),
+            ({"cluster_address": "::ffff:127.0.0.1"}, "127.0.0.1, which every node has itself"),
+            ({"cluster_address": "fe80::1%eth0"}, "not an IP address"),
+            ({"cluster_address": 'fe80::1%x"\ny'}, "not an IP address"),
+            ({"reached_at": "fe80::9", "resolved": ["fe80::9"]}, "fe80::9"),
         ],
     )
     def test_an_address_the_others_cannot_use_is_a_problem(self, changes: dict[str, Any], telling: str) -> None:
@@ -293,6 +298,15 @@ class TestMember:
         entry, problems = rules.member(settings, its)
         assert (entry["address"], problems) == ("fd00::1", [])
 
+    def test_what_a_node_says_of_itself_is_an_address_or_left_out(self) -> None:
+        evil = 'fd00::1%x"\nssh-ed25519 AAAA evil'
+        here = ["127.0.0.2", "::1", "169.254.1.1", "fe80::1", "224.0.0.9", "0.0.0.0", "::ffff:127.0.0.1"]  # noqa: S104
+        said = [*here, evil, "fe80::1%eth0", "10.0.0.1\n", "x", "", "10.0.0.1", "FD00:0::7", "::ffff:10.7.0.1"]
+        its = node(interfaces=[{"name": "eth0", "addresses": [{"address": one} for one in said]}])
+        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
+        entry, problems = rules.member(settings, its)
+        assert (entry["addresses"], problems) == (["10.0.0.1", "fd00::7", "10.7.0.1"], [])
+
     def test_a_cluster_of_one_may_be_reached_by_loopback(self) -> None:
         settings = rules.Settings(name="localhost", reached_at="localhost", resolved=["127.0.0.1"])
         entry, problems = rules.member(settings, node(), alone=True)
@@ -316,6 +330,11 @@ class TestMembership:
         assert [(entry["name"], entry["slots"]) for entry in merged] == [("node1", 4), ("node2", 9)]
         assert merged[0]["user_key"] == "k1"
         assert missing == ["node3"]
+
+    def test_a_visited_node_keeps_its_key_on_record_until_it_tells_its_own(self) -> None:
+        known = [member_of(1, user_key="k1", slots=1), member_of(2)]
+        merged, _ = rules.merge_members([member_of(1), member_of(2)], known, ["node1", "node2"])
+        assert [(entry.get("user_key"), entry["slots"]) for entry in merged] == [("k1", 4), (None, 4)]
 
     def test_a_healthy_cluster(self) -> None:
         members = [member_of(1), member_of(2)]
@@ -358,6 +377,90 @@ class TestMembership:
     def test_shared_host_keys_may_be_wanted(self) -> None:
         members = [member_of(i, host_keys=["k"]) for i in (1, 2)]
         assert rules.membership_problems(members, {}, ["node1", "node2"], require_unique_host_keys=False) == []
+
+
+def settings_of(name: str, address: str, **changes: Any) -> rules.Settings:
+    return rules.Settings(**{"name": name, "reached_at": address, "resolved": [address], **changes})
+
+
+class TestClaims:
+    """Addresses that a node says it has are its own claim; what the inventory gives another node is not its own."""
+
+    def refused(
+        self, *claims: str, members: list[dict[str, Any]] | None = None, others: list[rules.Settings] | None = None
+    ) -> list[rules.Problem]:
+        """Problems of node3, which is reached at 10.0.0.3 and claims more addresses."""
+        liar = member_of(3, addresses=["10.0.0.3", *claims])
+        everybody = [member_of(1), member_of(2), liar] if members is None else [*members, liar]
+        listed = [settings_of("node3", "10.0.0.3"), *(others or [])]
+        return rules.claim_problems(everybody, listed, ["node3"])
+
+    @pytest.mark.parametrize("claim", ["10.0.0.1", "::ffff:10.0.0.1"])
+    def test_the_address_of_another_node_is_refused_by_name(self, claim: str) -> None:
+        said = node(3, interfaces=[{"name": "eth0", "addresses": [{"address": "10.0.0.3"}, {"address": claim}]}])
+        liar, _ = rules.member(settings_of("node3", "10.0.0.3"), said)
+        (found,) = rules.claim_problems([member_of(1), liar], [], ["node3"])
+        assert (found.host, found.check) == ("node3", "address")
+        assert found.problem == "it says that it has 10.0.0.1, which is the address of node1"
+
+    def test_a_node_that_the_run_leaves_out_counts_with_its_record(self) -> None:
+        (found,) = self.refused("10.0.0.8", members=[member_of(8)])
+        assert "node8" in found.problem
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            settings_of("nas", "10.0.0.77"),
+            settings_of("nas", "nas.lan", resolved=[], cluster_address="10.0.0.77"),
+            settings_of("nas", "203.0.113.9", cluster_address="10.0.0.77"),
+        ],
+    )
+    def test_what_the_inventory_gives_another_host_is_refused(self, other: rules.Settings) -> None:
+        (found,) = self.refused("10.0.0.77", others=[other])
+        assert "10.0.0.77, which is the address of nas" in found.problem
+
+    def test_a_second_address_by_which_another_node_is_reached_is_refused(self) -> None:
+        victim = member_of(1, addresses=["10.0.0.1", "fd00::1"])
+        reached = settings_of("node1", "node1.lan", resolved=["10.0.0.1", "fd00::1", "192.0.2.9"])
+        (found,) = self.refused("fd00::1", members=[victim], others=[reached])
+        assert "fd00::1" in found.problem
+        assert self.refused("192.0.2.9", members=[victim], others=[reached]) == [], "node1 does not have it"
+
+    def test_addresses_that_many_nodes_have_are_no_problem(self) -> None:
+        members = [member_of(i, addresses=[f"10.0.0.{i}", "172.17.0.1", "10.0.0.100", "10.0.2.15"]) for i in (1, 2)]
+        assert self.refused("172.17.0.1", "10.0.0.100", "10.0.2.15", members=members) == []
+
+    def test_a_head_node_may_have_the_address_at_which_the_others_are_reached(self) -> None:
+        """Its public address forwards one port to each of them, and they have a cluster_address."""
+        inside = settings_of("node1", "203.0.113.5", cluster_address="10.0.0.1")
+        assert self.refused("203.0.113.5", members=[member_of(1)], others=[inside]) == []
+
+    def test_one_machine_under_two_names_may_have_its_own_address(self) -> None:
+        assert self.refused(others=[settings_of("login", "10.0.0.3")]) == []
+
+    def test_only_visited_nodes_are_reported(self) -> None:
+        liar = member_of(3, addresses=["10.0.0.3", "10.0.0.1"])
+        assert rules.claim_problems([member_of(1), liar], [], ["node1"]) == []
+
+    def test_an_address_that_nodes_share_is_told_where_it_could_reach_another_machine(self) -> None:
+        def its(number: int) -> dict[str, Any]:
+            def link(name: str, kind: str, *addresses: str) -> dict[str, Any]:
+                return {"name": name, "kind": kind, "addresses": [{"address": one} for one in addresses]}
+
+            return node(
+                number,
+                interfaces=[
+                    link("eth0", "physical", f"10.0.0.{number}", "10.0.0.100", "fe80::1"),
+                    link("docker0", "bridge", "172.17.0.1"),
+                    link("kube-ipvs0", "dummy", "10.96.0.1"),
+                    link("lo", "loopback", "127.0.0.1"),
+                ],
+            )
+
+        nodes = {f"node{number}": its(number) for number in (1, 2, 3)}
+        (said,) = rules.shared_address_warnings(nodes, [member_of(i) for i in (1, 2, 3)])
+        assert said.startswith("node1, node2, node3 have the same address 10.0.0.100")
+        assert rules.shared_address_warnings({"node1": its(1)}, [member_of(1)]) == []
 
 
 def at(offset_s: float, width_s: float = 0.4) -> rules.Clock:

@@ -96,3 +96,10 @@ def test_a_user_of_a_directory_service_gets_the_settings_although_no_list_has_it
     monkeypatch.setattr(pwd, "getpwall", list)
     assert session_settings.is_user("root")
     assert not session_settings.is_user("nobody-of-that-name")
+
+
+@pytest.mark.parametrize("name", ["x - nofile 1\n* - core unlimited", "x y", "x#", "x\0"])
+def test_a_user_that_would_leave_its_line_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_settings, "open_files_of", lambda _user: 1)
+    with pytest.raises(session_settings.file_entry.StageError, match="The user in /limits is"):
+        session_settings.wanted_files(name, 1024, 0, "/limits", [])

@@ -51,6 +51,20 @@ def test_a_content_that_holds_the_marker_is_refused() -> None:
         text_edit.set_block("", "m", "# END clusterctl m\n")
 
 
+CONTROLS = ["\r", "\0", "\x0b", "\x0c", "\x1b[2J", "\x7f", "\x85", "\u2028"]
+
+
+@pytest.mark.parametrize("letter", CONTROLS)
+def test_a_content_with_a_control_character_is_refused_with_its_line(letter: str) -> None:
+    with pytest.raises(EditError, match=r"line 2 of block 'm' is 'b.*that the line cannot hold") as caught:
+        text_edit.set_block("", "m", f"a\nb{letter}evil\nc\n")
+    assert str(caught.value).isprintable()
+
+
+def test_tabs_and_endings_of_other_systems_are_content() -> None:
+    assert text_edit.set_block("", "m", "a\tb\r\nc\r\n") == "# BEGIN clusterctl m\na\tb\nc\n# END clusterctl m\n"
+
+
 # --- /etc/hosts ---
 
 DEBIAN = "127.0.0.1\tlocalhost\n127.0.1.1\tnode1.example.org node1\n\n::1     ip6-localhost ip6-loopback\n"
@@ -149,6 +163,8 @@ def test_lines_that_need_no_change_keep_every_byte() -> None:
         (["bin"], {}, "'bin' is not an absolute path"),
         (["/a:/b"], {}, "without ':'"),
         ([], {"A": "x\ny"}, "newline"),
+        *(([], {"A": f"x{letter}y"}, "that the line cannot hold") for letter in CONTROLS),
+        *(([f"/x{letter}y"], {}, "that the line cannot hold") for letter in CONTROLS),
         ([], {"A": "x#y"}, "takes for a comment"),
         ([], {"A": '"x"'}, "begins or ends with"),
         ([], {"A B": "x"}, "'A B' is not a valid name of a variable"),
@@ -159,3 +175,9 @@ def test_lines_that_need_no_change_keep_every_byte() -> None:
 def test_what_the_file_cannot_carry_is_refused(folders: list[str], variables: dict[str, str], words: str) -> None:
     with pytest.raises(EditError, match=words):
         environment("", *folders, **variables)
+
+
+@pytest.mark.parametrize("base", ["/bin\nLD_PRELOAD=/tmp/evil.so", "/bin\0", '/bin"', "/bin#"])
+def test_an_initial_list_that_the_file_cannot_carry_is_refused(base: str) -> None:
+    with pytest.raises(EditError, match="PATH"):
+        text_edit.set_environment("", Environment({"PATH": ["/x/bin"]}, {}, {"PATH": base}))
