@@ -81,9 +81,10 @@ LEAP = RpmVendor("openSUSE Leap", "leap", "15.6", ("openSUSE-release", "rpm", "z
 class Image:
     """One image of the catalog.
 
-    ``registry`` is its name in a registry, ``suite`` its name in the vendor's archive. ``is_rolling``: a mirror may be
-    older than the archive's own limit of days, and is used all the same. ``python`` is the interpreter of its nodes;
-    on Leap 15, /usr/bin/python3 is 3.6, which is too old.
+    ``registry`` is its name in a registry, ``name:tag`` or ``name@sha256:digest``; ``up`` tells the digest of a tag.
+    ``suite`` is its name in the vendor's archive. ``is_rolling``: a mirror may be older than the archive's own limit of
+    days, and is used all the same. ``python`` is the interpreter of its nodes; on Leap 15, /usr/bin/python3 is 3.6,
+    which is too old.
     """
 
     registry: str

@@ -81,6 +81,9 @@ def _ensure_base(podman: Podman, image: str, report: Report) -> str:
         report(f"asking for the base image {name}")
         if podman.succeeds("pull", "--quiet", name, timeout_s=_PULL_TIMEOUT_S):
             podman.run("tag", name, reference)
+            if "@" not in name:
+                digest = podman.text("image", "inspect", "--format", "{{.Digest}}", name)
+                report(f"{name} was taken by its tag, which may name another image tomorrow; this one is {digest}")
             return reference
         report(f"no registry gave {name}; building it from this machine's mirror")
         _bootstrap(podman, image, archive, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -81,6 +82,26 @@ def refused(image: str) -> str:
     with pytest.raises(ConfigError) as caught:
         images.ensure(podman.Podman(()), image, lambda _text: None)
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("debian:12", ["debian:12 was taken by its tag"]), (f"debian@sha256:{'1' * 64}", [])]
+)
+def test_an_image_by_its_tag_alone_is_named_with_its_digest(
+    name: str, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "podman"
+    tool.write_text(
+        '#!/bin/sh\ncase "$*" in *exists*) exit 1 ;; *inspect*) echo sha256:abc ;; esac\n', encoding="utf-8"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setitem(images.IMAGES, "debian12", replace(IMAGES["debian12"], registry=name))
+    lines: list[str] = []
+    images.ensure(podman.Podman(()), "debian12", lines.append)
+    assert [line.partition(",")[0] for line in lines if "by its tag" in line] == told
+    assert [line for line in lines if "by its tag" in line and "this one is sha256:abc" not in line] == []
 
 
 def test_the_repositories_of_a_vendor_are_found_by_its_word() -> None:

@@ -36,10 +36,24 @@ def test_the_workflow_has_the_jobs_and_each_has_a_deadline() -> None:
     assert [name for name, job in jobs.items() if "timeout-minutes" not in job] == []
 
 
-def test_actions_have_a_whole_version() -> None:
-    used = [step["uses"] for step in steps() if "uses" in step]
+def test_actions_are_named_by_their_commit_and_the_version_stands_beside_it() -> None:
+    used = re.findall(r"uses: *(.+)", (ROOT / WORKFLOW).read_text(encoding="utf-8"))
     assert used
-    assert [one for one in used if not re.fullmatch(r"actions/[a-z-]+@v\d+\.\d+\.\d+", one)] == []
+    form = r"actions/[a-z-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+"
+    assert [one for one in used if not re.fullmatch(form, one)] == []
+    versions: dict[str, set[str]] = {}
+    for one in used:
+        versions.setdefault(one.partition("@")[0], set()).add(one)
+    assert [found for found in versions.values() if len(found) > 1] == []
+
+
+def test_the_execution_environment_has_whole_versions_and_its_base_a_tag_or_a_digest() -> None:
+    environment = read("execution-environment.yml")
+    base = environment["images"]["base_image"]["name"]
+    assert re.fullmatch(r"[a-z]+(:\d+|@sha256:[0-9a-f]{64})", base)
+    for name in ("ansible_core", "ansible_runner"):
+        (found,) = Requirement(environment["dependencies"][name]["package_pip"]).specifier
+        assert found.operator == "=="
 
 
 def test_each_target_of_make_and_each_folder_exists() -> None:
