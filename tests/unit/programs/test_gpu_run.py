@@ -786,6 +786,12 @@ def test_what_the_driver_shows_in_proc_is_captured(gpu: ModuleType, tmp_path: Pa
     assert found == {"proc/driver/nvidia/gpus/0000:1b:00.0/information": f"GPU UUID: \t {UUID}\n"}
 
 
+@pytest.mark.parametrize("builder", ["anna@build7.site.example", "nixbld@", "dvs-builder@U22-I3-AE18-23-2"])
+def test_who_built_the_driver_is_hidden(gpu: ModuleType, builder: str) -> None:
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  ({})  \n"
+    assert gpu.gpu_capture.Masks(()).hidden(version.format(builder)) == version.format("builder@host")
+
+
 def test_devices_of_pci_are_captured_with_the_bridges_above_them(gpu: ModuleType, tmp_path: Path) -> None:
     bridge = tmp_path / "devices" / "pci0000:1a" / "0000:1a:01.0"
     card, disk = bridge / "0000:1b:00.0", bridge / "0000:1c:00.0"
