@@ -62,6 +62,7 @@ LEAST_SECRET = 4  # characters
 SERIAL_OF_PART = 3  # kind, place, model, serial
 SECRET_TAG = re.compile(r"<(\w*(?:serial|uuid|guid)\w*|pdi)>([^<]+)</\1>", re.IGNORECASE)
 PROGRAM_TAG = re.compile(r"(<process_name>)[^<]*(</process_name>)")
+BUILDER = re.compile(r"\([\w.-]+@[\w.-]*\)")  # who compiled the driver, and where, in /proc/driver/nvidia/version
 SECRET_KEY = re.compile(r"serial|uuid|guid|asset|machine_id|boot_id|hardware_address|\bmac\b", re.IGNORECASE)
 OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 SECRETS: tuple[tuple[str, str], ...] = (
@@ -81,7 +82,7 @@ LOGS = {
 README = """# What a GPU machine told of itself
 
 Written by `make test-gpu` ({when}); not edited. Serial numbers, UUIDs, GUIDs, addresses, host names and names of
-programs were replaced by others of the same form, each value by the same one in all files.
+programs and builders were replaced by others of the same form, each value by the same one in all files.
 
 | file | what it is |
 |---|---|
@@ -112,7 +113,7 @@ class Masks:
 
     def hidden(self, text: str) -> str:
         """Return a text without secrets."""
-        text = PROGRAM_TAG.sub(r"\1program\2", text)
+        text = BUILDER.sub("(builder@host)", PROGRAM_TAG.sub(r"\1program\2", text))
         for secret in sorted(self.known, key=len, reverse=True):
             text = re.sub(rf"(?<![\w]){re.escape(secret)}(?![\w])", self.known[secret], text, flags=re.IGNORECASE)
         for pattern, form in SECRETS:

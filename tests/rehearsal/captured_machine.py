@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import gpu_parts
@@ -23,13 +22,10 @@ def captured(*, loaded: bool = False) -> Machine:
     tools = {**_TOOLS, gpu_parts.QUERY: "nvidia-smi-q-x.load.xml"} if loaded else _TOOLS
     for words, name in tools.items():
         machine.tools[words] = Answer((DATA / name).read_text(encoding="utf-8"))
-    for path in (DATA / "sys").rglob("*"):
+    for path in (*(DATA / "sys").rglob("*"), *(DATA / "proc").rglob("*")):
         if path.is_file() and path.suffix != ".path":
             machine.files[f"/{path.relative_to(DATA)}"] = path.read_text(encoding="utf-8")
-    # Not captured: what the driver shows in /proc, and the links of /sys.
-    uuid = re.search(r"UUID: (\S+)\)", (DATA / "nvidia-smi-L.txt").read_text(encoding="utf-8"))
-    assert uuid is not None
-    machine.add(f"/proc/driver/nvidia/gpus/{GPU}/information", f"GPU UUID: \t {uuid[1]}\nDevice Minor: \t 0")
+    # Not captured: the devices, and the links of /sys.
     machine.add("/dev/nvidia0", "")
     machine.links[f"/sys/bus/pci/devices/{GPU}/driver"] = "../../../../bus/pci/drivers/nvidia"
     return machine

@@ -7,7 +7,7 @@ import json
 import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, Inventory, InventorySources
@@ -31,6 +31,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 DATA = Path(__file__).resolve().parents[1] / "data"
+
+
+class CapturedRas(NamedTuple):
+    """Answers of NCCL's RAS to a job of three ranks on one GPU; ``ranks`` is the rank of each process."""
+
+    ranks: dict[int, int]
+    culprit: int
+    answers: list[str]
+
+    @property
+    def process(self) -> int:
+        """The process of the rank that stayed away or was stopped."""
+        return next(pid for pid, rank in self.ranks.items() if rank == self.culprit)
+
+
+def captured_ras(name: str) -> CapturedRas:
+    """Return the answers of ``late`` (one), or of ``stopped`` (before and after) in tests/data/gpu_h200."""
+    kept = json.loads((DATA / "gpu_h200" / f"nccl-ras-{name}.json").read_text(encoding="utf-8"))
+    ranks = {pid: int(rank) for rank, pid in kept["processes"].items()}
+    return CapturedRas(ranks, kept["culprit"], kept["answers"])
+
+
 BEGAN = datetime(2026, 3, 1, 2, tzinfo=timezone.utc)
 MIB = 1 << 20
 GIB = 1 << 30

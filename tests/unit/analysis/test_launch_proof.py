@@ -36,6 +36,12 @@ def test_a_right_way_lets_the_program_start() -> None:
     )
 
 
+def test_the_log_of_ranks_on_a_gpu_without_rdma_lets_the_program_start() -> None:
+    verdict = judge(reports("../gpu_h200/nccl-log", NodeWord(gpu_devices=1, fabric=FabricPath(("eth0",)))))
+    assert verdict.may_start
+    assert verdict.lines == ("proof PASS: 2 ranks on 2 nodes have right sums; NCCL goes over Socket (eth0)",)
+
+
 @pytest.mark.parametrize(
     ("log", "word", "words"),
     [

@@ -1,4 +1,4 @@
-"""The watch reads NCCL's RAS: processes that have mapped a libnccl, and a TCP server that plays a composed answer."""
+"""The watch reads NCCL's RAS: processes that have mapped a libnccl, and a TCP server that plays a captured answer."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.jobs.watch import Watch, WatchedJob
+from factory import captured_ras
 from local_jobs import HERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from clusterctl.model.stall import StallRecord
 
-ANSWER = Path(__file__).parents[2] / "data" / "nccl_ras" / "one_behind.txt"
 RANK = """\
 import mmap, sys, time
 with open(sys.argv[1], "rb") as library:
@@ -58,27 +58,29 @@ def test_the_rank_that_lags_by_nccls_own_count_is_named(tmp_path: Path) -> None:
     text = [""]
     started: list[subprocess.Popen[bytes]] = []
     with ras(text) as (address, asked):
-        more = {"CLUSTERCTL_JOB": job, "WORLD_SIZE": "4", "NCCL_RAS_ADDR": address}
+        more = {"CLUSTERCTL_JOB": job, "WORLD_SIZE": "3", "NCCL_RAS_ADDR": address}
         try:
-            for rank in range(4):
+            for rank in range(3):
                 environment = {**os.environ, **more, "OMPI_COMM_WORLD_RANK": str(rank)}
                 started.append(subprocess.Popen([sys.executable, "-c", RANK, str(library)], env=environment))
-            text[0] = ANSWER.read_text().replace("{pid}", str(started[1].pid)).replace("{node}", "127.0.0.1")
+            late = captured_ras("late")
+            here = f"process {started[late.culprit].pid} on node 127.0.0.1"
+            text[0] = late.answers[0].replace(f"process {late.process} on node 10.0.0.1", here)
             found = stalled(job)
         finally:
             for one in started:
                 one.send_signal(signal.SIGKILL)
                 one.wait()
     assert set(asked) == {b"verbose status\n"}
-    assert (found.verdict.cause, found.verdict.ranks, found.verdict.hosts) == ("behind", (1,), ("node1",))
-    assert "node1 rank 1 has not launched AllReduce #1042, by NCCL's RAS" in found.verdict.sentence
-    assert found.verdict.sentence.endswith(", 3 others wait in AllReduce #1042")
+    assert (found.verdict.cause, found.verdict.ranks, found.verdict.hosts) == ("behind", (2,), ("node1",))
+    assert "node1 rank 2 has not launched AllReduce #9, by NCCL's RAS" in found.verdict.sentence
+    assert found.verdict.sentence.endswith(", 2 others wait in AllReduce #9")
     assert any("MISMATCH" in line for look in found.looks for line in look.ras)
 
 
 def stalled(job: str) -> StallRecord:
     found: list[StallRecord] = []
-    job_here = WatchedJob(job, (HERE,), ("node1",) * 4, {"127.0.0.1": "node1"})
+    job_here = WatchedJob(job, (HERE,), ("node1",) * 3, {"127.0.0.1": "node1"})
     watch = Watch(job_here, 3.0, lambda _hosts: [], list, found.append, [].append)
     end = time.monotonic() + 240
     while not found and time.monotonic() < end:

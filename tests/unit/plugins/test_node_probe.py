@@ -631,9 +631,16 @@ def test_ipv6_routes_without_loopback_and_multicast() -> None:
     assert [route["destination"] for route in found] == ["fe80::/64", "fe80::f40f:fff:fe07:2524/128"]
 
 
-@pytest.mark.parametrize(("name", "version"), [("open", "580.95.05"), ("proprietary", "515.76")])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("nvidia-version.open.txt", "580.95.05"),
+        ("nvidia-version.proprietary.txt", "515.76"),
+        ("../gpu_h200/proc/driver/nvidia/version", "580.159.04"),
+    ],
+)
 def test_driver_version(name: str, version: str) -> None:
-    assert gpu.driver_version(captured(f"nvidia-version.{name}.txt")) == version
+    assert gpu.driver_version(captured(name)) == version
 
 
 @pytest.mark.parametrize(
@@ -643,13 +650,20 @@ def test_the_newest_cuda_of_a_driver(version: str, major: int | None) -> None:
     assert gpu.driver_cuda(version) == major
 
 
-def test_what_the_driver_tells_of_a_gpu() -> None:
-    text = (DATA.parent / "stack" / "gpu-information.txt").read_text()
-    assert gpu.read_gpu_information(text) == {
-        "name": "NVIDIA L4",
-        "uuid": "GPU-00000000-0000-0000-0000-000000000000",
-        "minor": "0",
-    }
+@pytest.mark.parametrize(
+    ("name", "model", "uuid"),
+    [
+        ("stack/gpu-information.txt", "NVIDIA L4", "GPU-00000000-0000-0000-0000-000000000000"),
+        (
+            "gpu_h200/proc/driver/nvidia/gpus/0000:00:06.0/information",
+            "NVIDIA H200",
+            "GPU-00000000-0000-0000-0000-000000000001",
+        ),
+    ],
+)
+def test_what_the_driver_tells_of_a_gpu(name: str, model: str, uuid: str) -> None:
+    text = (DATA.parent / name).read_text()
+    assert gpu.read_gpu_information(text) == {"name": model, "uuid": uuid, "minor": "0"}
 
 
 def test_addresses_agree_with_ip() -> None:

@@ -97,21 +97,25 @@ def test_a_record_tells_the_last_call_of_each_group_and_the_first_that_has_not_e
     assert flight_record.read(JOB, 6) is None
 
 
-def test_what_pytorch_itself_wrote_names_the_rank_that_has_not_called(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("begin", "call"), [("gpu_h200/flight-late_", "all_reduce #9"), ("flight/record_", "all_reduce #5")]
+)
+def test_what_pytorch_itself_wrote_names_the_rank_that_has_not_called(folder: Path, begin: str, call: str) -> None:
+    """With NCCL on a GPU, and with Gloo."""
     found = {}
     for rank in range(3):
-        shutil.copy(DATA / "flight" / f"record_{rank}", folder)
+        shutil.copy(DATA / f"{begin}{rank}", folder / f"record_{rank}")
         record = flight_record.read(JOB, rank)
         assert record is not None
         found[rank] = tuple(FlightGroup(**one) for one in record["groups"])
-    assert behind(found) == Behind((2,), "has not called all_reduce #5", "all_reduce #5")
+    assert behind(found) == Behind((2,), f"has not called {call}", call)
 
 
-def test_a_record_of_nccl_on_a_gpu_is_read(folder: Path) -> None:
+def test_a_record_of_a_job_over_nccl_that_goes_on_waits_in_no_call(folder: Path) -> None:
     shutil.copy(DATA / "gpu_h200" / "flight-record_0", folder / "record_0")
     found = flight_record.read(JOB, 0)
     assert found is not None
-    assert found["groups"] == [{"group": "0", "meaning": "default_pg", "last": 6, "last_call": "_all_gather_base"}]
+    assert found["groups"] == [{"group": "0", "meaning": "default_pg", "last": 9, "last_call": "all_reduce"}]
 
 
 def test_a_call_that_stays_open_behind_one_that_has_ended_is_not_waited_in(folder: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from factory import captured_ras
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -435,7 +436,8 @@ class Ras:
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self) -> None:
-        data = ROOT / "tests" / "data" / "nccl_ras" / "silent.txt"
+        captured = captured_ras("stopped")
+        well, silent = captured.answers
         while True:
             try:
                 line, _where = self.ears.accept()
@@ -445,8 +447,9 @@ class Ras:
                 assert line.recv(99) == b"verbose status\n"
                 workers = self.gpu.gpu_watch.workers_of(os.getpid(), "nccl_checks.py").values()
                 stopped = [pid for pid in workers if "State:\tT" in Path(f"/proc/{pid}/status").read_text()]
-                text = data.read_text(encoding="utf-8") if stopped and self.knows else "Job summary\n  RUNNING  OK\n"
-                line.sendall(text.replace("rocess 105", f"rocess {stopped[0] if stopped else 0}").encode())
+                text = silent if stopped and self.knows else well
+                process = stopped[0] if stopped else 0
+                line.sendall(text.replace(f"rocess {captured.process} ", f"rocess {process} ").encode())
 
 
 @pytest.mark.parametrize(
@@ -530,8 +533,8 @@ def answer_late(gpu: ModuleType, ears: socket.socket, asked: list[bytes]) -> Non
     with ears.accept()[0] as line:
         asked.append(line.recv(99))
         ranks = gpu.gpu_watch.workers_of(os.getpid(), "nccl_checks.py")
-        text = (ROOT / "tests" / "data" / "nccl_ras" / "one_behind.txt").read_text(encoding="utf-8")
-        line.sendall(text.replace("{pid}", str(ranks[2])).replace("{node}", "10.0.0.1").encode())
+        late = captured_ras("late")
+        line.sendall(late.answers[0].replace(f"process {late.process} ", f"process {ranks[2]} ").encode())
 
 
 LATE = """
@@ -570,7 +573,7 @@ def test_the_rank_that_stays_away_is_named_by_the_records(
     assert dict(done.files).keys() == {"flight-late_0", "flight-late_1", "flight-late_2"}
     (by_ras,) = done.derived
     assert (by_ras.name, by_ras.verdict) == ("watch-ras", "PASS")
-    assert by_ras.reason == "rank 2, which stays away, has not launched AllReduce #1042, by NCCL's RAS"
+    assert by_ras.reason == "rank 2, which stays away, has not launched AllReduce #9, by NCCL's RAS"
     assert [name for name, _text in by_ras.files] == ["nccl-ras-late.json"]
     told = {"PASS": "rank 2, which stays away, has not called all_reduce #9", "FAIL": " of 3 ranks do not name rank 2"}
     assert (done.verdict, done.reason.endswith(told[verdict])) == (verdict, True), done.reason
@@ -784,6 +787,12 @@ def test_what_the_driver_shows_in_proc_is_captured(gpu: ModuleType, tmp_path: Pa
     (place / "information").write_text(f"GPU UUID: \t {UUID}\n", encoding="utf-8")
     found = gpu.gpu_capture.driver_files(tmp_path)
     assert found == {"proc/driver/nvidia/gpus/0000:1b:00.0/information": f"GPU UUID: \t {UUID}\n"}
+
+
+@pytest.mark.parametrize("builder", ["anna@build7.site.example", "nixbld@", "dvs-builder@U22-I3-AE18-23-2"])
+def test_who_built_the_driver_is_hidden(gpu: ModuleType, builder: str) -> None:
+    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  ({})  \n"
+    assert gpu.gpu_capture.Masks(()).hidden(version.format(builder)) == version.format("builder@host")
 
 
 def test_devices_of_pci_are_captured_with_the_bridges_above_them(gpu: ModuleType, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "tests" / "data" / "gpu_state"
+H200 = "../gpu_h200/gpu-state.csv"  # captured
 
 
 def loaded(name: str) -> Any:
@@ -61,6 +62,15 @@ def test_gpus_at_rest_and_at_their_power_limit_are_as_they_are_meant_to_be(state
         "gpu1_state": "1980 of 1980 MHz, 57 C, 513 of 700 W: nothing slows it down",
     }
     assert len(state.parsed(captured("idle.csv"))) == 8
+
+
+def test_a_healthy_gpu_as_its_driver_told_of_it_has_no_finding(state: ModuleType) -> None:
+    rank = reported(state, *[H200] * 3)
+    assert (rank.findings.wrong, rank.facts) == (
+        0,
+        {"gpu0_state": "1980 of 1980 MHz, 38 C, 126 of 700 W: nothing slows it down"},
+    )
+    assert state.clocks([state.parsed(captured(H200))]) == {0: [1.98e9]}
 
 
 def test_a_slowdown_by_the_hardware_names_the_gpu(state: ModuleType) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[4]
 LOGS = ROOT / "tests" / "data" / "nccl_log"
 NODES = ("node1", "node2", "node3")
+H200 = "../gpu_h200/nccl-log"  # captured: two ranks on one GPU, over sockets
 PASSED = base.Judgement(Verdict.PASS, "4 ranks on 2 nodes")
 
 
@@ -78,13 +80,25 @@ def test_what_a_log_says() -> None:
 
 
 def test_what_the_log_of_a_gpu_says() -> None:
-    """One rank on one H200, with all of NCCL's log; what the rank itself told of it stands in the same file."""
-    lines = (ROOT / "tests" / "data" / "gpu_h200" / "nccl-log.log").read_text(encoding="utf-8").splitlines()
-    then = next(json.loads(text) for text in lines if '"nccl_path"' in text)
-    now = load("nccl_log").told(lines)
-    assert (now["network"], now["interfaces"], now["version"]) == ("Socket", ["eth0"], "2.28.9")
-    assert {**then, **now} == then
-    assert judged(site(), more=(line("nccl_path", "node1", **now),)).verdict is Verdict.PASS
+    """Two ranks with all of NCCL's log; what each rank itself told of it stands in the same file."""
+    lines = (LOGS / f"{H200}.log").read_text(encoding="utf-8").splitlines()
+    then = {one["rank"]: one for one in (json.loads(text) for text in lines if '"event": "nccl_path"' in text)}
+    for rank, process in enumerate(("node1:578:", "node1:581:")):
+        now = load("nccl_log").told(text for text in lines if text.startswith(process))
+        assert (now["network"], now["interfaces"], now["version"]) == ("Socket", ["eth0"], "2.28.9")
+        assert (now["ways"], now["ring"]) == ({"NET/Socket/0": 8}, [] if rank else [0, 1])
+        assert now["direct"] == {"eth0": False}
+        assert {**then[rank], **now} == then[rank]
+
+
+def test_the_output_of_two_healthy_ranks_on_a_gpu_has_no_finding() -> None:
+    """All lines as they came: on one node, and as if each rank had a node."""
+    text = (LOGS / f"{H200}.log").read_text(encoding="utf-8")
+    for whole in (text, re.sub(r'("rank": 1, "host": )"node1"', r'\1"node2"', text)):
+        lines = tuple(OutputLine("stdout", 1.0, one) for one in whole.splitlines())
+        found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
+        assert found.verdict is Verdict.PASS
+        assert found.reason == "4 ranks on 2 nodes; NCCL goes over Socket (eth0)"
 
 
 def test_a_log_of_any_length_is_told_in_one_piece() -> None:
@@ -101,7 +115,7 @@ def test_a_right_way_stays_a_pass_and_is_told() -> None:
     found = judged(site("mlx5_0:1", "mlx5_1:1"), *["ib-direct"] * 3)
     assert found.verdict is Verdict.PASS
     assert found.reason == "4 ranks on 2 nodes; NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"
-    assert judged(site(), *["socket-no-device"] * 3).reason.endswith("; NCCL goes over Socket (eth0)")
+    assert judged(site(), *[H200] * 3).reason.endswith("; NCCL goes over Socket (eth0)")
     assert judged(site("efa0:1"), *["plugin"] * 3).reason.endswith("NCCL goes over AWS Libfabric with GPUDirect RDMA")
     assert judged(site("mlx5_0:1")) == PASSED, "no log, no word"
 
@@ -119,7 +133,7 @@ def test_a_right_way_stays_a_pass_and_is_told() -> None:
             ),
         ),
         (
-            "socket-no-device",
+            H200,
             ("mlx5_0:1",),
             NODES,
             (
