@@ -150,8 +150,8 @@ HOSTILE: dict[str, tuple[Sequence[Any], Sequence[tarfile.TarInfo]]] = {
         [member("bin", tarfile.SYMTYPE, linkname="/usr/../tmp/evil")],
     ),
     "through a link": (
-        [["bin", "l", 0, "/usr", ""], ["bin/tool", "f", len(DATA), DIGEST, "0755"]],
-        [member("bin", tarfile.SYMTYPE, linkname="/usr"), TOOL],
+        [["bin", "l", 0, "/usr/clusterctl-absent", ""], ["bin/tool", "f", len(DATA), DIGEST, "0755"]],
+        [member("bin", tarfile.SYMTYPE, linkname="/usr/clusterctl-absent"), TOOL],
     ),
     "a second name of a foreign file": (
         GOOD,
