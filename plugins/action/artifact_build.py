@@ -20,7 +20,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.build_failure import disk_full
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_build, source, wheels
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import built_pack, early_build, source, wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import (
     Accepted,
     DamagedPackError,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LOG_MARK = "@LOG@"
+_MOST_LOG = 1 << 28  # bytes
 _PLACES = {"source", "content", "path", "wheels", "sdist"}
 
 
@@ -207,16 +208,17 @@ class ActionModule(ArtifactActionBase):
                     )
             log = f"{arguments.get('log_dir', '/var/log/clusterctl')}/{tree_name(name, version, key)}"
             with self._notes_from(host, f"{log}.progress"):
-                built = self._call(
+                said = self._call(
                     "artifact_build", {**_phase(arguments, host, key, "build"), "files": files}, variables
                 )
         except ModuleFailedError as error:
-            raise ModuleFailedError(self._with_log(error.result, arguments, cache, key)) from error
+            raise ModuleFailedError(self._with_log(error.result, arguments, cache, key, host)) from error
         finally:
             self._drop(pushed)
+        built = built_pack.told(said, host, tree_name(name, version, key), f"{log}.log")
         if built["way"] == "built":  # a later run may fetch the pack, if this one cannot
             accepted.accept(name, version, key, str(built["manifest_sha256"]))
-        return {**built, "began": began}
+        return {**built, "root": str(arguments.get("root", "/usr/local")), "began": began}
 
     def _bring(self, arguments: Mapping[str, Any], host: str, work_dir: str, pushed: list[str]) -> list[dict[str, Any]]:
         brought = []
@@ -226,7 +228,9 @@ class ActionModule(ArtifactActionBase):
                 cache_dir = Path(str(arguments["cache_dir"])).expanduser()
                 for local, dest in wheels.bring(item, cache_dir, self._warnings.append):
                     pushed.append(self._push(local, work_dir))
-                    brought.append({**rest, "dest": dest, "path": pushed[-1], "sha256": sha256_of(local)})
+                    brought.append(
+                        {**rest, "dest": dest, "path": pushed[-1], "sha256": sha256_of(local), **_size(local)}
+                    )
                 continue
             if "source" in item:
                 wanted = item["source"]
@@ -239,20 +243,20 @@ class ActionModule(ArtifactActionBase):
                     note=lambda text: self._note(host, text),
                 ).path
                 pushed.append(self._push(local, work_dir))
-                digest = sha256_of(local)
+                digest, size = sha256_of(local), _size(local)
             elif "content" in item:
                 with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=C.DEFAULT_LOCAL_TMP) as text:
                     text.write(str(item["content"]))
                     text.flush()
                     pushed.append(self._push(Path(text.name), work_dir))
-                    digest = sha256_of(Path(text.name))
+                    digest, size = sha256_of(Path(text.name)), _size(Path(text.name))
             else:
                 local = Path(str(item["path"])).expanduser()
                 if not local.is_file():
                     raise ArtifactError(f"The file {local} that building {arguments['name']} needs is missing.")
                 pushed.append(self._push(local, work_dir))
-                digest = sha256_of(local)
-            brought.append({**rest, "path": pushed[-1], "sha256": digest})
+                digest, size = sha256_of(local), _size(local)
+            brought.append({**rest, "path": pushed[-1], "sha256": digest, **size})
         return brought
 
     def _take(
@@ -261,19 +265,19 @@ class ActionModule(ArtifactActionBase):
         """Fetch a pack into the cache.
 
         Raises:
-            _RefusedError: the host did not build it now, and its content is not what was accepted before.
+            ArtifactError: it is not what the host said, or holds what no host takes.
+            _RefusedError: the same, and a build makes another; or its content is not what was accepted before.
         """
-        cache.make_room(int(built["size"]))
+        cache.make_room(built["size"])
         with cache.staging() as partial:
-            self._connection.fetch_file(built["pack"], str(partial))
+            self._fetch(host, built["pack"], partial, built["size"])
             found = sha256_of(partial)
             if found != built["sha256"]:
                 raise ArtifactError(
                     f"The artifact arrived damaged from {host} (sha256 {found}, expected {built['sha256']});"
                     " it is kept there, so the next run fetches it again without a build."
                 )
-            if accepted and built["way"] != "built":
-                _refuse_other_content(partial, built, record, host, accepted)
+            _refuse_other_content(partial, built, record, host, accepted)
             if built["compression"] == "zst":
                 return cache.store(partial, record)
             with cache.staging() as squeezed:
@@ -283,7 +287,7 @@ class ActionModule(ArtifactActionBase):
             return artifact
 
     def _with_log(
-        self, result: dict[str, Any], arguments: Mapping[str, Any], cache: ArtifactCache, key: str
+        self, result: dict[str, Any], arguments: Mapping[str, Any], cache: ArtifactCache, key: str, host: str
     ) -> dict[str, Any]:
         """Fetch a failed build's log and name both places in the message."""
         message = str(result.get("msg", ""))
@@ -293,7 +297,8 @@ class ActionModule(ArtifactActionBase):
         local = folder / f"{tree_name(str(arguments['name']), str(arguments['version']), key)}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._connection.fetch_file(result["log"], str(local))
+            log_dir = str(arguments.get("log_dir", "/var/log/clusterctl"))
+            self._fetch(host, f"{log_dir}/{local.name}", local, _MOST_LOG)
             copied = f" and {local} on this controller"
         except Exception as error:  # noqa: BLE001 - the build's failure must be reported, not the copy's
             copied = f" (it could not be copied here: {error})"
@@ -310,20 +315,30 @@ def _phase(arguments: Mapping[str, Any], host: str, key: str, phase: str) -> dic
     return {**arguments, "files": [], "host": host, "key": key, "phase": phase}
 
 
+def _size(local: Path) -> dict[str, int]:
+    return {"size": local.stat().st_size}
+
+
 def _refuse_other_content(
     pack: Path, built: Mapping[str, Any], record: Mapping[str, Any], host: str, accepted: list[str]
 ) -> None:
+    """Compare each entry of a pack with its manifest, and the manifest with what the host said and what is accepted."""
     name, version, key = (str(record[field]) for field in ("name", "version", "key"))
+    fresh = built["way"] == "built"
+    wanted = {built["manifest_sha256"]} if fresh or not accepted else {*accepted} & {built["manifest_sha256"]}
     try:
-        found = content_digest(pack, str(built["compression"]))
+        found = content_digest(pack, built["compression"], built["root"])
     except DamagedPackError as error:
         why = str(error)
     else:
-        if found in accepted and found == built["manifest_sha256"]:
+        if found in wanted:
             return
-        why = f"sha256 {found}, accepted {' or '.join(accepted)}"
+        why = f"sha256 {found}, accepted {' or '.join(accepted or wanted)}"
+    base = tree_name(name, version, key)
+    if fresh:
+        raise ArtifactError(f"{host}: the pack of {base} that this node built is not used ({why}); run again.")
     raise _RefusedError(
-        f"{host}: the content of {tree_name(name, version, key)} on this node differs from what was accepted ({why});"
+        f"{host}: the content of {base} on this node differs from what was accepted ({why});"
         f" it is not used, and {name} is built anew. Find out who changed it."
     )
 

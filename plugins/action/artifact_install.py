@@ -99,11 +99,11 @@ class ActionModule(ArtifactActionBase):
             self._restore(seen["needs_packages"], variables)
             return self._call("artifact_install", given, variables)
         except DamagedPackError as error:
-            raise ArtifactError(_judged(cache, artifact, f"{host}: {error}")) from error
+            raise ArtifactError(_judged(cache, artifact, f"{host}: {error}", _root(arguments))) from error
         except ModuleFailedError as error:
             if error.result.get("bad_pack"):
                 artifact = artifact or self._cached(arguments, key, host, cache)
-                error.result["msg"] = _judged(cache, artifact, str(error))
+                error.result["msg"] = _judged(cache, artifact, str(error), _root(arguments))
             raise
         finally:
             self._drop(pushed)
@@ -137,7 +137,7 @@ class ActionModule(ArtifactActionBase):
         """Copy the pack to the host, and return what the module needs to know of it."""
         artifact = cached if seen["zstd"] else cache.gzip_of(cached)
         pushed.append(self._push(artifact.path, str(arguments.get("push_dir", SHARED))))
-        return {"path": pushed[0], **_described(artifact, zstd=seen["zstd"])}
+        return {"path": pushed[-1], **_described(artifact, zstd=seen["zstd"])}
 
     def _brought(
         self,
@@ -160,7 +160,7 @@ class ActionModule(ArtifactActionBase):
         with meeting.held() as known:
             if host in known["brought"]:
                 pushed.append(known["brought"][host])
-                return {"path": pushed[0], **known["pack"]}
+                return {"path": pushed[-1], **known["pack"]}
             artifact = self._cached(arguments, key, host, cache)
             artifact = artifact if seen["zstd"] else cache.gzip_of(artifact)
             nodes = artifact_chain.nodes_of(host, variables, known, artifact)
@@ -170,7 +170,7 @@ class ActionModule(ArtifactActionBase):
             known["heads"] += 1
             known["pack"] = _described(artifact, zstd=seen["zstd"])
             pushed.append(self._lead(arguments, artifact, settings, nodes, known, tree, variables))
-            return {"path": pushed[0], **known["pack"]}
+            return {"path": pushed[-1], **known["pack"]}
 
     def _lead(
         self,
@@ -188,7 +188,7 @@ class ActionModule(ArtifactActionBase):
         name = pushed_name(artifact.path)
         paths = [f"{folder}/{name}" for folder in folders]
         user = artifact_chain.mesh_user(variables, str(self._play_context.remote_user or ""))
-        given = {"root": arguments.get("root", "/usr/local"), "tree": tree, "folders": folders, "paths": paths}
+        given = {"root": _root(arguments), "tree": tree, "folders": folders, "paths": paths}
         asked = artifact_chain.request(host, user, artifact, settings, nodes, given)
         self._note(host, f"passes {what} on to {len(nodes)} more nodes in a chain")
         connection = copy.copy(self._connection)
@@ -249,18 +249,23 @@ def lacks_tree(base: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, An
 def _described(artifact: CachedArtifact, *, zstd: bool) -> dict[str, Any]:
     return {
         "sha256": artifact.sha256,
+        "size": artifact.size,
         "compression": "zst" if zstd else "gz",
         "manifest_sha256": artifact.record["manifest_sha256"],
         "inputs": artifact.record["inputs"],
     }
 
 
-def _judged(cache: ArtifactCache, artifact: CachedArtifact | None, why: str) -> str:
+def _root(arguments: Mapping[str, Any]) -> str:
+    return str(arguments.get("root", "/usr/local"))
+
+
+def _judged(cache: ArtifactCache, artifact: CachedArtifact | None, why: str, root: str) -> str:
     """Look at the pack that a host could not use, remove it if it is bad, and return the message."""
     if artifact is None:
         return why
     try:
-        whole = content_digest(artifact.path, "zst") == artifact.record["manifest_sha256"]
+        whole = content_digest(artifact.path, "zst", root) == artifact.record["manifest_sha256"]
     except DamagedPackError:
         whole = False
     if whole:

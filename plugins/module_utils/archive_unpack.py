@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import lzma
+import os
 import shutil
 import struct
 import tarfile
@@ -17,6 +18,9 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import Art
 
 # What the readers of Python raise besides for a damaged or encrypted archive.
 _DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError, LookupError, OverflowError, TypeError)
+_MOST_MEMBERS = 1_000_000
+_LEAST_BYTES = 1 << 30  # that an archive of any size may unpack to
+_RATIO = 100  # sources shrink to a tenth
 
 
 def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
@@ -30,8 +34,40 @@ def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
     return None if any(fnmatch.fnmatchcase(head, pattern) for head in heads for pattern in exclude) else heads[-1]
 
 
-def _members(archive: tarfile.TarFile, strip: int, exclude: List[str]) -> Iterator[tarfile.TarInfo]:
+class _Bound:
+    """Counts members and their bytes, of which a source holds no more than its archive lets expect."""
+
+    def __init__(self, archive: str) -> None:
+        self._members = _MOST_MEMBERS
+        self._bytes = self._most = max(_LEAST_BYTES, _RATIO * Path(archive).stat().st_size)
+
+    def take(self, size: int) -> None:
+        """Count one member before its content is read."""
+        self._members -= 1
+        self._bytes -= size
+        if self._members < 0 or self._bytes < 0:
+            raise ArtifactError(
+                f"The archive unpacks to more than {self._most} bytes or {_MOST_MEMBERS} files; use another archive."
+            )
+
+
+def _refuse_leaving(member: tarfile.TarInfo, target: Path) -> None:
+    """Refuse a symbolic link that leads out of the folder, and a path that leads through one."""
+    top = os.path.realpath(target)
+    place = os.path.join(top, member.name)  # noqa: PTH118 - tens of thousands of members
+    above = os.path.dirname(place)  # noqa: PTH120 - as above
+    ends = [os.path.realpath(above)]
+    if member.issym():
+        ends.append(os.path.realpath(os.path.join(above, member.linkname)))  # noqa: PTH118 - as above
+    if any(end != top and not end.startswith(f"{top}/") for end in ends):
+        raise ArtifactError(f"The archive holds the link {member.name}, which leads out of it; use another archive.")
+
+
+def _members(
+    archive: tarfile.TarFile, target_folder: Path, strip: int, exclude: List[str], bound: _Bound
+) -> Iterator[tarfile.TarInfo]:
     for member in archive:
+        bound.take(member.size)
         target = _target_of(member.name, strip, exclude)
         if target is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
             continue
@@ -41,10 +77,11 @@ def _members(archive: tarfile.TarFile, strip: int, exclude: List[str]) -> Iterat
             if linked is None:
                 continue
             member.linkname = linked
+        _refuse_leaving(member, target_folder)
         # the archive's owners do not count here, and the builder must be able to write
         member.uid = member.gid = 0
         member.uname = member.gname = ""
-        member.mode |= 0o700 if member.isdir() else 0o600
+        member.mode = member.mode & 0o777 | 0o700 if member.isdir() else member.mode & 0o777 | 0o600
         yield member
 
 
@@ -52,7 +89,7 @@ def unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
     """Unpack a tar archive, of any compression that Python knows, or a zip archive below ``target``.
 
     Raises:
-        ArtifactError: a member leads out of the folder.
+        ArtifactError: a member leads out of the folder, or there is more than the archive's size lets expect.
         tarfile.TarError, zipfile.BadZipFile, EOFError: the archive is damaged.
     """
     target.mkdir(parents=True, exist_ok=True)
@@ -63,9 +100,11 @@ def unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
 
 
 def _unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
+    bound = _Bound(archive)
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as bundle:
             for member in bundle.infolist():
+                bound.take(member.file_size)
                 name = _target_of(member.filename, strip, exclude)
                 if name is not None and not member.is_dir():
                     (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -78,4 +117,4 @@ def _unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
         if hasattr(tarfile, "tar_filter"):
             bundle.extraction_filter = staticmethod(tarfile.tar_filter)
         # members were checked by _members, which is why S202 does not apply
-        bundle.extractall(str(target), members=_members(bundle, strip, exclude))  # noqa: S202
+        bundle.extractall(str(target), members=_members(bundle, target, strip, exclude, bound))  # noqa: S202

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 SCHEMA = 1
 MARKER = ".clusterctl.json"
@@ -29,6 +29,13 @@ _CHUNK = 1 << 20
 _LARGE = 1 << 20
 _MOST_WORKERS = 8
 _LEFT_BEHIND_S = 86400
+MOST_MANIFEST = 1 << 24  # bytes: about 100,000 files
+_MOST_ENTRIES = 250_000
+_LARGEST_FILE = 1 << 40  # bytes
+_RISKY = 0o7022  # setuid, setgid, sticky, and writable for others than the owner
+_CAPABILITY = "security.capability"
+# Folders that only root writes: a link of an artifact may lead there, for example to the interpreter.
+_OF_ROOT = ("/bin/", "/lib/", "/lib64/", "/opt/", "/sbin/", "/usr/")
 
 
 class ArtifactError(Exception):
@@ -96,22 +103,54 @@ def make_manifest(tree: str) -> List[Entry]:
     """Return one entry for each file, link and folder below ``tree``, sorted by path.
 
     Raises:
-        ArtifactError: there is a path of another kind, for example a socket.
+        ArtifactError: there is a path of another kind, for example a socket, or one with rights that no artifact has.
     """
     entries = []
+    owner = Path(tree).stat().st_uid
     for name in _walk(tree):
         path = Path(tree, name)
         state = path.lstat()
         mode = f"{stat.S_IMODE(state.st_mode):04o}"
         if stat.S_ISLNK(state.st_mode):
-            entries.append(Entry(name, "l", 0, str(path.readlink()), ""))
+            entry = Entry(name, "l", 0, str(path.readlink()), "")
         elif stat.S_ISDIR(state.st_mode):
-            entries.append(Entry(name, "d", 0, "", mode))
+            entry = Entry(name, "d", 0, "", mode)
         elif stat.S_ISREG(state.st_mode):
-            entries.append(Entry(name, "f", state.st_size, sha256_of(path), mode))
+            entry = Entry(name, "f", state.st_size, sha256_of(path), mode)
         else:
             raise ArtifactError(f"{path} is not a file, link or folder, so it cannot be packed.")
+        problem = _problem(entry) or (entry.kind == "f" and has_capability(path) and f"{name!r} has capabilities")
+        if problem or state.st_uid != owner:
+            problem = problem or f"{name!r} belongs to another user than the folder"
+            raise ArtifactError(f"The build cannot be packed: {problem}; correct its steps.")
+        entries.append(entry)
     return entries
+
+
+def has_capability(path: "str | os.PathLike[str]") -> bool:
+    """Tell whether a file gives capabilities to who runs it; without support of the file system it does not."""
+    try:
+        return bool(os.getxattr(path, _CAPABILITY, follow_symlinks=False))
+    except OSError:
+        return False
+
+
+def close_modes(tree: str) -> None:
+    """Take the sticky bit, a folder's setgid bit and the write access of others from all below a tree.
+
+    The umask of the build and the parent's group set them. A file that would run with its owner's rights stays as it
+    is, and :func:`make_manifest` refuses it.
+
+    Raises:
+        OSError: a mode cannot be changed.
+    """
+    for name in _walk(tree):
+        path = Path(tree, name)
+        state = path.lstat()
+        mode = stat.S_IMODE(state.st_mode)
+        closed = mode & ~(0o7022 if stat.S_ISDIR(state.st_mode) else 0o1022)
+        if not stat.S_ISLNK(state.st_mode) and closed != mode:
+            path.chmod(closed)
 
 
 def manifest_bytes(entries: Sequence[Entry]) -> bytes:
@@ -123,15 +162,82 @@ def parse_manifest(data: bytes) -> List[Entry]:
     """Return the entries of a manifest's bytes.
 
     Raises:
-        ArtifactError: the bytes are not a manifest of this schema.
+        ArtifactError: the bytes are not a manifest of this schema, or an entry is not one that an artifact may have.
     """
+    # each entry is a list, so the number of brackets bounds the memory before anything is parsed
+    if len(data) > MOST_MANIFEST or data.count(b"[") + data.count(b"{") > _MOST_ENTRIES:
+        raise ArtifactError(f"its manifest is larger than {MOST_MANIFEST} bytes or {_MOST_ENTRIES} entries")
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_int=_size)
         if document["schema"] != SCHEMA:
-            raise ArtifactError(f"its manifest has schema {document['schema']}, not {SCHEMA}")
-        return [Entry(str(p), str(k), int(s), str(c), str(m)) for p, k, s, c, m in document["files"]]
+            raise ArtifactError("its manifest has another schema")
+        entries = [Entry(*entry) for entry in document["files"]]
+        if len({entry.path for entry in entries}) != len(entries):
+            raise ArtifactError("its manifest names a path twice")
+        problem = next(filter(None, map(_problem, entries)), "")
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise ArtifactError("its manifest is not readable") from error
+    if problem:
+        raise ArtifactError(f"its manifest is refused: {problem}")
+    return entries
+
+
+def _size(digits: str) -> int:
+    if len(digits) > len(str(_LARGEST_FILE)):
+        raise ValueError(digits[:20])
+    return int(digits)
+
+
+# Mode and content of each kind of entry.
+_FORMS = {
+    "f": re.compile(r"[0-7]{4} [0-9a-f]{64}"),
+    "d": re.compile(r"[0-7]{4} "),
+    "l": re.compile(r" .+", re.DOTALL),
+}
+_LONGEST_PATH = 4095
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def _problem(entry: Entry) -> str:
+    """Return why an artifact may not have an entry; '' where it may.
+
+    Raises:
+        TypeError, ValueError: a field has another form.
+    """
+    path, kind, size, content, mode = entry
+    if not isinstance(size, int) or not 0 <= size <= _LARGEST_FILE or (size and kind != "f"):
+        raise ValueError(path)
+    if not _FORMS[kind].fullmatch(f"{mode} {content}"):
+        raise ValueError(path)
+    if any(len(text) > _LONGEST_PATH or _CONTROL.search(text) for text in (path, content)):
+        return f"{path[:80]!r} has a name or link that is too long or has control characters"
+    if {"", ".", ".."} & set(path.split("/")) or path in {MARKER, MANIFEST}:
+        return f"{path!r} is not a path below the artifact"
+    if mode and int(mode, 8) & _RISKY:
+        return f"{path!r} has mode {mode}, so it is setuid, setgid, sticky or writable for others than its owner"
+    return ""
+
+
+def leaving_link(entries: Iterable[Entry], root: str) -> str:
+    """Return a phrase about the first link that leads where others than root may write; '' without one.
+
+    Args:
+        entries: of a manifest.
+        root: folder of the artifacts, to which links may lead too.
+    """
+    for entry in entries:
+        if entry.kind != "l":
+            continue
+        target = entry.content
+        if target.startswith("/"):
+            place = os.path.normpath(target) + "/"
+            leaves = not place.startswith((f"{os.path.normpath(root)}/", *_OF_ROOT))
+        else:
+            place = os.path.normpath(f"{os.path.dirname(entry.path)}/{target}".lstrip("/"))  # noqa: PTH120 - texts
+            leaves = place == ".." or place.startswith("../")
+        if leaves:
+            return f"{entry.path!r} links to {target!r}, which is outside of the artifact"
+    return ""
 
 
 def _deviation(path: Path, entry: Entry, owner: int, *, content: bool) -> Optional[str]:
@@ -139,7 +245,11 @@ def _deviation(path: Path, entry: Entry, owner: int, *, content: bool) -> Option
         state = path.lstat()
     except OSError:
         return f"{entry.path} is missing"
-    return _deviation_of_kind(path, entry, state, content=content) or _deviation_of_rights(entry, state, owner)
+    return (
+        _deviation_of_kind(path, entry, state, content=content)
+        or _deviation_of_rights(entry, state, owner)
+        or _deviation_of_attributes(path, entry)
+    )
 
 
 def _deviation_of_rights(entry: Entry, state: os.stat_result, owner: int) -> Optional[str]:
@@ -149,6 +259,10 @@ def _deviation_of_rights(entry: Entry, state: os.stat_result, owner: int) -> Opt
     if state.st_uid != owner:
         return f"{entry.path} belongs to another user than the folder"
     return None
+
+
+def _deviation_of_attributes(path: Path, entry: Entry) -> Optional[str]:
+    return f"{entry.path} has capabilities" if entry.kind == "f" and has_capability(path) else None
 
 
 def _deviation_of_kind(path: Path, entry: Entry, state: os.stat_result, *, content: bool) -> Optional[str]:
@@ -189,25 +303,6 @@ def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> 
         for one in under_way:
             one.cancel()
     return found
-
-
-def unpacked_problem(tree: str, manifest_sha256: str) -> Optional[str]:
-    """Return why a tree that was just unpacked is not the artifact; None if it is.
-
-    Args:
-        tree: folder of the files.
-        manifest_sha256: digest of the manifest that the artifact has.
-    """
-    try:
-        manifest = Path(tree, MANIFEST).read_bytes()
-    except OSError:
-        return "its manifest is missing"
-    if hashlib.sha256(manifest).hexdigest() != manifest_sha256:
-        return "its manifest is not the one that the controller's record names"
-    try:
-        return deviation(tree, parse_manifest(manifest), content=True)
-    except ArtifactError as error:
-        return str(error)
 
 
 def workers() -> int:

@@ -22,7 +22,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
 
 _CHUNK = 1 << 20
-_SUFFIXES = {"zst": ".tar.zst", "gz": ".tar.gz"}
+FOLDER = "/var/cache/clusterctl/packs"  # on a builder
+SUFFIXES = {"zst": ".tar.zst", "gz": ".tar.gz"}
 
 
 class Packs:
@@ -50,7 +51,7 @@ class Packs:
         """
         zstd = shutil.which("zstd", path=SYSTEM_PATH)
         compression = "zst" if zstd or zstd_library.library() else "gz"
-        pack = self.folder / f"{self.base}{_SUFFIXES[compression]}"
+        pack = self.folder / f"{self.base}{SUFFIXES[compression]}"
         partial = pack.with_suffix(".partial")
         try:
             with partial.open("wb") as out:
@@ -81,7 +82,7 @@ class Packs:
 
     def release(self) -> None:
         """Remove the pack and its record."""
-        for path in (self.record, *(self.folder / f"{self.base}{suffix}" for suffix in _SUFFIXES.values())):
+        for path in (self.record, *(self.folder / f"{self.base}{suffix}" for suffix in SUFFIXES.values())):
             path.unlink(missing_ok=True)
 
 
@@ -103,8 +104,11 @@ def _add_all(sink: Any, tree: Path) -> None:
         return member
 
     # files that came later, such as a byte code cache, stay behind
-    known = {MANIFEST, *(entry.path for entry in parse_manifest((tree / MANIFEST).read_bytes()))}
+    known = {entry.path for entry in parse_manifest((tree / MANIFEST).read_bytes())}
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_CHUNK) as bundle:
+        bundle.add(
+            tree / MANIFEST, arcname=MANIFEST, recursive=False, filter=owned_by_root
+        )  # the reader needs it first
         for path in sorted(tree.rglob("*")):
             name = str(path.relative_to(tree))
             if name in known:

@@ -34,7 +34,7 @@ def bring(files: List[Dict[str, Any]], work: Path, software: str, say: Callable[
         say(f"unpack: {item['dest']}")
         taken = work / ".pushed" if item["unpack"] else target
         taken.parent.mkdir(parents=True, exist_ok=True)
-        pushed_file.take(item["path"], item["sha256"], taken)
+        pushed_file.take(item["path"], item["sha256"], item["size"], taken)
         if item["unpack"]:
             try:
                 unpack(str(taken), target, item["strip"], item["exclude"])

@@ -1,107 +1,318 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extract a pack of an artifact into a folder, with the fastest programs and libraries that the node has."""
+"""Read a pack of an artifact as its manifest says, and extract it; nothing else in a pack has any effect.
+
+The manifest is the first member, and its digest is known. Each later member must be an entry of it, with the same kind,
+size and mode. So a pack can neither bring more bytes, files or rights than the manifest names, nor write elsewhere.
+The module runs on nodes and on the controller, so it needs only Python 3.9 and the standard library.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import os
-import shutil
 import subprocess
 import tarfile
-import threading
 import zlib
-from contextlib import suppress
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, List
+from contextlib import closing, contextmanager
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    MANIFEST,
+    MOST_MANIFEST,
+    ArtifactError,
+    BadPackError,
+    Entry,
+    leaving_link,
+    parse_manifest,
+)
+from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
 
 _CHUNK = 1 << 20
-_F_SETPIPE_SZ = 1031  # fcntl(2); Python names it from 3.10 on
 _GZIP_WINDOW = 31  # for zlib: a gzip header, and the checksum at the end is verified
+_HEADERS = 1 << 16  # bytes of one member's headers
+_LATEST = 1 << 36  # s since 1970
+# What a pack's own headers hold; others would set attributes, such as capabilities, or make a sparse file.
+_KEYS = frozenset({"path", "linkpath", "size", "mtime", "uid", "gid", "uname", "gname", "hdrcharset"})
+_KINDS = {
+    tarfile.REGTYPE: "f",
+    tarfile.AREGTYPE: "f",
+    tarfile.LNKTYPE: "f",  # a second name of a file
+    tarfile.SYMTYPE: "l",
+    tarfile.DIRTYPE: "d",
+}
 
 
-def extract(packed: Any, compression: str, folder: str) -> str:
-    """Extract a pack, and return the error, or ''.
+class Taker:
+    """Gets the entries of a pack one by one; this one leaves nothing of them."""
+
+    def folder(self, entry: Entry) -> None:
+        """Take a folder."""
+
+    def link(self, entry: Entry) -> None:
+        """Take a symbolic link."""
+
+    def twin(self, entry: Entry, first: str) -> None:
+        """Take a second name of the file that has the path ``first``."""
+
+    def file(self, entry: Entry, portions: Iterable[memoryview], modified: float) -> None:
+        """Take a file; a portion is valid until the next one is taken."""
+
+    def end(self) -> None:
+        """Take the end of the pack."""
+
+
+class _Extracting(Taker):
+    """Writes the entries into a folder that only this user can reach."""
+
+    def __init__(self, folder: str) -> None:
+        self._top = folder
+        self._folders: List[Entry] = []
+
+    def _path(self, name: str) -> str:
+        return f"{self._top}/{name}"
+
+    def folder(self, entry: Entry) -> None:
+        os.mkdir(self._path(entry.path), 0o700)  # noqa: PTH102 - tens of thousands of entries
+        self._folders.append(entry)
+
+    def link(self, entry: Entry) -> None:
+        os.symlink(entry.content, self._path(entry.path))  # noqa: PTH211 - as above
+
+    def twin(self, entry: Entry, first: str) -> None:
+        os.link(self._path(first), self._path(entry.path), follow_symlinks=False)
+
+    def file(self, entry: Entry, portions: Iterable[memoryview], modified: float) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(self._path(entry.path), flags, 0o600)
+        try:
+            for portion in portions:
+                rest = portion
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+            os.fchmod(handle, int(entry.mode, 8))
+            os.utime(handle, (modified, modified))  # Python compares the time of a source with its byte code
+        finally:
+            os.close(handle)
+
+    def end(self) -> None:
+        for entry in reversed(self._folders):
+            os.chmod(self._path(entry.path), int(entry.mode, 8))  # noqa: PTH101 - as above
+
+
+def extract(packed: BinaryIO, compression: str, folder: str, manifest_sha256: str, root: str) -> None:
+    """Extract a pack into a folder that only this user can reach.
 
     Args:
-        packed: the pack's bytes.
+        packed: a file that no other user can change.
         compression: ``gz`` or ``zst``.
         folder: where the content goes.
+        manifest_sha256: digest of its manifest.
+        root: folder of the artifacts, to which links may lead.
+
+    Raises:
+        BadPackError: the pack is damaged, or holds something else than its manifest says.
+        OSError: a file cannot be written.
     """
-    tar = shutil.which("tar")
-    argv = [tar, "-x", "-f", "-", "--no-same-owner", "--preserve-permissions", "-C", folder] if tar else []
-    if tar and compression == "gz":
-        return _feed(argv, packed, _inflated)
-    if tar and zstd_library.library():
-        return _feed(argv, packed, zstd_library.decompressed)
-    return _squeezed_into(argv, packed, compression, folder)
+    with decompressed(packed, compression) as portions:
+        read(portions, _Extracting(folder), root, manifest_sha256)
 
 
-def _inflated(source: BinaryIO) -> "Iterator[bytes]":
-    """Yield the content of a ``.gz``; Python's zlib takes 60 % of gzip's time."""
+@contextmanager
+def decompressed(packed: BinaryIO, compression: str) -> Iterator[Iterator[Any]]:
+    """Yield the content of a pack, in portions of at most 1 MiB, by what this host has for it."""
+    if compression == "gz":
+        yield inflated(packed)
+    elif zstd_library.library():
+        with closing(zstd_library.decompressed(packed)) as portions:  # type: ignore[type-var]
+            yield portions
+    else:
+        argv = ["zstd", "-d", "-q", "-c"]
+        environment = {"PATH": SYSTEM_PATH}
+        with subprocess.Popen(argv, stdin=packed, stdout=subprocess.PIPE, env=environment) as program:
+            try:
+                yield iter(lambda: program.stdout.read(_CHUNK) if program.stdout else b"", b"")
+            finally:
+                program.kill()
+
+
+def inflated(source: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of a ``.gz`` in portions of at most 1 MiB; Python's zlib takes 60 % of gzip's time."""
     inflater = zlib.decompressobj(_GZIP_WINDOW)
     for chunk in iter(lambda: source.read(_CHUNK), b""):
-        yield inflater.decompress(chunk)
-    if not inflater.eof or inflater.unused_data:
-        raise EOFError("the pack is cut off")
+        rest = chunk
+        while rest and not inflater.eof:
+            yield inflater.decompress(rest, _CHUNK)
+            rest = inflater.unconsumed_tail
+    while not inflater.eof:
+        portion = inflater.decompress(b"", _CHUNK)
+        if not portion:
+            raise EOFError("the pack is cut off")
+        yield portion
 
 
-def _pass_on(packed: Any, sink: Any) -> None:
-    """Write a pack as it is into a program, which may end early."""
-    with suppress(BrokenPipeError), sink:
-        shutil.copyfileobj(packed, sink, _CHUNK)
+class _Stream:
+    """The content of a pack as a file that is read forward only, and not beyond a limit."""
+
+    def __init__(self, portions: Iterator[Any]) -> None:
+        self._portions = portions
+        self._left = memoryview(b"")
+        self._at = 0
+        self.limit = _HEADERS
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, position: int) -> int:
+        for _skipped in self.portions(position - self._at):
+            pass
+        return self._at
+
+    def read(self, size: int) -> bytes:
+        return b"".join(self.portions(size))
+
+    def portions(self, size: int) -> Iterator[memoryview]:
+        """Yield so many bytes, or less at the end; a portion is valid until the next one is taken."""
+        if self._at + size > self.limit:
+            raise BadPackError("it holds more bytes than its manifest says")
+        while size > 0:
+            if not self._left:
+                self._left = memoryview(next(self._portions, b""))
+                if not self._left:
+                    return
+            portion = self._left[:size]
+            self._left = self._left[size:]
+            self._at += len(portion)
+            size -= len(portion)
+            yield portion
 
 
-def _feed(argv: List[str], packed: Any, decompressed: "Callable[[Any], Iterable[Any]]") -> str:
-    """Write a pack's content to a program's standard input; return the error, or ''."""
-    complaints: List[str] = []
-    source, sink = os.pipe()
-    with suppress(OSError):  # fewer and larger portions; the kernel limits the size of a pipe
-        fcntl.fcntl(sink, _F_SETPIPE_SZ, _CHUNK)
+def read(portions: Iterator[Any], taker: Taker, root: str, manifest_sha256: str = "") -> str:
+    """Read a pack, and return the digest of its manifest.
 
-    def pump() -> None:
-        try:
-            with open(sink, "wb", buffering=0) as out:  # noqa: PTH123 - a descriptor
-                for portion in decompressed(packed):
-                    rest = memoryview(portion)
-                    while rest:
-                        rest = rest[out.write(rest) :]
-        except BrokenPipeError:
-            pass  # the program that ended early says why
-        except (OSError, EOFError, zlib.error, zstd_library.ZstdError) as error:
-            complaints.append(str(error))
+    Args:
+        portions: the decompressed content.
+        taker: gets each entry.
+        root: folder of the artifacts, to which links may lead.
+        manifest_sha256: the digest that the manifest must have; '' takes any.
 
-    thread = threading.Thread(target=pump)
-    thread.start()
+    Raises:
+        BadPackError: the pack is damaged, or holds something else than its manifest says.
+        OSError: the taker cannot write.
+    """
+    stream = _Stream(portions)
     try:
-        done = subprocess.run(argv, stdin=source, stderr=subprocess.PIPE, check=False)
-    finally:
-        os.close(source)
-        thread.join()
-    if done.returncode:
-        return done.stderr.decode(errors="replace").strip() or f"tar ended with {done.returncode}"
-    return " ".join(complaints)
+        return _read(stream, taker, root, manifest_sha256)
+    except BadPackError:
+        raise
+    except ArtifactError as error:
+        raise BadPackError(str(error)) from error
+    except (tarfile.TarError, EOFError, zlib.error, zstd_library.ZstdError, ValueError, RecursionError) as error:
+        raise BadPackError(f"it cannot be read ({error})") from error
 
 
-def _squeezed_into(argv: List[str], packed: Any, compression: str, folder: str) -> str:
-    squeeze = ["zstd", "-d", "-q", "-c"] if compression == "zst" else ["gzip", "-d", "-c"]
-    with subprocess.Popen(squeeze, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as source:
-        pump = threading.Thread(target=_pass_on, args=(packed, source.stdin))
-        pump.start()
-        if argv:
-            done = subprocess.run(argv, stdin=source.stdout, stderr=subprocess.PIPE, check=False)
-            complaint = done.stderr.decode(errors="replace").strip() if done.returncode else ""
-        else:
-            complaint = _extract_by_python(source, folder)
-        if source.stdout:
-            source.stdout.close()
-        pump.join()
-    return complaint or (f"{squeeze[0]} ended with {source.returncode}" if source.returncode else "")
+def _read(stream: _Stream, taker: Taker, root: str, manifest_sha256: str) -> str:
+    digest, wanted = "", {}
+    before: Dict[str, Entry] = {}  # what has come
+    # the mode "r:" reads headers only, and the data is read here
+    with tarfile.open(fileobj=stream, mode="r:") as bundle:  # type: ignore[call-overload]
+        for member in iter(bundle.next, None):
+            kind = _kind(member)
+            if not digest:
+                entry, data = _manifest(stream, member, kind)
+                digest, wanted = entry.content, {each.path: each for each in parse_manifest(data)}
+                if manifest_sha256 and digest != manifest_sha256:
+                    raise BadPackError("its manifest is not the one that the controller's record names")
+                link = leaving_link(wanted.values(), root)
+                if link:
+                    raise BadPackError(link)
+                taker.file(entry, [memoryview(data)], _modified(member))
+            else:
+                _take(stream, member, _entry(member, kind, wanted, before), before, taker)
+            stream.limit = stream.tell() + _HEADERS
+            bundle.members = []  # type: ignore[misc]
+    if not digest:
+        raise BadPackError("its manifest is missing")
+    stream.limit = stream.tell() + _HEADERS
+    if sum(map(len, stream.portions(_HEADERS))) == _HEADERS:
+        raise BadPackError("it goes on after its end")
+    for path in wanted:
+        if path not in before:
+            raise BadPackError(f"{path} is missing")
+    taker.end()
+    return digest
 
 
-def _extract_by_python(source: "subprocess.Popen[bytes]", folder: str) -> str:
-    with tarfile.open(fileobj=source.stdout, mode="r|") as bundle:
-        if hasattr(tarfile, "fully_trusted_filter"):  # tar_filter would take modes away that the manifest names
-            bundle.extraction_filter = staticmethod(tarfile.fully_trusted_filter)
-        bundle.extractall(folder)  # noqa: S202 - our own pack, whose sha256 was just verified
-    return ""
+def _kind(member: tarfile.TarInfo) -> str:
+    kind = _KINDS.get(member.type, "")
+    if not kind or not member.pax_headers.keys() <= _KEYS:
+        raise BadPackError(f"it holds {member.name!r}, which is not a plain file, link or folder")
+    if member.uid or member.gid:
+        raise BadPackError(f"{member.name!r} belongs to user id {member.uid} and group id {member.gid}, not to root")
+    return kind
+
+
+def _modified(member: tarfile.TarInfo) -> float:
+    modified = float(member.mtime)
+    if not 0 <= modified < _LATEST:  # also where it is not a number
+        raise BadPackError(f"{member.name!r} has no valid time")
+    return modified
+
+
+def _manifest(stream: _Stream, member: tarfile.TarInfo, kind: str) -> "tuple[Entry, bytes]":
+    if member.name != MANIFEST or kind != "f" or not 0 <= member.size <= MOST_MANIFEST:
+        raise BadPackError("its first member is not a manifest")
+    stream.limit = stream.tell() + member.size
+    data = stream.read(member.size)
+    return Entry(MANIFEST, "f", member.size, hashlib.sha256(data).hexdigest(), "0644"), data
+
+
+def _entry(member: tarfile.TarInfo, kind: str, wanted: Dict[str, Entry], before: Dict[str, Entry]) -> Entry:
+    """Return the entry of the manifest that a member is."""
+    entry = wanted.get(member.name)
+    if entry is None or member.name in before:
+        raise BadPackError(f"it holds {member.name!r}, which is not in its manifest")
+    above = os.path.dirname(member.name)  # noqa: PTH120 - tens of thousands of entries
+    if above and (above not in before or before[above].kind != "d"):
+        raise BadPackError(f"{member.name!r} comes before its folder")
+    if kind != entry.kind or (kind != "l" and f"{member.mode & 0o7777:04o}" != entry.mode):
+        raise BadPackError(f"{member.name!r} has another kind or mode than its manifest says")
+    if kind == "l" and member.linkname != entry.content:
+        raise BadPackError(f"{member.name!r} does not link to {entry.content!r}")
+    if kind == "f" and member.type != tarfile.LNKTYPE and member.size != entry.size:
+        raise BadPackError(f"{member.name!r} has {member.size} bytes instead of {entry.size}")
+    return entry
+
+
+def _take(stream: _Stream, member: tarfile.TarInfo, entry: Entry, before: Dict[str, Entry], taker: Taker) -> None:
+    if entry.kind == "d":
+        taker.folder(entry)
+    elif entry.kind == "l":
+        taker.link(entry)
+    elif member.type == tarfile.LNKTYPE:
+        first = before.get(member.linkname)
+        if first is None or first._replace(path=entry.path) != entry:
+            raise BadPackError(f"{member.name!r} is a second name of another file than its manifest says")
+        taker.twin(entry, first.path)
+    else:
+        _take_file(stream, entry, taker, _modified(member))
+    before[entry.path] = entry
+
+
+def _take_file(stream: _Stream, entry: Entry, taker: Taker, modified: float) -> None:
+    total = hashlib.sha256()
+    stream.limit = end = stream.tell() + entry.size
+
+    def hashed() -> Iterator[memoryview]:
+        for portion in stream.portions(end - stream.tell()):
+            total.update(portion)
+            yield portion
+
+    portions = hashed()
+    taker.file(entry, portions, modified)
+    for _rest in portions:
+        pass
+    if stream.tell() != end:
+        raise BadPackError(f"it ends within {entry.path!r}")
+    if total.hexdigest() != entry.content:
+        raise BadPackError(f"the content of {entry.path!r} is not the one of its manifest")

@@ -80,6 +80,9 @@ options:
       sha256:
         description: Checksum of the file at O(files[].path). The controller sets it when it copies the file.
         type: str
+      size:
+        description: Bytes of the file at O(files[].path). The controller sets it when it copies the file.
+        type: int
       content:
         description: The file's text.
         type: str
@@ -250,9 +253,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MARKER,
     ArtifactError,
+    close_modes,
     forget_leftovers,
     inspect_tree,
     jobs_for,
+    leaving_link,
     make_manifest,
     manifest_bytes,
     tree_name,
@@ -260,7 +265,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import host_capacity
 
-_PACKS = "/var/cache/clusterctl/packs"
 _PUSHED = "clusterctl-push-????????????????-*"
 
 
@@ -281,6 +285,7 @@ _SPEC = {
             **{kind: {"type": "dict"} for kind in ("source", "wheels", "sdist")},
             "path": {"type": "str"},
             "sha256": {"type": "str"},
+            "size": {"type": "int"},
             "content": {"type": "str"},
             "dest": {"type": "str", "required": True},
             "unpack": {"type": "bool", "default": False},
@@ -330,7 +335,7 @@ class Build:
         self.log = Path(self.p["log_dir"]) / f"{self.base}.log"
         self.progress_file = self.log.with_suffix(".progress")
         self.tree_root = Path(self.p["root"]) / self.base
-        self.packs = artifact_pack.Packs(_PACKS, self.base)
+        self.packs = artifact_pack.Packs(artifact_pack.FOLDER, self.base)
         self.memory = host_capacity.available_memory_bytes()
         self.jobs = jobs_for(self.p["jobs"], len(os.sched_getaffinity(0)), self.memory, self.p["memory_per_job_bytes"])
         self.times: List[Dict[str, Any]] = []
@@ -377,7 +382,7 @@ class Build:
     def run(self) -> Dict[str, Any]:
         """Build the artifact, or take the installed one, and pack it; always remove the work folder."""
         self.log.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        Path(_PACKS).mkdir(mode=0o755, parents=True, exist_ok=True)
+        Path(artifact_pack.FOLDER).mkdir(mode=0o755, parents=True, exist_ok=True)
         if self.p["fresh"]:
             # without its marker the refused tree is not whole, so the install replaces it
             (self.tree_root / MARKER).unlink(missing_ok=True)
@@ -423,7 +428,12 @@ class Build:
         if not tree.is_dir() or not any(tree.iterdir()):
             raise ArtifactError(f"The build of {self.p['name']} installed no file in {self.prefix}; read {self.log}.")
         build_files.prune(tree, [*self.p["prune"], MANIFEST])  # a step could have made a link of that name
-        (tree / MANIFEST).write_bytes(manifest_bytes(make_manifest(str(tree))))
+        close_modes(str(tree))
+        entries = make_manifest(str(tree))
+        link = leaving_link(entries, self.p["root"])
+        if link:
+            raise ArtifactError(f"The build of {self.p['name']} cannot be packed: {link}; correct its steps.")
+        (tree / MANIFEST).write_bytes(manifest_bytes(entries))
         return tree
 
     def _replace(self, text: str, work: Path) -> str:

@@ -12,7 +12,8 @@ version_added: "0.1.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
   - Compares the folder C(ROOT/NAME-VERSION-KEY) with its marker and manifest, and replaces a damaged one.
-  - Copies the pack only to hosts that need it, unpacks it beside its place, and checks it against its manifest.
+  - Copies the pack only to hosts that need it. Takes its bytes out of reach of other users, checks them, and unpacks
+    what the manifest names beside its place. A pack that holds anything else is refused.
   - Then asks the host's loader about every program and library in it. A missing library is named, and the link stays.
   - Writes the marker last and then switches the link by one rename. Other versions stay where they are.
   - With O(switch) false, the link stays. M(clusterctl.hpc.artifact_switch) then switches several links together.
@@ -124,7 +125,7 @@ import errno
 import os
 import shutil
 import tempfile
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -150,8 +151,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     inspect_tree,
     marker_bytes,
     tree_name,
-    unpacked_problem,
 )
+from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
 
 _NAMED_LIBRARIES = 5
 
@@ -240,7 +241,7 @@ class Install:
             "needs_link": linked != self.target,
             "lost": lost,
             "needs_packages": sorted({self.libraries[path] for path in lost} - {""}),
-            "zstd": bool(shutil.which("zstd") or (shutil.which("tar") and zstd_library.library())),
+            "zstd": bool(zstd_library.library() or shutil.which("zstd", path=SYSTEM_PATH)),
             "free_bytes": shutil.disk_usage(self.p["root"]).free if Path(self.p["root"]).is_dir() else 0,
         }
 
@@ -289,15 +290,12 @@ class Install:
         forget_leftovers(self.p["push_dir"], ["clusterctl-push-????????????????-*"])
         # Nobody else sees the tree before its pack has proven whole; then it leaves this folder of mode 0700.
         private = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
-        partial = str(Path(private, "tree"))
+        partial, taken = str(Path(private, "tree")), str(Path(private, "pack"))
         try:
             Path(partial).mkdir()
-            self._extract(pack, partial)
+            self._take(pack, taken)
+            self._extract(pack, taken, partial)
             Path(partial).chmod(0o755)
-            Path(pack["path"]).unlink()
-            problem = unpacked_problem(partial, pack["manifest_sha256"])
-            if problem:
-                raise BadPackError(f"{self.host}: after unpacking {self.base}, {problem}")
             Path(private).chmod(0o711)  # the loader is not asked as root
             self._check_closure(partial)
             marker = marker_bytes(
@@ -337,19 +335,29 @@ class Install:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
-    def _extract(self, pack: Dict[str, Any], partial: str) -> None:
+    def _take(self, pack: Dict[str, Any], taken: str) -> None:
+        """Copy the pack to where only this user can change it, and compare its size and digest."""
         try:
-            pushed = pushed_file.PushedFile(pack["path"])
+            pushed_file.take(pack["path"], pack["sha256"], pack["size"], taken)
         except (ArtifactError, OSError) as error:
-            raise NotWholeError(f"{self.host}: {error}") from error
-        with closing(pushed) as packed:
-            complaint = pack_extract.extract(packed, pack["compression"], partial)
-            if disk_error.is_full(complaint, self.p["root"]):
-                raise self._full()
-            if not packed.is_whole(pack["sha256"]):
-                raise NotWholeError(f"{self.host}: the pack of {self.base} arrived damaged; run again.")
-        if complaint:
-            raise BadPackError(f"{self.host}: {self.base} could not be unpacked: {complaint.splitlines()[0]}")
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise
+            raise NotWholeError(f"{self.host}: the pack of {self.base} did not arrive whole: {error}") from error
+        Path(pack["path"]).unlink()
+
+    def _extract(self, pack: Dict[str, Any], taken: str, partial: str) -> None:
+        try:
+            with open(taken, "rb", buffering=0) as packed:  # noqa: PTH123 - the type of an unbuffered file
+                pack_extract.extract(
+                    packed,
+                    pack["compression"],
+                    partial,
+                    pack["manifest_sha256"],
+                    self.p["root"],  # type: ignore[arg-type]
+                )
+        except BadPackError as error:
+            raise BadPackError(f"{self.host}: the pack of {self.base} is refused: {error}") from error
+        Path(taken).unlink()
 
     def _full(self) -> ArtifactError:
         free = shutil.disk_usage(self.p["root"]).free

@@ -57,7 +57,7 @@ options:
     type: float
     default: 0
   progress:
-    description: A file on this node that gets a line of progress.
+    description: A file on this node that gets a line of progress, in a folder of root's.
     type: str
     default: ""
 attributes:
@@ -119,8 +119,28 @@ from typing import Any, Dict
 from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, measured_module, user_identity
 
 
-def spread(given: Dict[str, Any], text: bytes) -> Dict[str, Any]:
+def progress_file(path: str) -> int:
+    """Make the file for the progress anew, before this process becomes another user; returns a descriptor, or -1.
+
+    Its folder is root's, so that no other user can put a link or a pipe in its place, or change what it says there.
+    """
+    if not path:
+        return -1
+    try:
+        Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        Path(path).unlink(missing_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return -1  # progress is not worth a failure
+
+
+def spread(given: Dict[str, Any], text: bytes, progress: int = -1) -> Dict[str, Any]:
     """Lead the chain; the process is the user's own for good.
+
+    Args:
+        given: the module's parameters.
+        text: the program for the nodes.
+        progress: an open file for a line of progress; -1 for none.
 
     Raises:
         IdentityError: the chain cannot be made.
@@ -139,9 +159,10 @@ def spread(given: Dict[str, Any], text: bytes) -> Dict[str, Any]:
     head = chain_head.ChainHead(given["name"], given["paths"], request, given["nodes"], text)
 
     def tick(line: str) -> None:
-        if given["progress"]:
+        if progress >= 0:
             with suppress(OSError):
-                Path(given["progress"]).write_text(f"{line}\n", encoding="utf-8")
+                os.pwrite(progress, f"{line}\n".encode(), 0)
+                os.ftruncate(progress, len(f"{line}\n".encode()))
 
     try:
         found = head.run(tick)
@@ -171,7 +192,9 @@ def main() -> None:
         module.exit_json(changed=False, delivered={}, has=[], reasons={}, slow=[], seconds=0.0)
     try:
         text = chain_head.relay_text()
-        found = user_identity.in_child(pwd.getpwnam(module.params["user"]), lambda: spread(module.params, text))
+        user = pwd.getpwnam(module.params["user"])
+        progress = progress_file(module.params["progress"])
+        found = user_identity.in_child(user, lambda: spread(module.params, text, progress))
     except KeyError:
         module.fail_json(msg=f"The user {module.params['user']} of the ssh mesh is missing here.")
     except (user_identity.IdentityError, OSError) as error:

@@ -7,22 +7,14 @@ for the cache only if its content has an accepted digest.
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import json
 import os
-import tarfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
-    MANIFEST,
-    ArtifactError,
-    Entry,
-    manifest_bytes,
-    tree_name,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils import pack_extract
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, BadPackError, tree_name
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 try:
@@ -32,12 +24,13 @@ except ImportError:  # optional for users of the collection alone; a pack of thi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
 _CHUNK = 1 << 20
 
 
 class DamagedPackError(ArtifactError):
-    """A pack cannot be read, or holds other files than its manifest says."""
+    """A pack cannot be read, holds other files than its manifest says, or has rights that no artifact has."""
 
 
 def default_folder() -> Path:
@@ -91,54 +84,34 @@ class Accepted:
         return self._folder / f"{tree_name(name, version, key)}.json"
 
 
-def content_digest(pack: Path, compression: str) -> str:
-    """Return the digest of the manifest that the files in a pack have.
+def content_digest(pack: Path, compression: str, root: str) -> str:
+    """Return the digest of the manifest of a pack, every entry of which was compared with it.
 
     Args:
         pack: the pack.
         compression: ``zst`` or ``gz``.
+        root: folder of the artifacts on the hosts.
 
     Raises:
-        DamagedPackError: the pack is not readable, or holds something other than files, links and folders.
+        DamagedPackError: the pack is not readable, holds something else than its manifest says, or has a manifest that
+            no host takes.
     """
-    entries: dict[str, Entry] = {}
     try:
-        with _opened(pack, compression) as stream, tarfile.open(fileobj=stream, mode="r|") as bundle:
-            for member in bundle:
-                if member.name != MANIFEST:
-                    entries[member.name] = _entry(member, bundle, entries)
-    except (tarfile.TarError, EOFError, OSError, KeyError, *_zstd_errors()) as error:
-        raise DamagedPackError(f"{pack.name} is not a readable pack ({error})") from error
-    return hashlib.sha256(manifest_bytes([entries[name] for name in sorted(entries)])).hexdigest()
-
-
-def _entry(member: tarfile.TarInfo, bundle: tarfile.TarFile, before: dict[str, Entry]) -> Entry:
-    mode = f"{member.mode & 0o7777:04o}"
-    if member.issym():
-        return Entry(member.name, "l", 0, member.linkname, "")
-    if member.isdir():
-        return Entry(member.name, "d", 0, "", mode)
-    if member.islnk():  # a second name of a file that came before
-        return before[member.linkname]._replace(path=member.name)
-    content = bundle.extractfile(member)
-    if content is None:
-        raise DamagedPackError(f"it holds {member.name}, which is not a file, link or folder")
-    total = hashlib.sha256()
-    for chunk in iter(lambda: content.read(_CHUNK), b""):
-        total.update(chunk)
-    return Entry(member.name, "f", member.size, total.hexdigest(), mode)
+        with pack.open("rb") as packed, _decompressed(packed, compression) as portions:
+            return pack_extract.read(portions, pack_extract.Taker(), root)
+    except (BadPackError, OSError, *_zstd_errors()) as error:
+        raise DamagedPackError(f"{pack.name} is refused: {error}") from error
 
 
 @contextmanager
-def _opened(pack: Path, compression: str) -> Iterator[IO[bytes] | Any]:
+def _decompressed(packed: BinaryIO, compression: str) -> Iterator[Iterator[bytes]]:
     if compression == "gz":
-        with gzip.open(pack, "rb") as stream:
-            yield stream
+        yield pack_extract.inflated(packed)
         return
     if zstandard is None:
         raise DamagedPackError("the controller needs the Python package 'zstandard' to read it")
-    with pack.open("rb") as packed, zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as out:
-        yield out
+    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
+        yield iter(lambda: stream.read(_CHUNK), b"")
 
 
 def _zstd_errors() -> tuple[type[Exception], ...]:

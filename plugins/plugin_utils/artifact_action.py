@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import resource
 import secrets
 import shlex
 import threading
@@ -15,6 +16,7 @@ from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import package_failure, run_events
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _NOTE_PERIOD_S = 2.0
 _PACKAGE_LOCK_S = 600.0  # unattended upgrades take minutes
 _LOCK_POLL_S = 3.0
+_MOST_PROGRESS = 4096  # bytes
+_LONGEST_NOTE = 1000  # characters
 SHARED = "/var/tmp"  # noqa: S108 - only random names are used in it
 
 
@@ -52,7 +56,7 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
 
     def _note(self, host: str, text: str) -> None:
         """Tell what the task is at."""
-        run_events.note(host, text)
+        run_events.note(host, one_line(text, _LONGEST_NOTE))
 
     def _call(self, name: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a module on the host and return its result.
@@ -146,6 +150,52 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
             " make room, or name a folder that the login user may write to."
         )
 
+    def _fetch(self, host: str, remote: str, local: Path, most: int) -> None:
+        """Copy a file of the host to the controller; the copy ends at a size.
+
+        The kernel ends it, whatever the host sends. The method 'piped' of ssh would take it into the memory, so only
+        who sets it has it.
+
+        Args:
+            host: the host's name.
+            remote: the file.
+            local: the copy.
+            most: bytes that it may have.
+
+        Raises:
+            AnsibleError: it cannot be copied.
+            ArtifactError: it is larger.
+        """
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        limit = most + 1 if hard == resource.RLIM_INFINITY else min(most + 1, hard)
+        try:
+            asked = self._connection.get_option("ssh_transfer_method")
+        except (KeyError, AttributeError):  # not a connection by ssh
+            asked = ""
+        methods = ["sftp", "scp"] if asked == "smart" else [asked]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        try:
+            for method in methods:
+                if asked == "smart":
+                    self._connection.set_option("ssh_transfer_method", method)
+                try:
+                    self._connection.fetch_file(remote, str(local))
+                    break
+                except AnsibleConnectionFailure:
+                    raise
+                except (AnsibleError, OSError):
+                    if method == methods[-1] or local.stat().st_size > most:
+                        raise
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            if asked == "smart":
+                self._connection.set_option("ssh_transfer_method", asked)
+            if local.exists() and local.stat().st_size > most:
+                local.unlink()
+                raise ArtifactError(
+                    f"{host}: {remote} has more than the {most} bytes that were expected; look who changed it."
+                )
+
     def _drop(self, remotes: list[str]) -> None:
         """Remove files that were pushed, as the login user who owns them."""
         if remotes:
@@ -154,13 +204,13 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
 
     @contextmanager
     def _notes_from(self, host: str, remote: str) -> Iterator[None]:
-        """While the block runs, print what the module writes to ``remote``.
+        """While the block runs, print what the module writes to ``remote``, a file that root alone can replace.
 
         A second session reads it, because the first one waits for the module's result.
         """
         stop = threading.Event()
         connection = copy.copy(self._connection)
-        command = shlex.join(["cat", "--", remote])
+        command = shlex.join(["head", "-c", str(_MOST_PROGRESS), "--", remote])
 
         def follow() -> None:
             said = ""
@@ -170,7 +220,7 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
                 except Exception as error:  # noqa: BLE001 - progress is not worth a failure
                     Display().vvv(f"no progress: {error}", host=host)
                     continue
-                line = text.decode(errors="replace").strip()
+                line = one_line(text[:_MOST_PROGRESS].decode(errors="replace"), _LONGEST_NOTE)
                 if code == 0 and line and line != said:
                     said = line
                     self._note(host, line)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MARKER
+from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import SHARED, pushed_name
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ BYTES_PER_S = 0
 MOST_HEADS = 3
 _SMALLEST_PIECE, _LARGEST_PIECE, _PIECES = 1 << 18, 1 << 22, 512
 _MOST_SAID = 300
+_LONGEST_S = 1e6
+PROGRESS = "/var/log/clusterctl"  # a folder of root's, in which no other user can set a link or a pipe
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ def request(
             for node in nodes
         ],
         "bytes_per_s": settings.bytes_per_s,
-        "progress": f"{given['paths'][-1]}.progress",
+        "progress": f"{PROGRESS}/{given['tree']}.chain.progress",
     }
 
 
@@ -192,16 +195,16 @@ def told(said: Mapping[str, Any], nodes: Sequence[Node], places: Sequence[str]) 
     brought = {
         node.name: node.path(places, place)
         for node in nodes
-        if isinstance(place := delivered.get(node.name), int) and 0 <= place < len(places)
+        if type(place := delivered.get(node.name)) is int and 0 <= place < len(places)
     }
-    why = {node.name: " ".join(str(failed[node.name]).split())[:_MOST_SAID] for node in nodes if node.name in failed}
+    why = {node.name: one_line(str(failed[node.name]), _MOST_SAID) for node in nodes if node.name in failed}
     seconds = said.get("seconds")
     return Told(
         brought,
         [node.name for node in nodes if node.name not in brought],
         {name: text for name, text in why.items() if name not in brought},
         [node.name for node in nodes if isinstance(slow, list) and node.name in slow],
-        float(seconds) if isinstance(seconds, (int, float)) else 0.0,
+        float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < _LONGEST_S else 0.0,
     )
 
 

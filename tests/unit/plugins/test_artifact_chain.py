@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_chain
+from ansible_collections.clusterctl.hpc.plugins.action import artifact_install as install_action
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_spread
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_action, artifact_chain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import CachedArtifact
 from clusterctl.support import content
 
@@ -151,9 +155,70 @@ def test_a_copy_of_another_node_that_is_not_whole_installs_nothing_and_is_told_a
         root=str(root),
         phase="apply",
         host="n1",
-        pack={"path": str(pack), "sha256": "0" * 64, "compression": "gz", "manifest_sha256": "0", "inputs": {}},
+        pack={
+            "path": str(pack),
+            "sha256": "0" * 64,
+            "size": 14,
+            "compression": "gz",
+            "manifest_sha256": "0",
+            "inputs": {},
+        },
     )
     assert result["failed"]
     assert result["not_whole"]
     assert list(root.iterdir()) == []
     assert Path("/etc/passwd").exists()
+
+
+def test_what_a_host_says_of_a_chain_is_one_printable_line() -> None:
+    nodes = [artifact_chain.Node("n2", "python3", "file"), artifact_chain.Node("n3", "python3", "file")]
+    said = {"reasons": {"n2": "why\x1b]0;x\x07\n{uuid}" + "y" * 9000}, "delivered": {"n3": True}, "seconds": 1e300}
+    told = artifact_chain.told(said, nodes, ["/a", "/b"])
+    assert told.failed["n2"].isprintable()
+    assert len(told.failed["n2"]) <= 300
+    assert (told.brought, told.seconds) == ({}, 0.0)
+
+
+@pytest.mark.parametrize("planted", ["link", "pipe", "file"])
+def test_the_file_for_the_progress_is_made_anew(tmp_path: Path, planted: str) -> None:
+    path, victim = tmp_path / "log" / "x.progress", tmp_path / "victim"
+    path.parent.mkdir()
+    victim.write_text("theirs")
+    {"link": lambda: path.symlink_to(victim), "pipe": lambda: os.mkfifo(path), "file": lambda: path.write_text("old")}[
+        planted
+    ]()
+    handle = artifact_spread.progress_file(str(path))
+    os.write(handle, b"line")
+    os.close(handle)
+    assert path.read_bytes() == b"line"
+    assert path.is_file()
+    assert not path.is_symlink()
+    assert victim.read_text() == "theirs"
+
+
+def test_the_progress_of_a_chain_lies_where_only_root_writes(artifact: CachedArtifact) -> None:
+    given = {"root": "/usr/local", "tree": "demo-1-key", "folders": ["/push"], "paths": ["/push/x"]}
+    settings = artifact_chain.Settings(1, 1, 0.0)
+    asked = artifact_chain.request("n1", "mpi", artifact, settings, [], given)
+    assert asked["progress"] == "/var/log/clusterctl/demo-1-key.chain.progress"
+
+
+def test_a_note_of_a_host_is_read_within_bounds_and_shown_as_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Any = install_action.ActionModule.__new__(install_action.ActionModule)
+    notes: list[str] = []
+    commands: list[str] = []
+
+    class Connection:
+        def exec_command(self, command: str, **_options: Any) -> tuple[int, bytes, bytes]:
+            commands.append(command)
+            return 0, b"2 of 3\x1b[2J\nforged" + b"x" * 1_000_000, b""
+
+    made._connection = Connection()  # noqa: SLF001 - all that following uses
+    monkeypatch.setattr(artifact_action, "_NOTE_PERIOD_S", 0.01)
+    monkeypatch.setattr(artifact_action.run_events, "note", lambda _host, text: notes.append(text))
+    with made._notes_from("n1", "/var/log/x"):  # noqa: SLF001
+        time.sleep(0.2)
+    assert commands[0] == "head -c 4096 -- /var/log/x"
+    assert len(notes) == 1
+    assert notes[0].isprintable()
+    assert len(notes[0]) <= 1000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,13 +75,23 @@ def test_a_disk_that_fills_while_a_pack_unpacks_is_full_and_the_pack_is_not_blam
     (source / "file").write_bytes(os.urandom(size))
     (source / MANIFEST).write_bytes(manifest_bytes(make_manifest(str(source))))
     pack = artifact_pack.Packs(str(tmp_path), "demo").make(source)
-    install = artifact_install.Install.__new__(artifact_install.Install)
-    install.p, install.host, install.base = {"root": str(small)}, "node1", "demo"
+    given = {
+        "name": "demo",
+        "version": "1",
+        "key": "0123456789abcdef",
+        "host": "node1",
+        "root": str(small),
+        "link": "",
+        "content": False,
+        "lost": [],
+        "push_dir": str(tmp_path),
+        "closure": False,
+        "pack": {**pack, "path": pack["pack"]},
+    }
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=500k", "none", str(small)], check=True)
     try:
-        given = {"path": pack["pack"], "sha256": pack["sha256"], "compression": pack["compression"]}
         with pytest.raises(ArtifactError, match="node1: the disk is full") as caught:
-            install._extract(given, str(small))  # noqa: SLF001 - the step that fills the disk
+            artifact_install.Install(SimpleNamespace(params=given, check_mode=False)).apply()
     finally:
         subprocess.run(["umount", str(small)], check=True)
     assert not isinstance(caught.value, BadPackError)

@@ -7,7 +7,6 @@ import io
 import os
 import pwd
 import shutil
-import stat
 import tarfile
 import tempfile
 from pathlib import Path
@@ -49,12 +48,12 @@ def digest(data: bytes) -> str:
 def test_only_the_pushed_content_is_taken(shared: Path, tmp_path: Path) -> None:
     pushed = shared / "clusterctl-push-1"
     pushed.write_bytes(b"x" * 3_000_000)
-    pushed_file.take(str(pushed), digest(b"x" * 3_000_000), tmp_path / "good")
+    pushed_file.take(str(pushed), digest(b"x" * 3_000_000), 3_000_000, tmp_path / "good")
     assert (tmp_path / "good").stat().st_size == 3_000_000
     with pytest.raises(ArtifactError, match="not what the controller pushed"):
-        pushed_file.take(str(pushed), digest(b"y"), tmp_path / "other")
+        pushed_file.take(str(pushed), digest(b"y"), 3_000_000, tmp_path / "other")
     with pytest.raises(FileExistsError):
-        pushed_file.take(str(pushed), digest(b"x"), tmp_path / "good")
+        pushed_file.take(str(pushed), digest(b"x"), 3_000_000, tmp_path / "good")
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -67,7 +66,7 @@ def test_nothing_but_a_regular_file_is_read(shared: Path, tmp_path: Path, kind: 
     else:
         pushed.mkdir()
     with pytest.raises(ArtifactError, match=r"is a link|is not a regular file"):
-        pushed_file.take(str(pushed), digest(b"theirs\n"), tmp_path / "taken")
+        pushed_file.take(str(pushed), digest(b"theirs\n"), 7, tmp_path / "taken")
 
 
 def test_a_build_refuses_a_source_that_was_changed_on_the_node(
@@ -88,7 +87,7 @@ def test_a_build_refuses_a_source_that_was_changed_on_the_node(
         work_dir=str(shared),
         log_dir=str(tmp_path / "log"),
         root=str(tmp_path),
-        files=[{"path": str(source), "dest": "run.sh", "sha256": digest(b"pushed")}],
+        files=[{"path": str(source), "dest": "run.sh", "sha256": digest(b"pushed"), "size": 7}],
         steps=[{"name": "run", "argv": ["touch", str(made)]}],
     )
     assert result["failed"] is True
@@ -107,23 +106,15 @@ def evil_pack(path: Path) -> None:
 
 
 @pytest.mark.parametrize("tools", ["tar", "python"])
-def test_a_changed_pack_is_never_within_reach_of_a_user(
-    shared: Path, monkeypatch: pytest.MonkeyPatch, tools: str
-) -> None:
+def test_nothing_of_a_changed_pack_is_unpacked(shared: Path, monkeypatch: pytest.MonkeyPatch, tools: str) -> None:
     root = shared.parent / "root"
     root.mkdir()
     pack = shared / "clusterctl-push-1"
     evil_pack(pack)
-    seen: list[tuple[str, int]] = []
-    plain = pushed_file.PushedFile.is_whole
-
-    def look(self: Any, sha256: str) -> bool:
-        for folder, _, names in os.walk(root):
-            closed = any(stat.S_IMODE(up.stat().st_mode) == 0o700 for up in Path(folder, "x").parents)
-            seen.extend((name, int(closed)) for name in names)
-        return plain(self, sha256)
-
-    monkeypatch.setattr(pushed_file.PushedFile, "is_whole", look)
+    made: list[str] = []
+    monkeypatch.setattr(
+        artifact_install.shutil, "rmtree", lambda path, **_: made.extend(map(str, Path(path).rglob("*")))
+    )
     if tools == "python":
         which = shutil.which
         monkeypatch.setattr(artifact_install.shutil, "which", lambda name: None if name == "tar" else which(name))
@@ -137,12 +128,27 @@ def test_a_changed_pack_is_never_within_reach_of_a_user(
         "content": False,
         "lost": [],
         "push_dir": str(shared),
-        "pack": {"path": str(pack), "sha256": digest(b"pushed"), "compression": "gz"},
+        "pack": {
+            "path": str(pack),
+            "sha256": digest(b"pushed"),
+            "size": pack.stat().st_size,
+            "compression": "gz",
+            "manifest_sha256": digest(b""),
+        },
     }
-    with pytest.raises(ArtifactError, match="arrived damaged"):
+    with pytest.raises(ArtifactError, match="not what the controller pushed"):
         artifact_install.Install(SimpleNamespace(params=given, check_mode=False)).apply()
-    assert seen == [("rootsh", 1)]
-    assert list(root.iterdir()) == []
+    assert {Path(path).name for path in made} <= {"tree", "pack"}
+
+
+@pytest.mark.parametrize("size", [3, 4_000_000])
+def test_not_one_byte_more_than_the_pushed_size_is_taken(shared: Path, tmp_path: Path, size: int) -> None:
+    pushed = shared / "clusterctl-push-1"
+    pushed.touch()
+    os.truncate(pushed, 1 << 42)  # a hole, which another user can make as large as the file system lets it
+    with pytest.raises(ArtifactError, match="not what the controller pushed"):
+        pushed_file.take(str(pushed), digest(bytes(size)), size, tmp_path / "taken")
+    assert (tmp_path / "taken").stat().st_size <= size
 
 
 @pytest.mark.parametrize("state", ["attributes", "folder", "through"])

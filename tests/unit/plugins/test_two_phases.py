@@ -77,7 +77,7 @@ def wanted(root: Path) -> dict[str, str]:
 def test_a_build_sees_the_new_links_and_leaves_the_old_ones(
     root: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifact_build, "_PACKS", str(reachable / "packs"))
+    monkeypatch.setattr(artifact_build.artifact_pack, "FOLDER", str(reachable / "packs"))
     monkeypatch.setattr(jobs_at_work.processes, "busy", lambda wanted, root: {"busy": [] if wanted and root else None})
     argv = ["sh", "-c", f"mkdir -p @TREE@ && readlink {root}/mpi {root}/new > @TREE@/seen"]
     build = a_build(reachable, argv, wanted(root))
