@@ -142,7 +142,7 @@ def remove(path: str) -> None:
     with suppress(FileNotFoundError):
         if path_state.link_of_another(folder):
             return
-        owner = os.stat(folder).st_uid
+        owner = Path(folder).stat().st_uid
         try:
             user = pwd.getpwuid(owner) if os.geteuid() == 0 and owner else None
         except KeyError:

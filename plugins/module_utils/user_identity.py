@@ -96,7 +96,7 @@ def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dic
 
 
 def _answer_of(child: int, source: int) -> Dict[str, Any]:
-    """Return what a child wrote, and end it; nothing of it where it was late, a failure without words if it is cut off.
+    """Return what a child wrote, and end it; {} where it was late, a failure without words where it was cut off.
 
     The user of the child may stop or kill it at any time.
     """

@@ -94,7 +94,7 @@ def line(name: str, found: Sequence[Words], last: str, seconds: float) -> str:
 
 
 def looked(asked: argparse.Namespace, until: float) -> Tuple[List[Words], str, bool]:
-    """Let a child look; return what it found, why it did not come to its end ('' if it did), and whether it was killed."""
+    """Let a child look; return what it found, why it did not come to its end ('' if it did), and if it was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -198,10 +198,10 @@ def remove(path: str) -> bool:
     Its folder is opened once, so that nobody can lead the removal elsewhere by another link.
     """
     try:
-        place = os.open(os.path.dirname(path.rstrip("/")), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        place = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return False
-    name = os.path.basename(path.rstrip("/"))
+    name = Path(path).name
     try:
         state = os.stat(name, dir_fd=place, follow_symlinks=False)
         if state.st_uid != os.getuid():
