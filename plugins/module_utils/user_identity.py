@@ -88,7 +88,7 @@ def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dic
         raise IdentityError(reply["failure"] or f"The work as user {user.pw_name} ended without an answer; try again.")
     if "result" not in reply:
         raise IdentityError(
-            f"The work as user {user.pw_name} gave no answer within {ANSWER_S:g} s; look whether a process of this user "
+            f"The work as user {user.pw_name} gave no answer within {ANSWER_S:g} s; look if a process of this user "
             "is stopped, then try again."
         )
     result: Dict[str, Any] = reply["result"]

@@ -111,7 +111,7 @@ def _trees_of(pid: int, maps: str, trees: dict[str, str], first: str) -> set[str
 
 
 def _command(pid: int) -> str:
-    return _read_of(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()[:_LONGEST_COMMAND]
+    return b" ".join(_read_of(pid, "cmdline").split(b"\0")).decode("utf-8", "replace").strip()[:_LONGEST_COMMAND]
 
 
 def _is_rank(pid: int) -> bool:
