@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Iterable, List, Sequence, Tuple
 
@@ -51,6 +53,7 @@ _TREE = re.compile(r"[A-Za-z0-9_]+-[^/]+-[0-9a-f]{16}")
 _PARTIAL = re.compile(r"\.[A-Za-z0-9_]+-[^/]+-[0-9a-f]{16}\.[^/]+")
 _PUSHED = re.compile(r"clusterctl-push-[0-9a-f]{16}-[^/]+")
 _BUILD = re.compile(rf"clusterctl-(?:{'|'.join(NAMES)})-[a-z0-9_]{{8}}")
+_MOST_LEFT = 1000  # of one folder; a user could make any number of files with these names
 _IN_HOME = re.compile(r"/(?:root|home/[^/]+)/\.ssh(?:/(?:authorized_keys|[A-Za-z0-9_][A-Za-z0-9_.-]*(?:\.pub)?))?")
 
 
@@ -103,9 +106,20 @@ def trees_and_links(root: str = ROOT) -> Tuple[List[str], List[str]]:
 
 
 def left_in(folder: str) -> List[str]:
-    """Return what unfinished runs left in a folder that others use too: copied packs, and root's folders of builds."""
-    return sorted(
-        str(path)
-        for path in Path(folder).glob("clusterctl-*")
-        if _PUSHED.fullmatch(path.name) or (_BUILD.fullmatch(path.name) and path.lstat().st_uid == 0)
-    )
+    """Return what unfinished runs left in a folder that others use too: copied packs, and root's folders of builds.
+
+    A pack is a regular file of the login user or the job user. Anything else is believed only where root owns it.
+    """
+    found: List[str] = []
+    with suppress(OSError):
+        for path in Path(folder).iterdir():
+            if not (_PUSHED.fullmatch(path.name) or _BUILD.fullmatch(path.name)):
+                continue
+            with suppress(OSError):
+                state = path.lstat()
+                pack = stat.S_ISREG(state.st_mode) and _PUSHED.fullmatch(path.name)
+                if pack or state.st_uid == 0:
+                    found.append(str(path))
+            if len(found) == _MOST_LEFT:
+                break
+    return sorted(found)

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import pushed_file, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils import pushed_file, tree_removal, user_identity
 from ansible_collections.clusterctl.hpc.plugins.module_utils.archive_unpack import unpack
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 
@@ -62,6 +61,6 @@ def prune(tree: Path, patterns: List[str]) -> None:
             if link:
                 raise ArtifactError(f"{path} cannot be removed, because {link} is a link; correct the build's steps.")
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                tree_removal.remove(str(path))
             else:
                 path.unlink()

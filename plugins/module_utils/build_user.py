@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import grp
 import os
 import pwd
 import resource
-import shutil
 import signal
-import socket
 import stat
+import struct
 import tempfile
 import time
 import zlib
@@ -18,10 +18,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import tree_removal
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 
 # Between the ranges of which systemd takes ids by itself (its UIDS-GIDS); a container with 16 bits of ids has them too.
 _FIRST, _LAST = 60578, 61183
+# Each byte that is locked is an id in use. No user can open the file, so none can keep ids from root.
+LOCK = "/run/clusterctl-build-users"
+_FLOCK = "hhqqi"  # struct flock of fcntl(2): type, whence, start, length, process
+_MOST_TURNS = 10
+_DEEPEST = 200  # folders below a work folder
 # Folders in which every user may leave files.
 _COMMON = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - looked through for files of one user id
 _NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl(2)
@@ -72,7 +78,8 @@ def space(parent: str, name: str) -> Iterator[Space]:
                 (work / folder).mkdir()
             yield Space(work, uid)
         finally:
-            shutil.rmtree(outer, ignore_errors=True)
+            with suppress(OSError):
+                tree_removal.remove(str(outer))
 
 
 def _refuse_closed(folder: str) -> None:
@@ -94,40 +101,92 @@ def closed_above(folder: str) -> str:
 def held(seed: str) -> Iterator[Optional[int]]:
     """Keep a user id for this process alone; None where the process is not root's.
 
-    An abstract socket reserves the id. The kernel gives it free when the process ends, also when it is killed.
+    A lock reserves the id. The kernel gives it free when the process ends, also when it is killed.
 
     Args:
         seed: gives the first candidate, so that two artifacts begin at different ones.
 
     Raises:
-        ArtifactError: no user id is free.
+        ArtifactError: no user id is free, or the lock cannot be taken.
     """
-    reservation, uid = _reserved(seed) if os.geteuid() == 0 else (None, None)
-    try:
-        yield uid
-    finally:
-        if reservation is not None:
-            reservation.close()
-
-
-def _reserved(seed: str) -> "Tuple[socket.socket, int]":
-    mapped = _mapped("/proc/self/uid_map"), _mapped("/proc/self/gid_map")
-    for uid in candidates(seed):
-        if not all(any(first <= uid < end for first, end in ranges) for ranges in mapped) or _has_account(uid):
-            continue
-        reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if os.geteuid() != 0:
+        yield None
+        return
+    for turn in range(_MOST_TURNS):
+        if turn:
+            time.sleep(_POLL_S)
+        handle = _opened_lock()
         try:
-            reservation.bind(f"\0clusterctl-user-{uid}")
-        except OSError:  # another build or proof has it
-            reservation.close()
-            continue
-        if not processes_of(uid):
-            return reservation, uid
-        reservation.close()
+            uid = _reserved(handle, seed)
+            if uid is None or not _is_at(handle):  # another process removes the file just now, or has removed it
+                continue
+            try:
+                yield uid
+            finally:
+                _forget_lock(handle)
+            return
+        finally:
+            os.close(handle)
     raise ArtifactError(
         f"No user id between {_FIRST} and {_LAST} is free for a build; stop the processes that have them, or let the"
         " container map these ids."
     )
+
+
+def _opened_lock() -> int:
+    """Return the open file of the locks; it is the one that later processes open too.
+
+    Raises:
+        ArtifactError: the file cannot be made, or is not root's alone.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(LOCK, flags, 0o600)
+    except OSError as error:
+        raise ArtifactError(f"{LOCK} cannot be opened: {error.strerror}; remove it.") from error
+    state = os.fstat(handle)
+    if not stat.S_ISREG(state.st_mode) or state.st_uid != 0 or stat.S_IMODE(state.st_mode) & ~0o600:
+        os.close(handle)
+        raise ArtifactError(f"{LOCK} is not a file of root's alone; remove it.")
+    return handle
+
+
+def _lock(handle: int, kind: int, start: int, length: int) -> bool:
+    """Take or give back a range of the file for this open file; whether it was free."""
+    try:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _forget_lock(handle: int) -> None:
+    """Remove the file where nobody else has an id."""
+    if _lock(handle, fcntl.F_WRLCK, 0, 0) and _is_at(handle):
+        with suppress(OSError):
+            os.unlink(LOCK)  # noqa: PTH108 - beside a descriptor
+
+
+def _is_at(handle: int) -> bool:
+    """Whether the open file is the one that other processes open."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(LOCK))
+    except OSError:
+        return False
+
+
+def _reserved(handle: int, seed: str) -> Optional[int]:
+    """Lock and return a user id; None where each is taken, or not mapped."""
+    mapped = _mapped("/proc/self/uid_map"), _mapped("/proc/self/gid_map")
+    for uid in candidates(seed):
+        if not all(any(first <= uid < end for first, end in ranges) for ranges in mapped) or _has_account(uid):
+            continue
+        if not _lock(handle, fcntl.F_WRLCK, uid, 1):  # another build or proof has it
+            continue
+        if not processes_of(uid):
+            return uid
+        _lock(handle, fcntl.F_UNLCK, uid, 1)
+    return None
 
 
 def candidates(seed: str) -> Iterator[int]:
@@ -216,8 +275,15 @@ def owning(given: Space, log: Optional[BinaryIO] = None) -> Iterator[None]:
 
 
 def _below(folder: Path) -> Iterator[str]:
+    """Yield a folder and all paths below it, a folder before what it holds.
+
+    Raises:
+        ArtifactError: it is deeper than a build has a reason to be.
+    """
     yield str(folder)
     for place, folders, files in os.walk(str(folder)):
+        if folders and place.count("/") - str(folder).count("/") >= _DEEPEST:
+            raise ArtifactError(f"A build's step made folders deeper than {_DEEPEST} below {folder}; correct the step.")
         for name in [*folders, *files]:
             yield f"{place}/{name}"
 
@@ -280,7 +346,4 @@ def forget(uid: int) -> None:
                 with suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_uid != uid:
                         continue
-                    if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path, ignore_errors=True)
-                    else:
-                        os.unlink(entry.path)  # noqa: PTH108 - an entry of a scan
+                    tree_removal.remove(entry.path)

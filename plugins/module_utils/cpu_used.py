@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional, Tuple
 PROC = "/proc"
 _PARENT, _TIMES, _STARTED = 1, slice(11, 15), 19  # in /proc/PID/stat behind the name; proc(5)
 _CONNECTION = (b"sshd: ", b"sshd-session: ")  # the listener is "/usr/sbin/sshd ...", or says [listener]
+_MOST_READ = 1 << 20  # bytes; a process may show all its memory as its command line
 _MOST_ABOVE = 64  # processes between a module and its sshd
 
 
@@ -68,6 +69,7 @@ def _command_line(pid: int) -> bytes:
 
 def _read(pid: int, name: str) -> bytes:
     try:
-        return Path(PROC, str(pid), name).read_bytes()
+        with Path(PROC, str(pid), name).open("rb") as stream:
+            return stream.read(_MOST_READ)
     except OSError:
         return b""

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
-import shutil
 import stat
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Callable, Collection, Iterator, List, NamedTuple, Sequence, Set
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, origins
+from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, origins, tree_removal, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.reading import of_process
 
 PACKS = "/var/cache/clusterctl/packs"
 _RUN = b"CLUSTERCTL_RUN="  # run, user and controller as JSON; the playbooks set it
@@ -21,6 +24,8 @@ _STAGED = re.compile(r"\.(?:.+\.clusterctl-|origins\.|cluster\.json\.|clusterctl
 _LINK = re.compile(rf"\.(?:{'|'.join(brought.NAMES)})\.[a-z0-9_]{{8}}")
 _PAYLOAD = "ansible_clusterctl.hpc.*_payload_????????"  # the folder of a module of this collection while it runs
 _POLL_S = 0.25
+_LONGEST_NAME = 200  # characters of a run's name
+_SECURE = 23  # AT_SECURE of getauxval(3): a program whose file gave it more rights than its caller has
 _TICKS = 19  # of the fields after the name in /proc/PID/stat: the start, in ticks since the boot
 
 
@@ -34,20 +39,35 @@ class Worker(NamedTuple):
 
 
 def workers(processes: str = "/proc") -> List[Worker]:
-    """Return the processes that a run of any controller has on this node, this one included."""
+    """Return the processes that a run of any controller has on this node, this one included.
+
+    Only processes of this process's own user count. Any user may set the variable for a process.
+    """
     found = []
     for place in Path(processes).iterdir():
-        if not place.name.isdigit():
+        if not place.name.isdigit() or not _is_ours(place):
             continue
-        with suppress(OSError, ValueError, AttributeError):
-            given = next(
-                (entry for entry in (place / "environ").read_bytes().split(b"\0") if entry.startswith(_RUN)), b""
-            )
+        with suppress(OSError, ValueError, AttributeError, RecursionError):
+            block = of_process(str(place / "environ"))
+            given = next((entry for entry in block.split(b"\0") if entry.startswith(_RUN)), b"")
             if given:
-                run = str(json.loads(given[len(_RUN) :]).get("run", ""))
+                run = str(json.loads(given[len(_RUN) :]).get("run", ""))[:_LONGEST_NAME]
                 name = (place / "comm").read_text(encoding="utf-8", errors="replace").strip()
                 found.append(Worker(int(place.name), run, name, started(place)))
     return found
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether a process has this user's ids alone, and got none of them from a setuid program."""
+    try:
+        if place.stat().st_uid != os.geteuid():
+            return False
+        rows = (place / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+        ids = next((row.split()[1:] for row in rows if row.startswith("Uid:")), [])
+        pairs = dict(struct.iter_unpack("@NN", (place / "auxv").read_bytes()))
+    except (OSError, struct.error):
+        return False
+    return set(ids) == {str(os.geteuid())} and pairs.get(_SECURE) == 0
 
 
 def started(place: Path) -> float:
@@ -111,12 +131,24 @@ def of_unfinished(
 
 
 def remove(path: str) -> None:
-    """Remove a file, a link or a folder; it may be gone already."""
+    """Remove a file, a link or a folder; it may be gone already.
+
+    In the folder of a user, root acts as this user. A folder that is reached through a user's link stays as it is.
+
+    Raises:
+        OSError: it cannot be removed, or not in time.
+    """
+    folder = os.path.dirname(path)  # noqa: PTH120 - a text
     with suppress(FileNotFoundError):
-        if Path(path).is_dir() and not Path(path).is_symlink():
-            shutil.rmtree(path)
-        else:
-            Path(path).unlink()
+        if path_state.link_of_another(folder):
+            return
+        owner = Path(folder).stat().st_uid
+        try:
+            user = pwd.getpwuid(owner) if os.geteuid() == 0 and owner else None
+        except KeyError:
+            return  # of a user who is gone; whoever has the number now is unknown
+        with user_identity.acting_as(user):
+            tree_removal.remove(path)
 
 
 def _places(root: str) -> Iterator[str]:

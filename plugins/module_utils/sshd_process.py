@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import time
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Set
 
 from . import command
+from .node_probe.reading import of_process
 
 _ANSWER_S = 30
 _ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
@@ -37,12 +39,20 @@ def reload() -> None:
 
 
 def undecided_logins(processes: str = "/proc") -> Set[int]:
-    """Return the processes of sshd that serve a connection and have not decided yet about its login."""
+    """Return the processes of sshd that serve a connection and have not decided yet about its login.
+
+    They are root's, or of the user without rights that sshd reads from the network with. Any user may take the title.
+    """
+    owners = {os.geteuid(), 0}
+    with suppress(KeyError):
+        owners.add(pwd.getpwnam("sshd").pw_uid)
     found = set()
     for place in Path(processes).iterdir():
         if place.name.isdigit():
             with suppress(OSError):
-                title = (place / "cmdline").read_bytes()
+                if place.stat().st_uid not in owners:
+                    continue
+                title = of_process(str(place / "cmdline"))
                 program = os.path.basename(title.split(b"\0", 1)[0])  # noqa: PTH119 - bytes
                 if program.startswith(b"sshd") and any(mark in title for mark in _UNDECIDED):
                     found.add(int(place.name))

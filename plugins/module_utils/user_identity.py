@@ -10,9 +10,13 @@ write on a home that NFS squashes. The kernel refuses both to the user's own ide
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import select
+import signal
 import stat
+import time
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Optional
 
 from .node_probe.identity import ActingAs
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 
 
 _MOST_SAID = 300
+MOST_READ = 16 << 20  # bytes of one file; a user could make a sparse file of any size
+MOST_ANSWER = 4 << 20  # bytes
+ANSWER_S = 300.0  # the user of a child can stop it
+_BLOCK = 1 << 16
 
 
 class IdentityError(Exception):
@@ -75,28 +83,59 @@ def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dic
             json.dump(answer, stream)
         os._exit(0)  # neither Ansible's clean-up nor its output is this child's
     os.close(sink)
-    with os.fdopen(source, encoding="utf-8") as stream:
-        text = stream.read()
-    os.waitpid(child, 0)
-    reply = json.loads(text or '{"failure": ""}')
+    reply = _answer_of(child, source)
     if "failure" in reply:
         raise IdentityError(reply["failure"] or f"The work as user {user.pw_name} ended without an answer; try again.")
+    if "result" not in reply:
+        raise IdentityError(
+            f"The work as user {user.pw_name} gave no answer within {ANSWER_S:g} s; look if a process of this user "
+            "is stopped, then try again."
+        )
     result: Dict[str, Any] = reply["result"]
     return result
+
+
+def _answer_of(child: int, source: int) -> Dict[str, Any]:
+    """Return what a child wrote, and end it; {} where it was late, a failure without words where it was cut off.
+
+    The user of the child may stop or kill it at any time.
+    """
+    until = time.monotonic() + ANSWER_S
+    data, has_ended = b"", False
+    with os.fdopen(source, "rb", buffering=0) as stream:
+        while not has_ended and len(data) <= MOST_ANSWER and time.monotonic() < until:
+            if select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
+                block = stream.read(_BLOCK)
+                data, has_ended = data + block, not block
+    if not has_ended:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if not has_ended and len(data) <= MOST_ANSWER:
+        return {}
+    try:
+        reply = json.loads(data) if has_ended else None
+    except (ValueError, RecursionError):
+        reply = None
+    return reply if isinstance(reply, dict) else {"failure": ""}
 
 
 def read_regular(path: str) -> Optional[bytes]:
     """Return the content of a regular file; None for anything else, whose opening could wait for ever.
 
     Raises:
-        OSError: the file is there and cannot be read.
+        OSError: the file is there and cannot be read, or is larger than a file of settings can be.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     with os.fdopen(handle, "rb") as stream:
-        return stream.read() if stat.S_ISREG(os.fstat(handle).st_mode) else None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        content = stream.read(MOST_READ + 1)
+    if len(content) > MOST_READ:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+    return content
 
 
 def first_link(path: str, below: str) -> str:

@@ -58,7 +58,6 @@ watch: {description: Always empty., type: list, returned: success}
 
 import os
 import pwd
-import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +73,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     origins,
     packages_installed,
     sshd_process,
+    tree_removal,
     watched_module,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_rules.opening import OpeningError
@@ -109,7 +109,7 @@ def processes_of(uid: int) -> List[str]:
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if place.stat().st_uid == uid:
-                found.append(f"{place.name} ({(place / 'comm').read_text().strip()})")
+                found.append(f"{place.name} ({(place / 'comm').read_text(errors='replace').strip()})")
     return found
 
 
@@ -150,7 +150,7 @@ def remove_tree(path: str) -> None:
         aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
         place.rename(aside / "removed")
         place = aside
-    shutil.rmtree(place)
+    tree_removal.remove(str(place))
 
 
 def empty_folders(
@@ -315,7 +315,7 @@ def _remove(path: str) -> None:
     elif brought.is_tree_name(Path(path).name):
         remove_tree(path)
     else:
-        shutil.rmtree(path)
+        tree_removal.remove(path)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ the lock is held by ``flock`` while a program looks and writes, so that two prog
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -24,6 +25,8 @@ STATE = "/var/lib/clusterctl"
 RUN = "/run/clusterctl"
 _MARK, _LOCK = "cluster.json", "lock"
 _LARGEST = 4 << 20
+_PATIENCE_S = 60.0  # of a program that looks and writes for milliseconds
+_POLL_S = 0.02
 _MOST_TURNS = 50  # a folder that others remove and make anew meanwhile
 
 
@@ -101,14 +104,14 @@ def _alone(folder: str) -> Iterator[None]:
     """Hold a folder, which is made where it is missing; the kernel lets go of it when the process ends."""
     for _unused in range(_MOST_TURNS):
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o755)
+            os.mkdir(folder, 0o700)
         try:
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         try:
-            os.fchmod(handle, 0o755)  # whatever the umask is
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            os.fchmod(handle, 0o700)  # whoever may open the folder may hold it
+            _hold(handle, folder)
             if not _is_at(handle, folder):  # another program removed it meanwhile
                 continue
             yield
@@ -116,6 +119,24 @@ def _alone(folder: str) -> Iterator[None]:
         finally:
             os.close(handle)
     raise OSError(11, "It changes all the time", folder)
+
+
+def _hold(handle: int, folder: str) -> None:
+    """Wait for the folder for a while.
+
+    Raises:
+        OSError: another process holds it all the time.
+    """
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise OSError(errno.EAGAIN, f"A process holds it for {_PATIENCE_S:g} s; end it", folder) from None
+            time.sleep(_POLL_S)
+        else:
+            return
 
 
 def _is_at(handle: int, folder: str) -> bool:

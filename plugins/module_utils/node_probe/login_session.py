@@ -8,7 +8,7 @@ import resource
 
 from .environment_file import read_environment_file
 from .processes import name_and_parent
-from .reading import Json, list_folder, read_text
+from .reading import Json, list_folder, of_process, read_text
 
 SHOWN_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
 
@@ -78,8 +78,7 @@ def _limit(text: str) -> int | None:
 
 def _environ(pid: int) -> dict[str, str] | None:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:
-            raw = stream.read()
+        raw = of_process(f"/proc/{pid}/environ")
     except OSError:
         return None
     pairs = (item.decode("utf-8", "replace").partition("=") for item in raw.split(b"\0") if item)

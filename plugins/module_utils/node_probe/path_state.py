@@ -14,6 +14,8 @@ from .artifacts import MARKER, Verifier
 from .identity import ActingAs
 from .reading import Json, group_name, sha256, user_name
 
+_MOST_HASHED = 256 << 20  # bytes; a user could make a sparse file of any size
+_MOST_OF_BLOCKS = 16 << 20  # bytes of a file with a block; its lines are kept in memory
 _MOST_LINKS = 40  # as many as Linux follows in one path
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -134,7 +136,9 @@ def _owner_of_what_refuses(path: str) -> pwd.struct_passwd | None:
 
 
 def _own_digest(path: str, marker: str) -> str:
-    """Return the sha256 of a regular file, or of one block of it; '' for a link that took its place since the look.
+    """Return the sha256 of a regular file, or of one block of it.
+
+    It is '' for a link that took its place since the look, and for a file that is larger than any of clusterctl's.
 
     Raises:
         OSError: the file cannot be read.
@@ -146,8 +150,10 @@ def _own_digest(path: str, marker: str) -> str:
             raise
         return ""
     try:
+        if os.fstat(handle).st_size > (_MOST_OF_BLOCKS if marker else _MOST_HASHED):
+            return ""
         opened = f"/proc/self/fd/{handle}"
-        return hashlib.sha256(_block(opened, marker)).hexdigest() if marker else sha256(opened)
+        return hashlib.sha256(_block(opened, marker)).hexdigest() if marker else sha256(opened, _MOST_HASHED)
     finally:
         os.close(handle)
 
@@ -181,7 +187,7 @@ def _block(path: str, marker: str) -> bytes:
     kept: list[bytes] = []
     inside = False
     with open(path, "rb") as stream:
-        for line in stream:
+        for line in stream.read(_MOST_OF_BLOCKS).splitlines():
             words = line.strip()
             inside = inside or words == begin
             if inside:

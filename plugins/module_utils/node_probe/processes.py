@@ -8,7 +8,7 @@ import pwd
 
 from .artifacts import MARKER
 from .identity import ActingAs
-from .reading import Json, list_folder, read_text, user_name
+from .reading import Json, list_folder, of_process, read_text, user_name
 
 # A process with one of these variables is a rank, or a child of a rank.
 _RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"HOROVOD_RANK=", b"TORCHELASTIC_RUN_ID=")
@@ -45,7 +45,7 @@ def leftovers(wanted: bool) -> Json:
         try:
             owner = os.stat(f"/proc/{pid}").st_uid
             fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-            command = read_text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+            command = _command(pid)
         except OSError:  # ended meanwhile
             continue
         started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -54,7 +54,7 @@ def leftovers(wanted: bool) -> Json:
             {
                 "pid": pid,
                 "user": user_name(owner),
-                "command": command[:_LONGEST_COMMAND],
+                "command": command,
                 "age_s": round(max(0.0, now - started), 1),
                 "why": f"{whose} is gone",
             }
@@ -81,12 +81,12 @@ def busy(wanted: bool, root: str) -> Json:
             owner = os.stat(f"/proc/{pid}").st_uid
         except OSError:  # ended meanwhile
             continue
-        command = read_text(f"/proc/{pid}/cmdline", "").replace("\0", " ").strip()
+        command = _command(pid)
         found.append(
             {
                 "pid": pid,
                 "user": user_name(owner),
-                "command": command[:_LONGEST_COMMAND],
+                "command": command,
                 "rank": rank,
                 "gpu": gpu,
                 "trees": sorted(used),
@@ -104,10 +104,14 @@ def uses_gpu(maps: str) -> bool:
 def _trees_of(pid: int, maps: str, trees: dict[str, str], first: str) -> set[str]:
     """Return the folders of artifacts of which a process maps a file, or from which its program comes."""
     paths = {line[line.index(first) :] for line in maps.splitlines() if first in line}
-    program = read_text(f"/proc/{pid}/cmdline", "").partition("\0")[0]
+    program = _read_of(pid, "cmdline").partition(b"\0")[0].decode("utf-8", "replace")
     paths |= {program} if program.startswith(first) else set()
     places = {first + path[len(first) :].partition("/")[0] for path in paths}
     return {trees[place] for place in places if place in trees}
+
+
+def _command(pid: int) -> str:
+    return b" ".join(_read_of(pid, "cmdline").split(b"\0")).decode("utf-8", "replace").strip()[:_LONGEST_COMMAND]
 
 
 def _is_rank(pid: int) -> bool:
@@ -122,8 +126,7 @@ def _read_of(pid: int, name: str) -> bytes:
     with the identity of their owner (ptrace(2), "Ptrace access mode checking").
     """
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as stream:
-            return stream.read()
+        return of_process(f"/proc/{pid}/{name}")
     except PermissionError:
         if os.geteuid() != 0:
             return b""
@@ -132,7 +135,7 @@ def _read_of(pid: int, name: str) -> bytes:
     try:
         owner = os.stat(f"/proc/{pid}")
         user = pwd.struct_passwd((str(owner.st_uid), "", owner.st_uid, owner.st_gid, "", "", ""))
-        with ActingAs(user), open(f"/proc/{pid}/{name}", "rb") as stream:
-            return stream.read()
+        with ActingAs(user):
+            return of_process(f"/proc/{pid}/{name}")
     except OSError:
         return b""

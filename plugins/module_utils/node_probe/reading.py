@@ -15,6 +15,7 @@ Json = dict  # with str keys; typing takes longer to import than a section takes
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 _READ_BLOCK = 1 << 20
 _MOST_OF_USER = 1 << 22  # characters; a user could make a file of any size
+_MOST_OF_PROCESS = 1 << 22  # bytes; prctl(PR_SET_MM_MAP) lets a process show all its memory as its environment
 
 
 def read_text(path: str, default: str | None = None) -> str:
@@ -47,6 +48,16 @@ def _regular_text(path: str) -> str:
             return stream.read(_MOST_OF_USER).strip() if stat.S_ISREG(os.fstat(handle).st_mode) else ""
     except OSError:
         return ""
+
+
+def of_process(path: str) -> bytes:
+    """Return the begin of a file of /proc/PID, whose process may belong to anybody.
+
+    Raises:
+        OSError: it is not readable, or the process has ended.
+    """
+    with open(path, "rb") as stream:
+        return stream.read(_MOST_OF_PROCESS)
 
 
 def read_number(path: str) -> int | None:
@@ -131,12 +142,14 @@ def group_name(gid: int) -> str:
         return str(gid)
 
 
-def sha256(path: str) -> str:
-    """Return the sha256 of a file's content, as hexadecimal digits."""
+def sha256(path: str, most: int = 1 << 40) -> str:
+    """Return the sha256 of a file's content, as hexadecimal digits; of the first ``most`` bytes if it grows."""
     total = hashlib.sha256()
     with open(path, "rb") as stream:
-        while True:
-            block = stream.read(_READ_BLOCK)
+        while most > 0:
+            block = stream.read(min(_READ_BLOCK, most))
             if not block:
-                return total.hexdigest()
+                break
             total.update(block)
+            most -= len(block)
+    return total.hexdigest()

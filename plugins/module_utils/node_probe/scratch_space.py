@@ -7,6 +7,8 @@ import os
 
 from .reading import Json
 
+# A process of root's that acts as a user still has root's real id, about which access(2) asks.
+_EFFECTIVE = os.access in os.supports_effective_ids
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - measured, not written
 _USUAL_FOLDER = "/tmp"  # noqa: S108 - measured, not written
 _FOLDER_VARIABLES = ("TMPDIR", "TEMP", "TMP")  # in the order in which Open MPI reads them
@@ -41,13 +43,17 @@ def _state(path: str, uid: int) -> Json:
         return state
     space = os.statvfs(path)
     session = f"{path}/{_SESSION_FOLDER.format(host=os.uname().nodename, uid=uid)}"
-    taken = os.path.lexists(session) and not os.access(session, os.W_OK | os.X_OK)
+    taken = os.path.lexists(session) and not _may_write(session)
     state.update(
         free_bytes=space.f_bavail * space.f_frsize,
         total_bytes=space.f_blocks * space.f_frsize,
         free_inodes=space.f_favail if space.f_files else None,  # btrfs and others have no fixed number
         read_only=bool(space.f_flag & os.ST_RDONLY),
-        writable=os.access(path, os.W_OK | os.X_OK),
+        writable=_may_write(path),
         blocked=[session] if taken else [],
     )
     return state
+
+
+def _may_write(path: str) -> bool:
+    return os.access(path, os.W_OK | os.X_OK, effective_ids=_EFFECTIVE)

@@ -35,8 +35,8 @@ def check_node(
     """Say in one line whether the node on which this runs is fit for a job.
 
     Starts the program that provision left on the node. It needs no controller, no inventory and no clusterctl: a
-    scheduler's prolog starts it by itself ('clusterctl render slurm-prolog'). Ends with 0 when the node is fit, and 10
-    when it is not.
+    scheduler's prolog starts it by itself ('clusterctl render slurm-prolog'). Ends with 0 when the node is fit, 10
+    when it is not, and 11 when somebody killed the look.
     """
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415 - see cli.main: --help stays quick
 

@@ -5,8 +5,9 @@ links of the artifacts and their files, the libraries, the loader's cache, folde
 limits and sshd. ``fitness_rules.py`` judges, and ``node_probe`` looks; both lie beside this file.
 
 The line on stdout is ``NODE: fit`` or ``NODE: CAUSE; CURE``. The exit status is 0 for a fit node and 10 for an unfit
-one. A child process looks. When it gives no answer within the deadline, or is killed by what it looks at, the line
-names the last thing that it looked at. So a file system that hangs cannot hold this program.
+one. A child process looks. When it gives no answer within the deadline, or crashes at what it looks at, the line names
+the last thing that it looked at. So a file system that hangs cannot hold this program. A child that somebody kills says
+nothing about the node: another one looks. If that is killed as well, the line is ``NODE: unknown`` and the status 11.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
-FIT, UNFIT = 0, 10
+FIT, UNFIT, UNKNOWN = 0, 10, 11
+TRIES = 2  # as many children may be killed
+# Signals of a crash. Any other comes from a process that wants an end, and says nothing about the node.
+CRASHES = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP}
 DEADLINE_S = 10.0
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - without a look at the file system
 MADE_WITH = "node.json"  # what this node had at the last provision
@@ -58,8 +62,15 @@ def main(arguments: Sequence[str]) -> int:
     """Look, and say what was found."""
     asked = options(arguments)
     began = time.monotonic()
-    found, last = looked(asked, began + asked.deadline)
+    found, last, was_killed = [], "", True
+    for _unused in range(TRIES):
+        if was_killed:
+            found, last, was_killed = looked(asked, began + asked.deadline)
     name = asked.node or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    if was_killed and not found:
+        sys.stdout.write(f"{name}: unknown: {last}, {TRIES} times; look again\n")
+        sys.stdout.flush()
+        return UNKNOWN
     sys.stdout.write(line(name, found, last, time.monotonic() - began) + "\n")
     sys.stdout.flush()
     return UNFIT if found or last else FIT
@@ -82,8 +93,8 @@ def line(name: str, found: Sequence[Words], last: str, seconds: float) -> str:
     return " ".join(f"{name}: {' | '.join(told)}{f' | and {more} more' if more > 0 else ''}".split())
 
 
-def looked(asked: argparse.Namespace, until: float) -> Tuple[List[Words], str]:
-    """Let a child look; return what it found, and why it did not come to its end ('' if it did)."""
+def looked(asked: argparse.Namespace, until: float) -> Tuple[List[Words], str, bool]:
+    """Let a child look; return what it found, why it did not come to its end ('' if it did), and if it was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -97,15 +108,16 @@ def looked(asked: argparse.Namespace, until: float) -> Tuple[List[Words], str]:
     found = [(str(cause), str(cure)) for event in events for cause, cure in event.get("found", ())]
     if events and "done" in events[-1]:
         os.waitpid(child, 0)
-        return found, ""
+        return found, "", False
     at = next((str(event["look"]) for event in reversed(events) if "look" in event), "Python")
     with contextlib.suppress(OSError):
         os.kill(child, signal.SIGKILL)
     if time.monotonic() >= until:  # a child that hangs in the kernel cannot be waited for
-        return found, f"the look at {at} gave no answer within {asked.deadline:g} s"
+        return found, f"the look at {at} gave no answer within {asked.deadline:g} s", False
     _unused, status = os.waitpid(child, 0)
-    how = f"by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "early"
-    return found, f"the look at {at} was ended {how}"
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    how = f"by signal {number}" if number else "early"
+    return found, f"the look at {at} was ended {how}", number not in {0, *CRASHES}
 
 
 def received(reading: int, until: float) -> bytes:
@@ -141,7 +153,7 @@ def look(asked: argparse.Namespace, writing: int) -> None:
 
 
 def looks() -> Iterator[Tuple[str, Look]]:
-    """Return the looks by the words for what they look at; the last two are without the rights of root."""
+    """Return the looks by the words for what they look at; the last one is without the rights of root."""
     yield f"{FOLDER}/{MADE_WITH}", provisioned
     yield f"the artifacts in {ROOT}", artifacts
     yield "the loader's cache", loader_cache
@@ -257,26 +269,23 @@ def sshd(_asked: argparse.Namespace) -> List[Words]:
 
 
 def scratch(asked: argparse.Namespace) -> List[Words]:
-    """Look whether the job's user can write temporary files and shared memory."""
-    import fitness_rules as rules  # noqa: PLC0415
-    from node_probe import scratch_space  # noqa: PLC0415
+    """Look whether the job's user can write temporary files and shared memory.
 
-    if asked.user and os.geteuid() == 0:
-        become(int(asked.user))
-    found = scratch_space.scratch(dict(os.environ), os.getuid())["scratch"]
-    return [words for folder in found for words in rules.scratch(folder)]
-
-
-def become(uid: int) -> None:
-    """Become the job's user for good.
-
-    Raises:
-        KeyError: this node does not know the user.
+    The real user stays root, so that the job's user cannot kill this process.
     """
     import pwd  # noqa: PLC0415
 
-    user = pwd.getpwuid(uid)
-    give_up_rights(uid, user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid))
+    import fitness_rules as rules  # noqa: PLC0415
+    from node_probe import identity, scratch_space  # noqa: PLC0415
+
+    variables = dict(os.environ)
+    if asked.user and os.geteuid() == 0:
+        user = pwd.getpwuid(int(asked.user))
+        with identity.ActingAs(user):
+            found = scratch_space.scratch(variables, user.pw_uid)["scratch"]
+    else:
+        found = scratch_space.scratch(variables, os.getuid())["scratch"]
+    return [words for folder in found for words in rules.scratch(folder)]
 
 
 def give_up_rights(uid: int, gid: int, groups: List[int]) -> None:

@@ -13,6 +13,8 @@ import re
 import shlex
 import shutil
 import signal
+import stat
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -29,18 +31,38 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Open MPI puts its segment
 SEGMENT = re.compile(r"(?:sm|vader)_segment\.")
 ORPHAN_WAIT_S = 0.3
 PEER_WAIT_S = 15.0
+MOST_READ = 16 << 20  # bytes; a process may show all its memory as its environment
+SECURE = 23  # AT_SECURE of getauxval(3): a program whose file gave it more rights than its caller has
 
 
 def read_bytes(path: str) -> bytes:
     """Return a file of /proc, empty when the process is gone, is a zombie or belongs to another user."""
     try:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as stream:
+            return stream.read(MOST_READ)
     except OSError:
         return b""
 
 
+def is_own(pid: int) -> bool:
+    """Whether a process has this user's ids alone, and got none of them from a setuid program."""
+    status = read_bytes(f"/proc/{pid}/status").decode("utf-8", "replace").splitlines()
+    ids = next((line.split()[1:] for line in status if line.startswith("Uid:")), [])
+    vector = read_bytes(f"/proc/{pid}/auxv")
+    whole = len(vector) % struct.calcsize("@NN") == 0
+    return set(ids) == {str(os.getuid())} and whole and dict(struct.iter_unpack("@NN", vector)).get(SECURE) == 0
+
+
 def carries(pid: int, job: str) -> bool:
-    """Whether that process belongs to the job, by its environment or by its arguments."""
+    """Whether that process of this user belongs to the job, by its environment or by its arguments.
+
+    Any user may give a process the job's id.
+    """
+    return names(pid, job) and is_own(pid)
+
+
+def names(pid: int, job: str) -> bool:
+    """Whether a process has the job's id in its environment or in its arguments."""
     wanted = f"{JOB_VARIABLE}={job}".encode()
     if wanted in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
         return True
@@ -62,13 +84,17 @@ def command_of(pid: int) -> str:
 
 
 def session_folder(pid: int) -> str | None:
-    """Return Open MPI's folder for this process's job on this node, None without one."""
-    for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"):
-        name, _unused, value = entry.partition(b"=")
-        if name == b"PMIX_SERVER_TMPDIR":
-            path = os.fsdecode(value)
-            return path if re.match(r"(prte|jf\.|ompi\.)", Path(path).name) else None
-    return None
+    """Return Open MPI's folder for this process's job on this node, None without one.
+
+    It counts in a folder for temporary files alone: the machine's, this program's or the process's own.
+    """
+    entries = (entry.partition(b"=") for entry in read_bytes(f"/proc/{pid}/environ").split(b"\0"))
+    given = {name: os.fsdecode(value) for name, _unused, value in entries}
+    path = given.get(b"PMIX_SERVER_TMPDIR", "")
+    known = [scratch_folder.chosen(), *scratch_folder.USUAL, given.get(b"TMPDIR", "").rstrip("/")]
+    below = any(place and path.startswith(f"{place}/") for place in known)
+    is_plain = os.path.normpath(path) == path.rstrip("/")
+    return path if below and is_plain and re.match(r"(prte|jf\.|ompi\.)", Path(path).name) else None
 
 
 def shared_segments(pid: int) -> set[str]:
@@ -167,16 +193,27 @@ def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str
 
 
 def remove(path: str) -> bool:
-    """Remove a file or folder of our own; whether there was one."""
+    """Remove a file or folder of our own; whether there was one.
+
+    Its folder is opened once, so that nobody can lead the removal elsewhere by another link.
+    """
     try:
-        if os.lstat(path).st_uid != os.getuid():
-            return False
-        if Path(path).is_dir() and not Path(path).is_symlink():
-            shutil.rmtree(path)
-        else:
-            Path(path).unlink()
+        place = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return False
+    name = Path(path).name
+    try:
+        state = os.stat(name, dir_fd=place, follow_symlinks=False)
+        if state.st_uid != os.getuid():
+            return False
+        if stat.S_ISDIR(state.st_mode):
+            shutil.rmtree(f"/proc/self/fd/{place}/{name}")
+        else:
+            os.unlink(name, dir_fd=place)
+    except (OSError, RecursionError):
+        return False
+    finally:
+        os.close(place)
     return True
 
 
@@ -195,7 +232,7 @@ def sweep_peer(peer: dict[str, Any], session: list[str]) -> dict[str, Any]:
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PEER_WAIT_S, check=False, text=True
         )
         answer.update(json.loads(done.stdout))
-    except (OSError, ValueError, subprocess.SubprocessError) as problem:
+    except (OSError, ValueError, TypeError, RecursionError, subprocess.SubprocessError) as problem:
         answer["problem"] = str(problem)[:300]
     answer["host"] = peer["name"]
     return answer

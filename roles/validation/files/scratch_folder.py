@@ -12,10 +12,10 @@ import os
 from pathlib import Path
 
 _VARIABLES = ("TMPDIR", "TEMP", "TMP")
-_USUAL = ("/tmp", "/var/tmp")  # noqa: S108 - the folders of the machine; files in them get names of their own
+USUAL = ("/tmp", "/var/tmp")  # noqa: S108 - the folders of the machine; files in them get names of their own
 
 
 def chosen() -> str:
     """Return the first folder that this user can write to, /tmp if there is none."""
     named = (str(Path(folder).absolute()) for name in _VARIABLES if (folder := os.environ.get(name)))
-    return next((folder for folder in (*named, *_USUAL) if os.access(folder, os.W_OK | os.X_OK)), _USUAL[0])
+    return next((folder for folder in (*named, *USUAL) if os.access(folder, os.W_OK | os.X_OK)), USUAL[0])

@@ -132,3 +132,8 @@ def test_scripts_for_slurm_name_the_folder_of_the_software(arguments: tuple[str,
     done = render(kind, "--cluster-prefix", "opt/cluster", *rest)
     assert (done.returncode, done.stdout) == (1, "")
     assert "cluster_prefix is 'opt/cluster', which is not an absolute path" in done.stderr
+
+
+def test_a_look_that_was_killed_drains_no_node(tmp_path: Path) -> None:
+    ran, asked = prolog(tmp_path, said="node7: unknown: the look at sshd was ended by signal 9", status=11)
+    assert (ran.returncode, asked) == (0, "")

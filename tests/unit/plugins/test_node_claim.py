@@ -88,7 +88,7 @@ def test_a_lock_excludes_other_runs_and_other_names_of_the_machine(node: Node, t
     assert node.take({"run": "b", "host": "node1"}, instead="c") == mine, "another run has ended"
     node.release("b")
     assert (tmp_path / "run" / "lock").is_file(), "only its own run releases it"
-    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o755
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700, "no other user may open and hold it"
     assert node.take({"run": "b", "host": "node1"}, instead="a") is None
     node.release("b")
     assert not (tmp_path / "run").exists()

@@ -353,7 +353,7 @@ WRITES = {
     "atomic_file": "called by the others",
     "borrowed_links": "a record below STATE",
     "build_files": "the build folder",
-    "build_user": "a build folder that left_in finds",
+    "build_user": "a build folder that left_in finds; a lock in /run that goes with its last holder",
     "build_step": "the log of a build and the build folder",
     "disk_sync": "the marker of a tree that artifact_install makes",
     "file_transaction": "called by file_stage",

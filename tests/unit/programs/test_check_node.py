@@ -188,3 +188,47 @@ def test_the_job_user_of_the_scheduler_is_the_one_who_must_be_able_to_write(inst
             environment = {"TMPDIR": closed, "PATH": os.environ["PATH"], "SLURM_JOB_UID": uid}
             done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, timeout=60)
             assert (f"{closed} is not writable" in done.stdout) == told, done.stdout
+
+
+@pytest.mark.parametrize(("times", "code", "words"), [(9, 11, "node7: unknown: the look at sshd"), (1, None, "")])
+def test_a_look_that_is_killed_is_tried_again_and_then_unknown(
+    installed: Path, times: int, code: int | None, words: str
+) -> None:
+    patched(installed, ARTIFACTS, "")
+    log = str(installed / "turns")
+    act = f"open({log!r}, 'a').write('x')\n    if len(open({log!r}).read()) <= {times}: os.kill(os.getpid(), 9)"
+    patched(installed, "    if not os.path.exists(MESH):", f"    {act}\n    if not os.path.exists(MESH):")
+    done = ran(installed)
+    assert (installed / "turns").read_text() == "xx"
+    assert done.stdout.startswith(words)
+    assert ("unknown" in done.stdout) == (code == 11)
+    assert done.returncode == code or (code is None and done.returncode in {0, 10})
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_jobs_user_cannot_kill_the_look_that_acts_as_this_user(installed: Path) -> None:
+    patched(installed, ARTIFACTS, "")
+    patched(installed, '    yield "the libraries", libraries\n', "")  # that one acts as nobody
+    place = installed / "node_probe/scratch_space.py"
+    text = place.read_text(encoding="utf-8")
+    place.write_text(text.replace("    chosen = next", "    __import__('time').sleep(1)\n    chosen = next", 1))
+    killer = f"""
+import glob, os, time
+until, killed = time.monotonic() + 4, 0
+while time.monotonic() < until:
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            if {str(installed)!r}.encode() in open(path, "rb").read() and int(path.split("/")[2]) != os.getpid():
+                os.kill(int(path.split("/")[2]), 9)
+                killed += 1
+        except OSError:
+            pass
+    time.sleep(0.02)
+print(killed)
+"""
+    argv = ["/usr/bin/python3", "-I", "-c", killer]
+    with subprocess.Popen(argv, user=65534, group=65534, extra_groups=[], stdout=subprocess.PIPE) as process:
+        done = ran(installed, "--user", "65534")
+        assert process.communicate()[0] == b"0\n"
+    assert "signal" not in done.stdout
