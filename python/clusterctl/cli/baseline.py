@@ -90,7 +90,6 @@ def _json(text: str) -> None:
 
 def _show(found: References, *, everything: bool) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import figure_words  # noqa: PLC0415
@@ -104,7 +103,7 @@ def _show(found: References, *, everything: bool) -> None:
         for one in shown:
             unit = one.figure.unit
             values = (figure_words.figure(one.median, unit), figure_words.figure(one.mad, unit), str(one.runs))
-            table.add_row(one.check, Text(figure_words.about_nodes(one.figure)), *values, _limit(one, found.at_least))
+            table.add_row(one.check, figure_words.about_nodes(one.figure), *values, _limit(one, found.at_least))
         console.print(table)
     if found.baseline is None:
         console.print("All runs count; 'clusterctl baseline accept' lets history begin with one of them.")

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, output
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from clusterctl.report.run_comparison import Difference, RunComparison
 
 _SHOWN = 40
@@ -42,9 +44,7 @@ def compare(
 
 def _show(found: RunComparison, *, everything: bool) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import figure_words  # noqa: PLC0415
 
     console = output.console()
@@ -66,7 +66,7 @@ def _show(found: RunComparison, *, everything: bool) -> None:
             values = [figure_words.figure(value, one.unit) for value in (one.first, one.second)]
             table.add_row(
                 one.check,
-                Text(figure_words.about_nodes(one.figure)),
+                figure_words.about_nodes(one.figure),
                 *values,
                 _change(one),
                 f"{100 * one.noise:.0f} %",
@@ -95,9 +95,9 @@ def _change(one: Difference) -> str:
     return "0 %" if abs(one.change) < _ENDED else f"{100 * one.change:+.1f} %"
 
 
-def _mark(one: Difference) -> str:
+def _mark(one: Difference) -> str | Text:
     if not one.beyond_noise:
         return ""
     if one.better == "none":
         return "other"
-    return "[red]worse[/red]" if one.worse else "[green]better[/green]"
+    return output.text(("worse", "red") if one.worse else ("better", "green"))

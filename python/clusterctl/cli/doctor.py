@@ -13,6 +13,8 @@ from clusterctl.cli.output import Format
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from clusterctl.model.findings import Diagnosis
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
 
@@ -70,15 +72,14 @@ def _print_cures(found: Diagnosis, inventory: AnyInventory, asked: InventoryOpti
 
 
 def _transient(text: str) -> None:
-    """Show on a terminal what is going on, in a line that goes again."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K" + (f"{text} …" if text else ""))
-        sys.stderr.flush()
+    """Show what is going on."""
+    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
+
+    output.transient(f"{text} …" if text else "")
 
 
 def _show(found: Diagnosis) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import doctor_table  # noqa: PLC0415
@@ -92,11 +93,12 @@ def _show(found: Diagnosis) -> None:
     if not narrow:
         table.add_column("CURE", overflow="fold", ratio=2)
     for row in doctor_table.rows(found):
-        cells = [Text(row.severity, _STYLES[row.severity]), Text(row.check), Text(row.nodes)]
+        cells: list[str | Text] = [output.text((row.severity, _STYLES[row.severity])), row.check, row.nodes]
+        cause = row.cause.split("\n")  # the source has a line of its own
         if narrow:
-            table.add_row(*cells, Text.assemble(row.cause, ("\n→ " + row.cure, "dim")))
+            table.add_row(*cells, output.text(*cause, ("→ " + row.cure, "dim")))
         else:
-            table.add_row(*cells, Text(row.cause), Text(row.cure))
+            table.add_row(*cells, output.text(*cause), row.cure)
     if found.findings:
         console.print(table)
     for line in doctor_table.closing(found):

@@ -60,7 +60,6 @@ def history(
 
 def _show(found: History, check: str | None) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
     console = output.console()
     table = Table(box=None, pad_edge=False)
@@ -71,8 +70,8 @@ def _show(found: History, check: str | None) -> None:
         words = "; ".join(line.changes) if check is None else line.reason
         if line.accepted:
             words = "; ".join(word for word in ("baseline", words) if word)
-        verdict = Text(line.verdict.value, VERDICT_STYLES[line.verdict.value])
-        table.add_row(Text(line.run_id), Text(line.suite), verdict, Text(words))
+        verdict = output.text((line.verdict.value, VERDICT_STYLES[line.verdict.value]))
+        table.add_row(line.run_id, line.suite, verdict, words)
     console.print(table)
     if check is not None:
         _show_trends(console, found.trends)
@@ -125,7 +124,6 @@ def _show_trends(console: Console, trends: tuple[Trend, ...]) -> None:
     if not trends:
         return
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.report import figure_words  # noqa: PLC0415
 
@@ -137,7 +135,7 @@ def _show_trends(console: Console, trends: tuple[Trend, ...]) -> None:
         values = sorted(point.value for point in trend.points)
         shown = (trend.figure.value, values[0], values[len(values) // 2], values[-1])
         words = [figure_words.figure(value, trend.figure.unit) for value in shown]
-        table.add_row(Text(figure_words.about_nodes(trend.figure)), *words, str(len(values)), Text(trend.changed_at))
+        table.add_row(figure_words.about_nodes(trend.figure), *words, str(len(values)), trend.changed_at)
     console.print()
     console.print(table)
 

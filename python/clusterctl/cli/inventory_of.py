@@ -50,7 +50,6 @@ def inventory_of(
 
 def _show(stays: tuple[Stay, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
     from clusterctl.cli import output  # noqa: PLC0415
 
@@ -73,5 +72,5 @@ def _show(stays: tuple[Stay, ...]) -> None:
         until = "" if stay.last == newest[stay.kind] else f"{stay.last:%Y-%m-%d}"
         names = (stay.serial, stay.uuid) if with_uuid else (stay.serial,)
         cells = (stay.kind, stay.place, stay.model, *names, stay.firmware, f"{stay.first:%Y-%m-%d}", until)
-        table.add_row(*(Text(cell) for cell in cells))
+        table.add_row(*cells)
     output.console().print(table)

@@ -14,7 +14,7 @@ from clusterctl import __version__
 from clusterctl.cli.launch_start import HELP, PROGRAM, SUMMARY, WAIT_S, start
 from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.support.errors import ClusterctlError, ExitCode
-from clusterctl.support.words import visible
+from clusterctl.support.words import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (sys.stdout if argv else sys.stderr).write(text)
         return ExitCode.OK if argv else ExitCode.USAGE
     if argv[0] != "launch":
-        sys.stderr.write(f"clusterctl: {visible(argv[0])} is not here. {_ALONE}\n")
+        sys.stderr.write(f"clusterctl: {one_line(argv[0])} is not here. {_ALONE}\n")
         return ExitCode.USAGE
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("Interrupted.\n")
         return ExitCode.INTERRUPTED
     except ClusterctlError as error:
-        sys.stderr.write(f"clusterctl: {visible(str(error))}\n")
+        sys.stderr.write(f"clusterctl: {one_line(str(error))}\n")
         return int(error.exit_code)
 
 

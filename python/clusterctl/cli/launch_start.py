@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launch.nccl_options import OPTIONS
 from clusterctl.support.errors import ConfigError, ExitCode
-from clusterctl.support.words import visible
+from clusterctl.support.words import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,5 +73,5 @@ def _found(plan: AllocationPlan) -> None:
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write(f"clusterctl: {visible(line)}\n")
+    sys.stderr.write(f"clusterctl: {one_line(line)}\n")
     sys.stderr.flush()

@@ -11,9 +11,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from clusterctl.cli import output
 from clusterctl.cli.commands import COMMANDS
 from clusterctl.support.errors import ClusterctlError, ExitCode
-from clusterctl.support.words import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(argv)
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted.\n")
+        output.say("Interrupted.")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, for example 'head'
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -110,12 +110,12 @@ def _usage_errors() -> Any:
 def _explain(error: Exception, argv: Sequence[str]) -> int:
     """Print what ended the command: our own errors as they are, anything else with the place of its traceback."""
     if isinstance(error, ClusterctlError):
-        sys.stderr.write(f"clusterctl: {visible(str(error))}\n")
+        output.tell(str(error))
         return int(error.exit_code)
     from clusterctl.state import full_disk  # noqa: PLC0415 - only here
 
     if words := full_disk.explained(error):
-        sys.stderr.write(f"clusterctl: {visible(words)}\n")
+        output.tell(words)
         return ExitCode.BAD_CONFIG
     if any(word.startswith("-vvv") for word in argv):
         import traceback  # noqa: PLC0415 - only here
@@ -123,10 +123,10 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
         traceback.print_exception(error)
         return ExitCode.BAD_CONFIG
     place = _keep_traceback(error)
-    words = visible(" ".join(str(error).split())[:300]) or "no message"
-    sys.stderr.write(
-        f"clusterctl: This should not have happened ({type(error).__name__}: {words}); "
-        + (f"the details are in {place}, please report them.\n" if place else "repeat it with -vvv for the details.\n")
+    words = " ".join(str(error).split())[:300] or "no message"
+    output.tell(
+        f"This should not have happened ({type(error).__name__}: {words}); "
+        + (f"the details are in {place}, please report them." if place else "repeat it with -vvv for the details.")
     )
     return ExitCode.BAD_CONFIG
 

@@ -45,7 +45,12 @@ Limit: TypeAlias = Annotated[
 ]
 ExtraVars: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--extra-vars", "-e", metavar="KEY=VALUE|JSON|@FILE", help="Variables above all others."),
+    typer.Option(
+        "--extra-vars",
+        "-e",
+        metavar="KEY=VALUE|JSON|@FILE",
+        help="Variables above all others. Other users see a value in 'ps': give a secret in @FILE.",
+    ),
 ]
 VaultId: TypeAlias = Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")]
 VaultPasswordFile: TypeAlias = Annotated[

@@ -6,7 +6,7 @@ import os
 import sys
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.support import words
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
+    from rich.text import Text
 
 _PLAIN_WIDTH = 160  # without a terminal and COLUMNS; 80 columns would cut paths
 _MINUTE = 60
@@ -41,17 +42,61 @@ class StreamFormat(str, Enum):
 def console() -> Console:
     """Return the console for human text; stdout is for data alone.
 
-    Words of a node reach no terminal as they are: what a terminal would obey is shown as its number.
+    Words of a node reach no terminal as they are: what a terminal would obey is shown as its number, and a plain
+    string is one line without markup. What has several lines, or a style, is made by :func:`text`.
     """
     from rich.console import Console  # noqa: PLC0415 - not for --format json
 
     class SafeConsole(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(words.one_line(text), **options)
+
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=words.visible(segment.text))
 
     width = None if sys.stderr.isatty() else _asked_width() or _PLAIN_WIDTH
-    return SafeConsole(stderr=True, highlight=False, width=width)
+    return SafeConsole(stderr=True, highlight=False, markup=False, emoji=False, width=width)
+
+
+def text(*lines: str | tuple[str, str], style: str = "") -> Text:
+    """Return text for the console, one line for each part.
+
+    Args:
+        lines: words that may come from a node, or such words with their style.
+        style: of all lines.
+    """
+    from rich.text import Text  # noqa: PLC0415 - not for --format json
+
+    made = Text(style=style)
+    for number, line in enumerate(lines):
+        said, own = (line, "") if isinstance(line, str) else line
+        made.append("\n" if number else "").append(words.one_line(said), own or None)
+    return made
+
+
+def say(sentence: str) -> None:
+    """Write one line to stderr, without the console, which takes a while to load."""
+    sys.stderr.write(words.one_line(sentence) + "\n")
+    sys.stderr.flush()
+
+
+def tell(sentence: str) -> None:
+    """Write one sentence of ours to stderr."""
+    say(f"clusterctl: {sentence}")
+
+
+def transient(sentence: str, width: int = _PLAIN_WIDTH) -> None:
+    """Show on a terminal what is going on, in a line that goes again; an empty one leaves nothing."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K" + words.one_line(sentence)[: width - 1])
+        sys.stderr.flush()
+
+
+def show_diff(diff: str) -> None:
+    """Write a diff of files, which has lines of its own."""
+    sys.stderr.write(words.visible(diff))
+    sys.stderr.flush()
 
 
 def keeps_lines() -> bool:

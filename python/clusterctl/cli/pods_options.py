@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 import typer
 
-from clusterctl.cli import slurm_options
+from clusterctl.cli import output, slurm_options
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 
 if TYPE_CHECKING:
@@ -208,9 +208,9 @@ def shown(asked: ValidationOptions, pods: PodsWish, given: PodsGiven) -> int | N
     kubectl = via_pods.cluster(pods)
     _, job = via_pods.prepared(asked, pods)
     via_pods.checked(kubectl, job)
-    sys.stderr.write(
+    output.say(
         f"The API server of context '{kubectl.context}' accepts the {job.kind} in namespace '{kubectl.namespace}'; "
-        "nothing was created.\n"
+        "nothing was created."
     )
     return ExitCode.OK
 

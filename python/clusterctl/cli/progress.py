@@ -6,12 +6,13 @@ import json
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
 from clusterctl.model.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
 from clusterctl.provisioning.critical_path import PathFinder
-from clusterctl.support.words import visible
+from clusterctl.support.words import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +64,7 @@ class _Board:
     def diff(self, event: HostResult) -> str:
         """Return the diff of a task on a host; one that another host has shown is a reference to it."""
         first = self._diffs.setdefault((event.task, event.diff), event.host)
-        head = f"--- {event.host}: {event.task}"
+        head = one_line(f"--- {event.host}: {event.task}")
         return f"{head}\n{event.diff}\n" if first == event.host else f"{head}: as on {first}\n"
 
     def phase(self, text: str, at: float) -> None:
@@ -149,7 +150,7 @@ class Quiet:
 
     def stopping(self, requests: int) -> None:
         """Say so on stderr."""
-        sys.stderr.write(_stopping_words(requests) + "\n")
+        output.say(_stopping_words(requests))
 
 
 class Lines(Quiet):
@@ -181,14 +182,13 @@ class Lines(Quiet):
             if event.outcome in {"failed", "unreachable"} and not event.data:  # data ends up in the table of problems
                 self._write(f"  {event.host}: {event.outcome.upper()} in {event.stage}, {event.task}: {event.message}")
             if event.diff:
-                sys.stderr.write(visible(self._board.diff(event)))
+                output.show_diff(self._board.diff(event))
         elif isinstance(event, Finished) and event.status == "canceled":
             self._write("stopped; nothing of the run is left")
 
     def _write(self, text: str) -> None:
         elapsed = int(time.time() - self._board.began)
-        sys.stderr.write(f"[{elapsed // 60:2d}:{elapsed % 60:02d}] {visible(text)}\n")
-        sys.stderr.flush()
+        output.say(f"[{elapsed // 60:2d}:{elapsed % 60:02d}] {text}")
 
 
 class Page(Quiet):
@@ -221,7 +221,7 @@ class Page(Quiet):
         """Show the event; what must not scroll away is printed above the page."""
         self._board.take(event)
         if isinstance(event, HostResult) and event.diff and self._live is not None:
-            self._live.console.print(self._board.diff(event), markup=False, end="")
+            self._live.console.print(output.text(*self._board.diff(event).splitlines()))
 
     def confirm(self, preview: AnyPreview) -> bool:
         """Show what is about to be done and ask."""
@@ -271,14 +271,14 @@ class Page(Quiet):
     def _page(self) -> Group:
         from rich.console import Group  # noqa: PLC0415 - on a terminal only
         from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
 
         board, now = self._board, time.time()
-        head = Text(no_wrap=True, overflow="ellipsis")
-        head.append(f"● {board.stage} {output.duration(now - board.stage_began)}", style="bold cyan")
+        red, dim = partial(output.text, style="red"), partial(output.text, style="dim")
+        head = output.text((f"● {board.stage} {output.duration(now - board.stage_began)}", "bold cyan"))
+        head.no_wrap, head.overflow = True, "ellipsis"
         head.append(f"   total {output.duration(now - board.began)}", style="dim")
         for name, seconds in reversed(board.past):  # the oldest are cut off first
-            head.append(f"   ✓ {name} {output.duration(seconds)}", style="green")
+            head.append_text(output.text((f"   ✓ {name} {output.duration(seconds)}", "green")))
         table = Table.grid(padding=(0, 2))
         for _ in range(3):
             table.add_column(no_wrap=True)
@@ -288,21 +288,22 @@ class Page(Quiet):
         order = sorted(board.hosts.items(), key=lambda item: (not item[1].failed, not item[1].since))
         for name, line in order[:_MOST_ROWS]:
             if line.failed:
-                table.add_row(Text(name, "red"), Text("✗", "red"), "", Text(line.failed[:_MOST_WORDS], "red"))
+                table.add_row(*map(red, (name, "✗", "", line.failed[:_MOST_WORDS])))
             elif line.since:
                 words = line.note or line.task
-                table.add_row(name, line.stage, output.duration(now - line.since), Text(words[:_MOST_WORDS]))
+                table.add_row(name, line.stage, output.duration(now - line.since), words[:_MOST_WORDS])
             else:
                 words = line.note or (f"waits for {waited_for}" if waited_for and waited_for != name else "")
-                table.add_row(Text(name, "dim"), Text(line.stage, "dim"), "", Text(words, "dim"))
-        parts: list[Text | Table] = [head]
+                table.add_row(*map(dim, (name, line.stage, "", words)))
+        parts: list[Any] = [head]
         if path := board.critical_path():
-            parts.append(Text(f"  longest: {path}", "dim", no_wrap=True, overflow="ellipsis"))
+            parts.append(dim(f"  longest: {path}"))
+            parts[-1].no_wrap, parts[-1].overflow = True, "ellipsis"
         parts.append(table)
         if len(order) > _MOST_ROWS:
-            parts.append(Text(f"and {len(order) - _MOST_ROWS} more", "dim"))
+            parts.append(dim(f"and {len(order) - _MOST_ROWS} more"))
         if self._stopping:
-            parts.append(Text(self._stopping, "yellow"))
+            parts.append(output.text(self._stopping, style="yellow"))
         return Group(*parts)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import prefix_option
+from clusterctl.cli import output, prefix_option
 from clusterctl.cli.launch_start import HELP
 from clusterctl.launch.nccl_options import OPTIONS, NcclOptions
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
@@ -245,9 +245,9 @@ def _have_checked(text: str, job: Submission, kubeconfig: str, context: str) -> 
         )
     kubectl.resolve()
     kubectl.check(*yaml.safe_load_all(text))
-    sys.stderr.write(
+    output.say(
         f"The API server of context '{kubectl.context}' accepts the manifest in namespace '{kubectl.namespace}'; "
-        "nothing was created.\n"
+        "nothing was created."
     )
 
 

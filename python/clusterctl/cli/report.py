@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, output
 from clusterctl.cli.output import VERDICT_STYLES
 from clusterctl.support.errors import ExitCode
 
@@ -68,7 +68,7 @@ def report(
         show(named.record)
         return ExitCode.OK
     for written in files.write(named.record, places, named.log_folder):
-        sys.stderr.write(f"{written}\n")
+        output.say(str(written))
     return ExitCode.OK
 
 
@@ -80,16 +80,15 @@ def show(record: ValidationRecord, *, told: bool = False) -> None:
         told: the verdict of each check stands above already; the table is left out.
     """
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import validation_table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
     for column in ("CHECK", "VERDICT", "TIME", "REASON"):
         table.add_column(column, overflow="fold", vertical="top", justify="right" if column == "TIME" else "left")
     for row in validation_table.rows(record):
-        table.add_row(row.check, Text(row.verdict.value, VERDICT_STYLES[row.verdict.value]), row.time, Text(row.reason))
+        verdict = output.text((row.verdict.value, VERDICT_STYLES[row.verdict.value]))
+        table.add_row(row.check, verdict, row.time, row.reason)
     console = output.console()
     console.print()
     opening = validation_table.opening(record)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from clusterctl.cli import options
+from clusterctl.cli import options, output
 from clusterctl.launch.compose import Launcher, Wish
 from clusterctl.launch.mpirun import Bind, MapBy
 from clusterctl.launch.path_wish import Affinity, Transport
 from clusterctl.support.errors import ExitCode
-from clusterctl.support.words import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -255,4 +254,4 @@ def _take(stream: str, data: bytes) -> None:
 
 
 def _tell(sentence: str) -> None:
-    sys.stderr.write(f"clusterctl: {visible(sentence)}\n")
+    output.tell(sentence)

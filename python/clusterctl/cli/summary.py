@@ -34,7 +34,6 @@ def show(record: RunRecord) -> None:
 
 def _problems(problems: tuple[Problem, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
     table = Table(title="What stands in the way", title_justify="left", box=None, pad_edge=False)
     for column in ("HOST", "WHAT", "PROBLEM"):
@@ -44,16 +43,15 @@ def _problems(problems: tuple[Problem, ...]) -> None:
         grouped.setdefault((problem.subject, problem.problem, problem.cure), []).append(problem.host)
     for (subject, words, cure), hosts in grouped.items():
         table.add_row(
-            Text(output.folded(dict.fromkeys(hosts)), "red"),
+            output.text((output.folded(dict.fromkeys(hosts)), "red")),
             subject.replace("_", " "),
-            Text(f"{words}\n→ {cure}" if cure else words),
+            output.text(words, *([f"→ {cure}"] if cure else [])),
         )
     output.console().print(table)
 
 
 def _hosts(hosts: tuple[HostSummary, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-    from rich.text import Text  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
     for column in ("HOST", "RESULT", "CHANGED", "TIME", "WHAT"):
@@ -65,10 +63,10 @@ def _hosts(hosts: tuple[HostSummary, ...]) -> None:
         first = said.setdefault(what, names)
         table.add_row(
             names,
-            Text(host.outcome, _STYLES[host.outcome]),
+            output.text((host.outcome, _STYLES[host.outcome])),
             str(len(host.changes)),
             output.duration(host.seconds) if host.seconds else "",
-            Text(f"as {first}" if what and first != names else what),
+            f"as {first}" if what and first != names else what,
         )
     output.console().print(table)
 

@@ -40,7 +40,7 @@ def _show_path(path: CriticalPath) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
 
     table = Table(
-        title="\nCritical path: what decided the wall time, in order", title_justify="left", box=None, pad_edge=False
+        title="Critical path: what decided the wall time, in order", title_justify="left", box=None, pad_edge=False
     )
     for column in _PATH_COLUMNS:
         left = column in {"STEP", "HOST"}
@@ -49,6 +49,7 @@ def _show_path(path: CriticalPath) -> None:
         table.add_row(*path_row(step))
     if path.others:
         table.add_row(f"{output.plural(path.others, 'shorter step')} together", "", f"{path.others_s:.1f}", "")
+    output.console().print()
     output.console().print(table)
 
 

@@ -320,22 +320,16 @@ class _Lines:
             self._verdict(event)
 
     def _transient(self, text: str) -> None:
-        if self._console.is_terminal:
-            sys.stderr.write("\r\x1b[K" + text[: self._console.width - 1])
-            sys.stderr.flush()
+        output.transient(text, self._console.width)
 
     def _verdict(self, event: ValidationEvent) -> None:
-        from rich.text import Text  # noqa: PLC0415 - text output only
-
         from clusterctl.model.results import CheckFinished  # noqa: PLC0415 - see cli.main
 
         if not isinstance(event, CheckFinished):
             return
         result = event.result
-        if self._console.is_terminal:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        output.transient("")
         word = result.verdict.value
-        line = Text.assemble((f"{word:5}", VERDICT_STYLES[word]), f" {result.check:<15} {result.seconds:6.2f} s  ")
-        line.append(result.reason)
+        line = output.text((f"{word:5}", VERDICT_STYLES[word]))
+        line.append_text(output.text(f" {result.check:<15} {result.seconds:6.2f} s  {result.reason}"))
         self._console.print(line, soft_wrap=output.keeps_lines())

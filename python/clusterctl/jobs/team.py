@@ -138,8 +138,8 @@ def _refuse_strangers(nodes: Mapping[str, NodeFacts]) -> None:
         return
     found = fabric.candidates(nodes)
     if not found.networks:
-        lines = "\n".join(f"  {line}" for line in fabric.matrix(found))
+        seen = "; ".join(line.strip() for line in fabric.matrix(found))
         raise ConfigError(
-            "The nodes have no network in common; give each an address of its own in one, or choose nodes by --limit:\n"
-            + lines
+            "The nodes have no network in common; give each an address of its own in one, or choose nodes by --limit"
+            f" ({seen})."
         )

@@ -7,11 +7,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventorySources, is_host_list
 from clusterctl.provisioning import shares
+from clusterctl.provisioning.worker import NAME
 from clusterctl.remote import python, ssh, ssh_failure
 from clusterctl.state import runs
 from clusterctl.support import content
@@ -29,10 +32,26 @@ NODES = "worker_nodes"  # variable of a worker: a pattern for its nodes, as --li
 _PYTHON = "ansible_python_interpreter"
 _INVENTORIES = {".ini", ".yml", ".yaml"}
 _MODULE = "clusterctl.provisioning.worker"
-_SAME = ("clusterctl", "ansible-core")
 _CHECK_S = 60
+_VERSION = r"^[A-Za-z0-9.+!_-]{0,80}$"
+_MOST_CACHED = 100_000
 _SSH_FAILED = 255
 _NOTICE_SILENCE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
+
+
+class _Installed(BaseModel):
+    """What a worker says of itself; nothing else of its answer is used."""
+
+    model_config = ConfigDict(strict=True)
+
+    clusterctl: str = Field(pattern=_VERSION)
+    ansible_core: str = Field(alias="ansible-core", pattern=_VERSION)
+    ansible_runner: str = Field("", alias="ansible-runner", pattern=_VERSION)
+    content: str = Field(pattern=r"^[0-9a-f]{0,128}$")
+    playbooks: str = Field(pattern=r"^/[^\x00-\x1f\x7f]{0,4000}$")
+    cached: list[Annotated[str, Field(pattern=f"^{NAME.pattern}$", max_length=300)]] = Field(
+        [], max_length=_MOST_CACHED
+    )
 
 
 @dataclass(frozen=True)
@@ -129,20 +148,27 @@ def _ready(host: Host) -> Worker:
     reply = python.ask(_argv(host, "check"), b"", _CHECK_S, ("clusterctl", "ansible-core", "content", "playbooks"))
     if reply.answer is None:
         raise _refusal(host, reply)
-    here, there = runs.versions(), reply.answer
+    try:
+        there = _Installed.model_validate(reply.answer)
+    except ValidationError as error:
+        where = ", ".join(sorted({str(one["loc"][0]) for one in error.errors(include_input=False)}))
+        raise ConfigError(
+            f"The worker {host.name} gave an answer that no clusterctl gives ({where}); reinstall clusterctl there."
+        ) from None
+    here = runs.versions()
     install = f"install clusterctl {here['clusterctl']} there, with ansible-core {here['ansible-core']}"
-    if not there.get("ansible-runner"):
+    if not there.ansible_runner:
         raise ConfigError(f"The worker {host.name} has no ansible-runner beside {host.python}; {install}.")
-    for name in _SAME:
-        if there[name] != here[name]:
-            has = f"{name} {there[name]}" if there[name] else f"no {name}"
+    for name, its in (("clusterctl", there.clusterctl), ("ansible-core", there.ansible_core)):
+        if its != here[name]:
+            has = f"{name} {its}" if its else f"no {name}"
             raise ConfigError(f"The worker {host.name} has {has}, and this controller has {here[name]}; {install}.")
-    if there["content"] != content.digest():
+    if there.content != content.digest():
         raise ConfigError(
             f"The worker {host.name} has other roles or plugins in its collection than this controller; install the "
             "same build of clusterctl on both."
         )
-    return Worker(host, str(there["playbooks"]), frozenset(map(str, there.get("cached") or ())))
+    return Worker(host, there.playbooks, frozenset(there.cached))
 
 
 def _refusal(host: Host, reply: python.Reply) -> ConfigError | UnreachableError:

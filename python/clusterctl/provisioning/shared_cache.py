@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
     from clusterctl.provisioning.host_run import RunObserver
 
+_LOOK_S = 300.0  # for all that a run asks of the shared cache before it begins
 WHERE, SIGNERS = "cluster_cache", "cluster_cache_signers"  # variables of the inventory
 
 
@@ -60,7 +61,7 @@ class SharedCache:
         observer.phase(f"looking into the shared cache {self.where}")
         verifier = signing.SignatureVerifier(signing.signers_file(self.signers))
         try:
-            store = place.opened(self.where)
+            store = place.opened(self.where, _LOOK_S)
             found = exchange.pull(
                 store, exchange.EntryWish(kinds=("lock",)), verifier, paths.cache_dir().value, _silent
             )

@@ -32,7 +32,7 @@ PACK, RECORD = ".tar.zst", ".json"
 _SILENCE_S = 60.0
 _BLOCK = 1 << 16
 _READABLE = 0o644  # as the collection leaves files of the cache
-_NAME = re.compile(r"(?:artifacts|locks)/[A-Za-z0-9_][A-Za-z0-9._+-]*")
+NAME = re.compile(r"(?:artifacts|locks)/[A-Za-z0-9_][A-Za-z0-9._+-]*")
 
 
 def main(words: Sequence[str]) -> None:
@@ -67,7 +67,8 @@ def installed() -> dict[str, Any]:
 def cached(cache: Path) -> list[str]:
     """Return the names of the records of packs and of the locks in a cache; a pack without a record is unfinished."""
     places = [*(cache / "artifacts").glob(f"*{RECORD}"), *(cache / "locks").glob(f"*{RECORD}")]
-    return sorted(f"{place.parent.name}/{place.name}" for place in places)
+    names = (f"{place.parent.name}/{place.name}" for place in places)
+    return sorted(name for name in names if NAME.fullmatch(name))
 
 
 def take(source: IO[bytes], cache: Path) -> int:
@@ -81,7 +82,7 @@ def take(source: IO[bytes], cache: Path) -> int:
     with tarfile.open(fileobj=source, mode="r|") as stream:
         for member in stream:
             data = stream.extractfile(member) if member.isreg() else None
-            if data is None or not _NAME.fullmatch(member.name):
+            if data is None or not NAME.fullmatch(member.name):
                 raise ValueError(f"{member.name!r} is not a file of a cache")
             target = cache / member.name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -42,6 +42,7 @@ OWN_CACHE = {"cluster_cache": ""}  # this controller gives a worker what it need
 _END_S = 60
 _BROKEN_STREAM = "Unexpected empty line"  # how ansible-runner puts that nothing more comes
 _MOST_ERRORS = 1 << 16
+_MOST_LINES, _MOST_LINE = 4096, 1 << 13  # of login scripts
 _PRIVATE = 0o600
 _INVENTORY = "inventory.yml"
 
@@ -116,26 +117,32 @@ def play_all(
 
 def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
     """Have a worker play its part; a worker that breaks off is told as a failure of each host that it left."""
-    translator = Translator(hear, keep_diff=part.play.diff)
+    own = frozenset(part.hosts)
+
+    def hear_own(event: Event) -> None:
+        if getattr(event, "host", None) in {None, *own}:  # of other hosts, a worker knows nothing
+            hear(event)
+
+    translator = Translator(hear_own, keep_diff=part.play.diff)
     try:
         give_cache(part.worker, part.trees)
         status, complaints = _streamed(part, log, translator, cancel)
     except (BrokenOffError, OSError) as error:
         if cancel.requested:
             return playbook.End("canceled", 254)
-        lost = frozenset(part.hosts) - translator.failed - translator.unreachable
+        lost = own - translator.failed - translator.unreachable
         words = f"The worker {part.worker.host.name} {error}; run the same command again to go on."
         for name in sorted(lost):
             hear(HostResult(at=time.time(), host=name, stage=STAGE, task=STAGE, outcome="failed", message=words))
-        failed, unreachable = translator.failed | lost, translator.unreachable
-        return playbook.End("failed", 2, (words,), failed=frozenset(failed), unreachable=frozenset(unreachable))
+        failed, unreachable = own & (translator.failed | lost), own & translator.unreachable
+        return playbook.End("failed", 2, (words,), failed=failed, unreachable=unreachable)
     told = tuple(f"{part.worker.host.name}: {text}" for text in complaints)
     return playbook.End(
         "canceled" if cancel.requested else "successful" if status == "successful" else "failed",
         0 if status == "successful" else 2,
         told,
-        failed=frozenset(translator.failed),
-        unreachable=frozenset(translator.unreachable),
+        failed=own & translator.failed,
+        unreachable=own & translator.unreachable,
     )
 
 
@@ -152,15 +159,23 @@ def give_cache(worker: Worker, trees: Collection[str]) -> None:
     missing = [cache / name for name in wanted if name.removesuffix(RECORD).removesuffix(PACK) not in there]
     if not missing:
         return
+    said, errors = bytearray(), bytearray()
     with _started(worker.argv("take")) as process:
+        streams = ((process.stdout, said), (process.stderr, errors))
+        threads = [threading.Thread(target=_drain, args=stream) for stream in streams]
+        for thread in threads:
+            thread.start()
         with contextlib.suppress(OSError), tarfile.open(fileobj=_pipe(process.stdin), mode="w|") as stream:
             for path in missing:
                 if path.is_file():
                     stream.add(path, arcname=f"{path.parent.name}/{path.name}")
-        output, errors = process.communicate()
-    if python.last_answer(output, ("taken",)) is None:
-        said = python.last_line(errors.decode("utf-8", "replace"))
-        raise BrokenOffError(f"could not take the artifacts of this controller ({said or 'the connection broke off'})")
+        with contextlib.suppress(OSError):
+            _pipe(process.stdin).close()
+        for thread in threads:
+            thread.join()
+    if python.last_answer(bytes(said), ("taken",)) is None:
+        why = python.last_line(errors.decode("utf-8", "replace")) or "the connection broke off"
+        raise BrokenOffError(f"could not take the artifacts of this controller ({why})")
 
 
 def _streamed(
@@ -277,11 +292,18 @@ def _drain(stream: IO[bytes] | None, found: bytearray) -> None:
 
 
 def _beginning(stream: IO[bytes]) -> str:
-    """Read what login scripts print, up to our line; returns the worker's folder, '' where the stream ends before."""
-    for line in stream:
+    """Read what login scripts print, up to our line; returns the worker's folder, '' where the stream ends before.
+
+    Raises:
+        BrokenOffError: it prints more than any login script.
+    """
+    for _ in range(_MOST_LINES):
+        line = stream.readline(_MOST_LINE)
         if line.startswith(BEGINS):
             return line.removeprefix(BEGINS).decode("utf-8", "surrogateescape").strip()
-    return ""
+        if not line:
+            return ""
+    raise BrokenOffError("does not begin its part: its login scripts print without an end")
 
 
 def _end(worker: Worker, folder: str) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Control characters but tab and line feed, those that change the direction of text, and lone surrogates.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Control characters but tab and line feed, other ends of lines, characters without a width, those that change the
+# direction of text, and lone surrogates.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_MOST = 8000  # characters of one line
 
 
 def and_more(words: Iterable[str], most: int, separator: str = ", ") -> str:
@@ -23,6 +25,17 @@ def and_more(words: Iterable[str], most: int, separator: str = ", ") -> str:
 def visible(text: str) -> str:
     """Return text that may come from a node with each character that a terminal obeys written as its number."""
     return _OBEYED.sub(_number, text)
+
+
+def one_line(text: str, most: int = _MOST) -> str:
+    r"""Return text that may come from a node as one line, with ``\\n`` and ``\\t`` as they are written.
+
+    Args:
+        text: of any length.
+        most: how many of its characters are shown.
+    """
+    shown = text if len(text) <= most else f"{text[:most]}…"
+    return visible(shown).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _number(found: re.Match[str]) -> str:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import sys
 import tarfile
+import tracemalloc
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.provisioning import crew, worker
+from clusterctl.provisioning import crew, playbook, worker, worker_part
 from clusterctl.remote import bounded, python
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from clusterctl.provisioning.ansible_events import Translator
 
 HOST = Host("ops2", "ops2", python="/opt/clusterctl/bin/python")
 
@@ -47,6 +51,81 @@ def test_a_worker_that_differs_is_named_with_the_cure(
     with pytest.raises(ConfigError) as refused:
         asked(monkeypatch, **differs)
     assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        {"cached": 5},
+        {"cached": ["artifacts/../../etc.json"]},
+        {"cached": ["artifacts/a.json"] * 200_000},
+        {"cached": [{"a": 1}]},
+        {"playbooks": "relative"},
+        {"playbooks": "/a\nb"},
+        {"playbooks": 5},
+        {"ansible_core": ["2"]},
+        {"clusterctl": "1\n2"},
+        {"content": "x" * 10_000},
+    ],
+)
+def test_what_a_worker_says_has_types_and_bounds(monkeypatch: pytest.MonkeyPatch, differs: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^The worker ops2 gave an answer that no clusterctl gives") as refused:
+        asked(monkeypatch, **differs)
+    assert len(str(refused.value)) < 300
+    assert "\n" not in str(refused.value)
+
+
+def test_a_worker_that_says_nothing_of_ours_is_read_within_bounds() -> None:
+    class Endless:
+        seen = 0
+
+        def readline(self, most: int) -> bytes:
+            self.seen += most
+            return b"x" * most
+
+    stream = Endless()
+    with pytest.raises(worker_part.BrokenOffError, match="does not begin"):
+        worker_part._beginning(stream)  # type: ignore[arg-type] # noqa: SLF001 - needs a process otherwise
+    assert stream.seen < 64 << 20
+    lines = io.BytesIO(b"welcome\n" + worker.BEGINS + b"/tmp/clusterctl-held-1\n")
+    assert worker_part._beginning(lines) == "/tmp/clusterctl-held-1"  # noqa: S108, SLF001 - not a file
+
+
+def test_a_worker_speaks_of_its_own_hosts_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def streamed(_part: object, _log: object, translator: Translator, _cancel: object) -> tuple[str, tuple[str, ...]]:
+        for host in ("node1", "node9"):
+            data = {"host": host, "task": "t", "res": {"msg": "forged"}}
+            translator.handle({"event": "runner_on_failed", "event_data": data, "at": 1.0})
+        stats = {"failures": {"node1": 1, "node9": 1}, "dark": {"node8": 1}}
+        translator.handle({"event": "playbook_on_stats", "event_data": stats})
+        return "failed", ()
+
+    monkeypatch.setattr(worker_part, "_streamed", streamed)
+    monkeypatch.setattr(worker_part, "give_cache", lambda *_given: None)
+    heard: list[Any] = []
+    play = SimpleNamespace(diff=False)
+    part = worker_part.WorkerPart(crew.Worker(HOST, "/p", frozenset()), play, ("node1",), "", ())  # type: ignore[arg-type]
+    end = worker_part.play(part, tmp_path / "log", heard.append, playbook.Cancel())
+    assert {event.host for event in heard if hasattr(event, "host")} == {"node1"}
+    assert (end.failed, end.unreachable) == ({"node1"}, frozenset())
+
+
+def test_a_worker_that_floods_while_it_takes_packs_is_read_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    locks = tmp_path / "clusterctl" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "a.json").write_bytes(b"{}")
+    flood = "import os,sys\nfor _ in range(400): os.write(1, b'x' * (1 << 20))\nsys.stdin.buffer.read()"
+    monkeypatch.setattr(crew.Worker, "argv", lambda *_words: [sys.executable, "-c", flood])
+    tracemalloc.start()
+    try:
+        with pytest.raises(worker_part.BrokenOffError, match="could not take the artifacts"):
+            worker_part.give_cache(crew.Worker(HOST, "/p", frozenset()), ())
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("word", ["./ops.ini", "/srv/none", "ops.yaml"])

@@ -249,6 +249,8 @@ def verify(store: SharedStore, verifier: SignatureVerifier, tell: Callable[[str,
             for chunk in store.content(statement):
                 total.update(chunk)
                 size += len(chunk)
+                if size > statement.size:
+                    break
         except UnreachableError as error:
             outcome.problems.append(error)
             continue

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from typing import TYPE_CHECKING
 
-from clusterctl.model.shared_cache import INDEX, EntryName, blob_path, index_bytes, is_sha256
-from clusterctl.remote.shared_cache.store import not_there
+from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, blob_path, index_bytes, is_sha256
+from clusterctl.remote.shared_cache.store import counted, not_there
 from clusterctl.state import cache_entries, files
 from clusterctl.support.errors import ConfigError, UnreachableError
 
@@ -17,11 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
     from pathlib import Path
+    from typing import IO
 
     from clusterctl.model.shared_cache import Statement
 
 _READABLE = 0o644
+_CHUNK = 1 << 20
 _TRIES = 5
+_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})  # a link, a link as a folder, a socket
+_OWN_FOLDERS = ("entries", "entries/pack", "entries/lock", "blobs", "blobs/sha256")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -38,7 +43,7 @@ class FolderStore:
         if not self.root.is_dir():
             raise ConfigError(f"There is no folder {self.root}; correct the path, or push to it first.")
         found = []
-        for path in self.root.glob("entries/*/*.json"):
+        for path in counted(self.where, self.root.glob("entries/*/*.json")):
             with contextlib.suppress(ValueError):
                 found.append(EntryName.parse(f"{path.parent.name}/{path.stem}"))
         return sorted(found)
@@ -46,16 +51,27 @@ class FolderStore:
     def envelope(self, name: EntryName) -> bytes | None:
         """See :class:`SharedStore`."""
         try:
-            return (self.root / name.path).read_bytes()
+            with self._opened(name.path) as stream:
+                data = stream.read(LARGEST_ENVELOPE + 1)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise self._unreadable(error) from None
+        if len(data) > LARGEST_ENVELOPE:
+            raise UnreachableError(
+                f"{self.root / name.path} has more than {LARGEST_ENVELOPE} bytes, so it is not an entry of a shared"
+                " cache; remove it."
+            )
+        return data
 
     def content(self, statement: Statement) -> Iterator[bytes]:
         """See :class:`SharedStore`."""
         try:
-            yield from cache_entries.chunks_of(self._blob(statement.sha256))
+            with self._opened(blob_path(statement.sha256)) as stream:
+                left = statement.size + 1  # one byte too many tells the reader of another content
+                while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
+                    left -= len(chunk)
+                    yield chunk
         except FileNotFoundError:
             raise not_there(self.where, statement) from None
         except OSError as error:
@@ -63,13 +79,14 @@ class FolderStore:
 
     def has_content(self, statement: Statement) -> bool:
         """See :class:`SharedStore`."""
-        with contextlib.suppress(OSError):
-            return self._blob(statement.sha256).stat().st_size == statement.size
+        with contextlib.suppress(OSError, UnreachableError), self._opened(blob_path(statement.sha256)) as stream:
+            return os.fstat(stream.fileno()).st_size == statement.size
         return False
 
     def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:
         """See :class:`SharedStore`."""
-        blob, entry = self._blob(statement.sha256), self.root / statement.entry.path
+        blob, entry = self.root / blob_path(statement.sha256), self.root / statement.entry.path
+        self._refuse_links()
         with self._writing():
             for folder in (blob.parent, entry.parent):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +101,7 @@ class FolderStore:
 
     def finish(self) -> None:
         """See :class:`SharedStore`; the index is for readers over HTTP. It is written until it names what is there."""
+        self._refuse_links()
         for _ in range(_TRIES):
             names = self.names()
             with self._writing():
@@ -93,11 +111,13 @@ class FolderStore:
 
     def remove(self, name: EntryName) -> None:
         """See :class:`SharedStore`."""
+        self._refuse_links()
         with self._writing():
             (self.root / name.path).unlink(missing_ok=True)
 
     def sweep(self, wanted: AbstractSet[str], before: float) -> int:
         """See :class:`SharedStore`."""
+        self._refuse_links()
         freed = 0
         for path in self.root.glob("blobs/sha256/*"):
             state = path.lstat()
@@ -110,7 +130,7 @@ class FolderStore:
     def written(self, name: EntryName) -> float | None:
         """See :class:`SharedStore`."""
         with contextlib.suppress(OSError):
-            return (self.root / name.path).stat().st_mtime
+            return (self.root / name.path).lstat().st_mtime
         return None
 
     @contextlib.contextmanager
@@ -131,8 +151,47 @@ class FolderStore:
                 " again."
             ) from None
 
-    def _blob(self, sha256: str) -> Path:
-        return self.root / blob_path(sha256)
+    def _opened(self, path: str) -> IO[bytes]:
+        """Open a regular file below the root; others may write there, so no link is followed, and no pipe waited for.
+
+        Raises:
+            UnreachableError: it is a link, a pipe, a device or a folder, or a link leads to it.
+            OSError: it cannot be opened.
+        """
+        *folders, name = path.split("/")
+        place = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for folder in folders:
+                inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+                os.close(place)
+                place = inner
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
+        except OSError as error:
+            if error.errno not in _LINK:
+                raise type(error)(error.errno, error.strerror, str(self.root / path)) from None
+            raise self._not_a_file(path) from None
+        finally:
+            os.close(place)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self._not_a_file(path)
+        return os.fdopen(descriptor, "rb")
+
+    def _not_a_file(self, path: str) -> UnreachableError:
+        return UnreachableError(
+            f"{self.root / path} is not a regular file, or a link leads to it, so it is not read; remove it, and push"
+            " again."
+        )
+
+    def _refuse_links(self) -> None:
+        """Refuse to write where a link leads out of the shared cache.
+
+        Raises:
+            ConfigError: one of its folders is a link.
+        """
+        for name in _OWN_FOLDERS:
+            if (self.root / name).is_symlink():
+                raise ConfigError(f"{self.root / name} is a link, so nothing is written there; make it a folder.")
 
     def _unreadable(self, error: OSError) -> UnreachableError:
         return UnreachableError(

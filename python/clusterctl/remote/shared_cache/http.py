@@ -9,8 +9,9 @@ import os
 import socket
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import quote, urlsplit
+import urllib.response
+from typing import IO, TYPE_CHECKING, NoReturn
+from urllib.parse import quote, urljoin, urlsplit
 
 from clusterctl.model.shared_cache import (
     INDEX,
@@ -42,6 +43,20 @@ _CHUNK = 1 << 20
 _DENIED = frozenset({401, 403, 407})
 _NOT_FOUND = frozenset({404, 410})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to web servers; the body of a redirect may have no end, and is not read."""
+
+    def http_error_302(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage
+    ) -> urllib.response.addinfourl | None:
+        fp.close()
+        if urlsplit(urljoin(req.full_url, headers.get("Location", ""))).scheme not in {"http", "https"}:
+            return None
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def login(host: str, *, encrypted: bool) -> tuple[str, str] | None:
@@ -143,7 +158,7 @@ class HttpStore:
         if self._login:
             request.add_unredirected_header("Authorization", f"Basic {self._login}")  # another server does not get it
         try:
-            answer = urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310 - as above
+            answer = urllib.request.build_opener(_Redirects).open(request, timeout=_TIMEOUT_S)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in _NOT_FOUND:

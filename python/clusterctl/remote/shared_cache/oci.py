@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from clusterctl.model.shared_cache import LARGEST_ENVELOPE, EntryName, Statement, is_sha256
+from clusterctl.remote.shared_cache import registry_door
 from clusterctl.remote.shared_cache.http import LOOPBACK, login
-from clusterctl.remote.shared_cache.store import CERTIFICATE, PASSWORD, USER, not_there, refused_login, untrusted
+from clusterctl.remote.shared_cache.store import (
+    CERTIFICATE,
+    MOST_NAMES,
+    PASSWORD,
+    USER,
+    not_there,
+    refused_login,
+    untrusted,
+)
 from clusterctl.support import held_files
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
@@ -26,7 +34,8 @@ ENVELOPE = "application/vnd.clusterctl.statement.v1+json"
 CONTENT = "application/vnd.clusterctl.content.v1"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _EMPTY = b"{}"
-_TIMEOUT_S = 30.0  # without a byte
+_MOST_PAGES = 1000
+_MOST_REDIRECTS = 10
 _CHUNK = 1 << 20
 _UPLOAD_CHUNK = 32 << 20  # what is larger goes up in parts, so that it is never whole in memory
 _GOOD = frozenset({200, 201, 202})
@@ -66,20 +75,24 @@ class OciStore:
 
     def names(self) -> list[EntryName]:
         """See :class:`SharedStore`."""
-        found = []
+        found: list[EntryName] = []
         with self._asked():
             url = f"{self._base}/tags/list"
+            seen: set[str] = set()
             while url:
+                if url in seen or len(seen) == _MOST_PAGES or len(found) > MOST_NAMES:
+                    raise UnreachableError(f"The list of {self.where} has no end; look at the log of that registry.")
+                seen.add(url)
                 answer = self._registry.do_request(url, "GET", headers=dict(self._registry.headers))
                 if answer.status_code == _NOT_FOUND:
                     break
                 self._refuse(answer)
-                for tag in answer.json().get("tags") or []:
+                for tag in self._object(answer, "tags"):
                     kind, _, name = str(tag).partition("-")
                     with contextlib.suppress(ValueError):
                         found.append(EntryName.parse(f"{kind}/{name.replace(_PLUS, '+')}"))
                 following = answer.links.get("next", {}).get("url", "")
-                url = urljoin(url, following) if following else ""
+                url = self._own(urljoin(url, following)) if following else ""
         return sorted(found)
 
     def envelope(self, name: EntryName) -> bytes | None:
@@ -192,9 +205,12 @@ class OciStore:
         bare = self._host.rpartition(":")[0] or self._host
         found = login(bare, encrypted=self._encrypted)
         requests, trusted = self._requests, _authorities()
+        self._door = registry_door.door(requests, f"{prefix}://{self._host}")
         try:
-            with requests.get(f"{prefix}://{self._host}/v2/", timeout=_TIMEOUT_S, verify=trusted) as answer:
-                wants = answer.headers.get("Www-Authenticate", "").lower()
+            with requests.Session() as session:
+                self._mount(session)
+                with session.get(f"{prefix}://{self._host}/v2/", stream=True, verify=trusted) as answer:
+                    wants = answer.headers.get("Www-Authenticate", "").lower()
         except (requests.RequestException, ValueError) as error:
             raise self._silent(error) from None
         backend = "basic" if wants.startswith("basic") else "token"
@@ -202,8 +218,8 @@ class OciStore:
         # the library would try five times within two minutes, also where a login is refused
         once = Registry.do_request.__wrapped__.__get__(registry)
         registry.do_request = once if backend == "basic" else _with_tokens(once, registry)
-        for scheme in ("http://", "https://"):
-            registry.session.mount(scheme, _patient(requests))
+        self._mount(registry.session)
+        registry.auth.authenticate_request = self._only_here(registry.auth.authenticate_request)
         if found is not None:
             registry.auth.set_basic_auth(*found)
         elif self._encrypted or bare in LOOPBACK:
@@ -216,6 +232,54 @@ class OciStore:
             registry.session.headers["Authorization"] = f"Basic {password}"
         return registry
 
+    def _mount(self, session: Any) -> None:
+        session.max_redirects = _MOST_REDIRECTS
+        session.headers["Accept-Encoding"] = "identity"
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, self._door)
+
+    def _only_here(self, log_in: Callable[..., Any]) -> Callable[..., Any]:
+        """Log in where the registry itself asks for it; it may name a token server, and nobody else may."""
+
+        def request(original: Any, *arguments: Any, **options: Any) -> Any:
+            if not self._door.is_own(original.url):
+                raise UnreachableError(
+                    f"{self.where} leads to {registry_door.host_of(original.url)}, which answered"
+                    f" {original.status_code}; look at the log of that registry."
+                )
+            self._door.allow_realm(str(original.headers.get("Www-Authenticate", "")))
+            return log_in(original, *arguments, **options)
+
+        return request
+
+    def _own(self, url: str) -> str:
+        """Return an address of the registry.
+
+        Raises:
+            UnreachableError: it is of another server.
+        """
+        if self._door.is_own(url):
+            return url
+        raise UnreachableError(
+            f"The list of {self.where} goes on at another server ({registry_door.host_of(url)}), which is not asked;"
+            " look at the log of that registry."
+        )
+
+    def _object(self, answer: Any, key: str) -> list[Any]:
+        """Return a list of an answer in JSON; empty where it has none.
+
+        Raises:
+            UnreachableError: the answer is something else.
+        """
+        try:
+            found = answer.json()
+        except (ValueError, RecursionError):
+            found = None
+        items = (found.get(key) or []) if isinstance(found, dict) else None
+        if not isinstance(items, list):
+            raise UnreachableError(f"{self.where} did not answer as a registry does; check the address.")
+        return items
+
     def _manifest(self, name: EntryName) -> dict[str, Any] | None:
         with self._asked():
             answer = self._registry.do_request(
@@ -224,8 +288,7 @@ class OciStore:
             if answer.status_code == _NOT_FOUND:
                 return None
             self._refuse(answer)
-            found = answer.json()
-            return found if isinstance(found, dict) else {}
+            return {"layers": self._object(answer, "layers")}
 
     def _blob(self, digest: str, size: int) -> Iterator[bytes]:
         """Return a blob in parts; where the line breaks, the reader sees what is missing."""
@@ -270,8 +333,6 @@ class OciStore:
             raise
         except (self._requests.RequestException, OSError) as error:
             raise self._silent(error) from None
-        except json.JSONDecodeError:
-            raise UnreachableError(f"{self.where} did not answer as a registry does; check the address.") from None
         except (*_LIBRARY_ERRORS, self._login_error) as error:
             refused = isinstance(error, self._login_error | AttributeError) or "authentication" in str(error).lower()
             if refused:  # without a password, the library's way to log in lacks an attribute
@@ -311,20 +372,6 @@ def _with_tokens(once: Callable[..., Any], registry: Any) -> Callable[..., Any]:
         return once(*arguments, **options)
 
     return request
-
-
-def _patient(requests: Any) -> Any:
-    class Patient(requests.adapters.HTTPAdapter):  # type: ignore[misc] # known at run time alone
-        def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
-            there = urlsplit(request.url)
-            sent = str(request.headers.get("Authorization", ""))
-            if sent.startswith("Basic ") and there.scheme == "http" and there.hostname not in LOOPBACK:
-                raise ConfigError(
-                    f"The registry sends the login to {there.hostname} in clear text; use one whose login has TLS."
-                )
-            return super().send(request, *arguments, **{**options, "timeout": options.get("timeout") or _TIMEOUT_S})
-
-    return Patient()
 
 
 def _tag(name: EntryName) -> str:

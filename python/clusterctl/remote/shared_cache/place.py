@@ -14,12 +14,23 @@ if TYPE_CHECKING:
 _SCHEMES = "a folder, http://…, https://…, s3://BUCKET/PREFIX, oci://REGISTRY/NAME or oci+http://REGISTRY/NAME"
 
 
-def opened(where: str) -> SharedStore:
+def opened(where: str, within_s: float | None = None) -> SharedStore:
     """Return the store at a place; nothing is asked over the network yet, except how a registry wants a login.
+
+    Args:
+        where: the place.
+        within_s: the time for all its answers together but contents, in seconds; None sets none.
 
     Raises:
         ConfigError: the place is not one, or a library for it is missing.
+        UnreachableError: a registry does not answer.
     """
+    from clusterctl.remote.shared_cache.patience import PatientStore  # noqa: PLC0415 - one kind is used
+
+    return PatientStore(where, lambda: _store(where), within_s)
+
+
+def _store(where: str) -> SharedStore:
     if "://" not in where:
         from clusterctl.remote.shared_cache.folder import FolderStore  # noqa: PLC0415 - one kind is used
 

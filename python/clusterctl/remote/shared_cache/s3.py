@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, Statement, blob_path, index_bytes
 from clusterctl.remote.shared_cache.http import LOOPBACK
-from clusterctl.remote.shared_cache.store import not_there, refused_login
+from clusterctl.remote.shared_cache.store import counted, not_there, refused_login
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-_CHUNK = 4 << 20
+_CHUNK = 1 << 20
 _TRIES = 2
 _PATIENCE = timedelta(seconds=20)
 _SILENCE = timedelta(seconds=30)  # without a byte
@@ -77,9 +77,12 @@ class S3Store:
         with self._asked():
             try:
                 answer = self._store.get(name.path)
-                if answer.meta["size"] > LARGEST_ENVELOPE:
-                    raise UnreachableError(f"{self.where}/{name.path} is too large for an entry of a shared cache.")
-                return bytes(answer.bytes())
+                data = bytearray()
+                for chunk in answer.stream(min_chunk_size=1):  # the size that it tells may be a lie
+                    data += bytes(chunk)
+                    if len(data) > LARGEST_ENVELOPE:
+                        raise UnreachableError(f"{self.where}/{name.path} is too large for an entry of a shared cache.")
+                return bytes(data)
             except FileNotFoundError:
                 return None
 
@@ -149,7 +152,7 @@ class S3Store:
 
     def _listed(self, prefix: str) -> list[Any]:
         with self._asked():
-            return [meta for batch in self._store.list(prefix=prefix) for meta in batch]
+            return list(counted(self.where, (meta for batch in self._store.list(prefix=prefix) for meta in batch)))
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from clusterctl.model.shared_cache import EntryName, Statement
 
+_T = TypeVar("_T")
+MOST_NAMES = 100_000
 CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # in what OpenSSL says
 USER, PASSWORD = "CLUSTERCTL_CACHE_USER", "CLUSTERCTL_CACHE_PASSWORD"
 
@@ -69,6 +71,18 @@ class SharedStore(Protocol):
 
     def written(self, name: EntryName) -> float | None:
         """Return when an entry was written, in seconds since 1970; None where the store does not tell."""
+
+
+def counted(where: str, names: Iterable[_T]) -> Iterator[_T]:
+    """Return what a store lists, up to a number that no shared cache has.
+
+    Raises:
+        UnreachableError: the list is longer.
+    """
+    for number, name in enumerate(names):
+        if number == MOST_NAMES:
+            raise UnreachableError(f"The list of {where} has no end after {MOST_NAMES} names; look at that place.")
+        yield name
 
 
 def read_only(where: str) -> ConfigError:
