@@ -341,6 +341,7 @@ _MEMBER = _record(
     addresses=_many(_address),
     port=_PORT,
     host_keys=_many(_HOST_KEY, 64),
+    user_key=_HOST_KEY,
     aliases=_many(_HOST),
     platform=_or_empty(_PLATFORM),
     slots=_COUNT,

@@ -35,7 +35,7 @@ _COMPLAINT = re.compile(
 # say something of their own host. Everything else (arguments, output) may hold a secret.
 _JUDGE = "clusterctl.hpc.preflight_judge"
 _DECIDED_BY = {
-    "members": {_JUDGE},
+    "members": {_JUDGE, "clusterctl.hpc.ssh_mesh_plan"},  # the second adds the users' keys
     "argument_errors": {"ansible.builtin.validate_argument_spec"},
     "assertion": {"ansible.builtin.assert"},
     "next_host_key": {"clusterctl.hpc.host_key"},

@@ -22,7 +22,15 @@ gate = content.module_util("node_record_gate")
 probe = content.module_util("node_probe.record")
 REQUEST = {"resolve": ["localhost"], "job_user": "", "busy": True, "leftovers": True, "check_sudo": False}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIwwYGMGDwWPrygxQ4O3kv+UcH3baMHTl4kBu/CfhWR4"
-MEMBER = {"name": "node3", "address": "10.0.0.3", "port": 22, "host_keys": [KEY], "slots": 4, "aliases": ["n3"]}
+MEMBER = {
+    "user_key": KEY,
+    "name": "node3",
+    "address": "10.0.0.3",
+    "port": 22,
+    "host_keys": [KEY],
+    "slots": 4,
+    "aliases": ["n3"],
+}
 
 
 @pytest.fixture(scope="module")

@@ -174,6 +174,7 @@ def result_of(res: dict[str, object], action: str = "clusterctl.hpc.file_set") -
     ("key", "action"),
     [
         ("members", "clusterctl.hpc.preflight_judge"),
+        ("members", "clusterctl.hpc.ssh_mesh_plan"),
         ("argument_errors", "ansible.builtin.validate_argument_spec"),
         ("assertion", "ansible.builtin.assert"),
         ("next_host_key", "clusterctl.hpc.host_key"),
