@@ -9,6 +9,8 @@ import pwd
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence, Tuple
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line
+
 
 class StageError(Exception):
     """The files cannot be laid out and nothing was changed; the message is one sentence that names the path."""
@@ -38,6 +40,18 @@ class Entry:
     user: Optional[pwd.struct_passwd] = None
     is_watched: bool = True  # whether a later change of the path is drift
     watched_block: str = ""  # marker of the block that alone is watched; '' for the whole path
+
+
+def one_line(path: str, field: str, value: str, *, refused: str = "") -> str:
+    """Return a value that goes into a line of a file.
+
+    Raises:
+        StageError: it has a control character, or one of the refused characters.
+    """
+    try:
+        return config_line.checked(value, f"{path}: {field}", refused=refused)
+    except config_line.LineError as error:
+        raise StageError(f"{error}.") from None
 
 
 def parse_mode(path: str, given: Any) -> Optional[int]:

@@ -7,7 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Dict, Sequence
 
-from . import mesh_ca, sshd_keys, text_edit, user_identity
+from . import config_line, mesh_ca, sshd_keys, text_edit, user_identity
 
 if TYPE_CHECKING:
     import pwd
@@ -23,7 +23,7 @@ _OF_A_NODE = re.compile(r" clusterctl:[A-Za-z0-9][A-Za-z0-9._-]*$")
 def certificate_of(entry: pwd.struct_passwd, name: str) -> Dict[str, Any]:
     """Return the user's certificate and its path, links of the folder resolved; runs with the user's identity."""
     path = os.path.join(os.path.realpath(os.path.join(entry.pw_dir, ".ssh")), f"{name}-cert.pub")  # noqa: PTH118
-    return {"certificate": {"path": path, "text": text_of(path)}}
+    return {"certificate": {"path": path, "text": certificate_in(path)}}
 
 
 def look(
@@ -37,7 +37,7 @@ def look(
         authorized: the lines of the block in authorized_keys.
         known: the lines of the block in known_hosts.
     """
-    host_certificate = text_of(mesh_ca.lines.HOST_CERTIFICATE)
+    host_certificate = certificate_in(mesh_ca.lines.HOST_CERTIFICATE)
     lines = {
         "authorized_keys": mesh_ca.lines.of_authority(authorized),
         "known_hosts": mesh_ca.lines.of_authority(known),
@@ -72,6 +72,12 @@ def with_first_block(text: str, content: str) -> str:
 def has_block() -> bool:
     """Tell whether sshd_config has the block."""
     return text_edit.begin_of(MARKER) in text_of(SSHD_CONFIG).splitlines()
+
+
+def certificate_in(path: str) -> str:
+    """Return the one line of a certificate's file; '' for other text, such as a user may have added to it."""
+    text = text_of(path)
+    return text if not config_line.control_in(text) and "\n" not in text[:-1] and "\t" not in text else ""
 
 
 def text_of(path: str) -> str:

@@ -92,7 +92,11 @@ _SSHD = "/usr/sbin/sshd"
 
 
 def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_entry.Entry]:
-    """Return the files that the node should have; what sshd refers to stands before sshd's settings."""
+    """Return the files that the node should have; what sshd refers to stands before sshd's settings.
+
+    Raises:
+        StageError: a certificate is more than one line.
+    """
     present = given["state"] == "present"
     entries = []
     lines = mesh_ca.lines
@@ -101,7 +105,7 @@ def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_e
             file_entry.Entry(
                 path=given["user_path"],
                 state="file" if present else "absent",
-                content=given["user_certificate"].encode(),
+                content=_certificate(given["user_path"], given["user_certificate"]),
                 mode=0o644,
                 uid=entry.pw_uid,
                 gid=entry.pw_gid,
@@ -111,8 +115,15 @@ def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_e
     if present:
         entries.append(_root_file(lines.REVOKED, base64.b64decode(given["revoked"])))
         if given["host_certificate"]:
-            entries.append(_root_file(lines.HOST_CERTIFICATE, given["host_certificate"].encode()))
+            entries.append(
+                _root_file(lines.HOST_CERTIFICATE, _certificate(lines.HOST_CERTIFICATE, given["host_certificate"]))
+            )
     return [*entries, *_settings(entry.pw_name if present else "")]
+
+
+def _certificate(path: str, text: str) -> bytes:
+    line = file_entry.one_line(path, "the certificate", text.removesuffix("\n"))
+    return f"{line}\n".encode() if text else b""
 
 
 def files_of_settings() -> List[file_entry.Entry]:

@@ -110,6 +110,17 @@ def sort_out(
     return entries, kept
 
 
+def conf_of(path: str, link: str) -> file_entry.Entry:
+    """Return the file that tells the loader the folder.
+
+    Raises:
+        file_entry.StageError: the loader would read another folder.
+    """
+    folder = file_entry.one_line(path, "the folder", f"{link}/lib", refused=" :,#=")
+    content = f"# clusterctl: the cluster's NCCL\n{folder}\n".encode()
+    return file_entry.Entry(path=path, state="file", content=content, mode=0o644, uid=0, gid=0)
+
+
 def in_cache(link: str) -> bool:
     """Tell whether the loader's cache names the library by the link."""
     wanted = f"=> {link}/lib/{_LIBRARY}"
@@ -139,15 +150,8 @@ def main() -> None:
     given: Dict[str, Any] = module.params
     link = given["link"]
     links, kept = sort_out(link, given["include_dir"], given["headers"])
-    conf = file_entry.Entry(
-        path=given["conf"],
-        state="file",
-        content=f"# clusterctl: the cluster's NCCL\n{link}/lib\n".encode(),
-        mode=0o644,
-        uid=0,
-        gid=0,
-    )
     try:
+        conf = conf_of(given["conf"], link)
         outcome = file_stage.apply([conf, *links], check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
     except file_entry.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])

@@ -69,7 +69,6 @@ from typing import List, Mapping, Optional, Sequence
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     command,
-    config_line,
     file_entry,
     file_stage,
     sshd_keys,
@@ -109,10 +108,7 @@ def wanted_files(
     entries = []
     present = open_files_of(user) if open_files else None
     if present is not None and present < open_files:
-        try:
-            config_line.checked(user, f"The user in {limits_file}", refused=" #")
-        except config_line.LineError as error:
-            raise file_entry.StageError(f"{error}.") from None
+        file_entry.one_line(limits_file, "the user", user, refused=" #")
         text = f"# clusterctl: jobs of {user} open many files and connections\n{user} - nofile {open_files}\n"
         entries.append(_file(limits_file, text))
     accepted = logins_at_once(sshd_keys.settings_of("root")) if logins else None

@@ -88,9 +88,12 @@ def _holder(lock: NodeLock) -> str:
 
 
 def cluster_id(own: str, answers: Iterable[ClaimAnswer], fresh: str) -> str:
-    """Return the id that the nodes get: our own, that of all foreign nodes where we have none, or a fresh one."""
-    foreign = {answer.mark.cluster for answer in answers if answer.lost and answer.mark is not None}
-    return own or (foreign.pop() if len(foreign) == 1 else fresh)
+    """Return the id that the nodes get: our own, or that of the foreign nodes that we adopt, or a fresh one.
+
+    Where marked nodes bear different ids, none of them counts.
+    """
+    marks = {answer.mark.cluster: bool(answer.lost) for answer in answers if answer.mark is not None}
+    return own or (next(iter(marks)) if len(marks) == 1 and any(marks.values()) else fresh)
 
 
 def adopted(answers: Mapping[str, ClaimAnswer]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model import host_keys
 from clusterctl.state import files
+from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,8 +29,18 @@ def keep(place: KnownPlace, keys: Sequence[HostKey]) -> None:
     """Put keys of a host in the place of the known ones; the lines of other hosts stay.
 
     Raises:
-        ConfigError: the file cannot be written.
+        ConfigError: the file cannot be written, or a name or a key would leave its line.
     """
+    rules = content.module_util("config_line")
+    words = [
+        *((name, "a name") for name in place.names),
+        *((word, "a key") for key in keys for word in (key.type, key.blob)),
+    ]
+    for word, what in words:
+        try:
+            rules.checked(word, f"{place.path}: {what}", refused=" ,\"'")
+        except rules.LineError as error:
+            raise ConfigError(f"{error}.") from None
     path = place.path.resolve()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

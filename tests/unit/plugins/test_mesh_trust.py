@@ -85,3 +85,20 @@ def test_absent_removes_all_of_it_and_touches_no_other_file(sshd: Path) -> None:
 def test_a_certificate_that_check_mode_does_not_sign_stays(sshd: Path) -> None:
     (sshd / "sshd_config").write_text("")
     assert "id_clusterctl-cert.pub" not in wanted(user_certificate="", host_certificate="")
+
+
+@pytest.mark.parametrize("field", ["user_certificate", "host_certificate"])
+@pytest.mark.parametrize("text", ["CERT\nssh-ed25519 AAAA evil\n", "CERT\0\n", "CERT\r\n", "CERT\x1b[2J\n"])
+def test_a_certificate_is_one_line(sshd: Path, field: str, text: str) -> None:
+    (sshd / "sshd_config").write_text("")
+    with pytest.raises(mesh_trust.file_entry.StageError, match=r"cert\.pub: the certificate is .*CERT"):
+        wanted(**{field: text})
+
+
+@pytest.mark.parametrize("more", ["ssh-ed25519 AAAA evil\n", "\0", "\x1b[2J\n", "\n"])
+def test_a_certificate_to_which_its_user_added_something_is_signed_anew(tmp_path: Path, more: str) -> None:
+    path = tmp_path / "cert.pub"
+    path.write_text("CERT\n")
+    assert mesh_trust_look.certificate_in(str(path)) == "CERT\n"
+    path.write_text(f"CERT\n{more}")
+    assert mesh_trust_look.certificate_in(str(path)) == ""

@@ -395,3 +395,9 @@ def test_the_report_says_who_maps_what() -> None:
         "NCCL on this host: 2.32.3 of /usr/local/nccl-1/lib/libnccl.so.2 (the cluster's, mapped by session); one that"
         " does not answer of /env/libnccl.so.2 (the framework's, mapped by torch)."
     )
+
+
+@pytest.mark.parametrize("link", ["/x\n/tmp/evil", "/x\0", "/x:/tmp/evil", "/x,/tmp/evil", "/x /tmp/evil", "/x#"])
+def test_the_loader_gets_one_folder(link: str) -> None:
+    with pytest.raises(nccl_system.file_entry.StageError, match=r"nccl\.conf: the folder is"):
+        nccl_system.conf_of("/etc/ld.so.conf.d/nccl.conf", link)

@@ -101,5 +101,5 @@ def test_a_user_of_a_directory_service_gets_the_settings_although_no_list_has_it
 @pytest.mark.parametrize("name", ["x - nofile 1\n* - core unlimited", "x y", "x#", "x\0"])
 def test_a_user_that_would_leave_its_line_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_settings, "open_files_of", lambda _user: 1)
-    with pytest.raises(session_settings.file_entry.StageError, match="The user in /limits is"):
+    with pytest.raises(session_settings.file_entry.StageError, match="/limits: the user is"):
         session_settings.wanted_files(name, 1024, 0, "/limits", [])

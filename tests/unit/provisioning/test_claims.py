@@ -78,6 +78,12 @@ def test_a_controller_without_an_id_takes_that_of_the_nodes_it_adopts(own: str, 
     assert claims.cluster_id(own, [*answers, answer()], "fresh") == chosen
 
 
+def test_one_node_decides_no_id_against_the_marks_of_others() -> None:
+    liar = answer(mark={**MARK, "cluster": "chosen by node3"}, lost=["node9"])
+    others = [answer(mark={**MARK, "cluster": "theirs"}) for _ in range(2)]
+    assert claims.cluster_id("", [*others, liar], "fresh") == "fresh"
+
+
 def test_a_node_is_marked_where_its_mark_says_something_else() -> None:
     members = claims.members_of(HOSTS, ())
     assert members == {"node1": "192.0.2.1", "node2": "192.0.2.2:2222"}
