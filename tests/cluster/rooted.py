@@ -47,9 +47,15 @@ def more(of: str, at: str, extend: Any) -> Lie:
 
 def token(host: str, **result: Any) -> str:
     """Return a result of another host in the form in which ansible-runner finds events in the text of the screen."""
-    data = {"play": "x", "role": "clusterctl.hpc.hosts", "task": FORGED, "task_action": "x", "host": host}
-    event = {"uuid": FORGED, "event": "runner_on_ok", "event_data": {**data, "res": result}}
-    return "".join(_shown(one) for one in (event, {"uuid": FORGED, "event": "x"}, {}))
+    data = {"play": "x", "role": "hosts", "task": FORGED, "host": host}
+    data["task_action"] = "clusterctl.hpc.preflight_judge"
+    event = {
+        "uuid": FORGED,
+        "event": "runner_on_ok",
+        "created": "2026-01-01T00:00:00+00:00",
+        "event_data": {**data, "res": result},
+    }
+    return f"{_shown(event)}{FORGED} text{_shown({})}"
 
 
 def _shown(event: dict[str, Any]) -> str:
@@ -61,7 +67,7 @@ def tokens(**result: Any) -> list[Lie]:
     """Return lies that show such a result of ``node2`` on each way to the controller's screen."""
     text = token("node2", **result)
     return [
-        more("any", "warnings", [f"{text}\n{text}"]),
+        more("any", "warnings", [text]),
         {"of": "any", "stderr": f"{text}\n"},
         {"of": "any", "stdout": f"{text}\n"},
     ]
@@ -129,7 +135,9 @@ class RootedCluster(Cluster):
 
     def assert_nothing_gained(self, found: Attacked, node: str) -> None:
         """Look at the controller, the other nodes and the text of the screen."""
-        assert not self.canary.exists(), "a text of a node was run as a template"
+        ran = self.canary.exists()
+        self.canary.unlink(missing_ok=True)
+        assert not ran, "a text of a node was run as a template"
         others = [one for one in (*HONEST, ROOTED) if one != node]
         assert {one: self.on(one, "sh", "-c", PLANTED) for one in others} == dict.fromkeys(others, "")
         assert ATTACKER not in self.box.known_hosts.read_text(encoding="utf-8")

@@ -250,6 +250,7 @@ def test_no_text_of_a_node_is_a_template_in_a_later_run(tmp_path: Path) -> None:
         "".join(drawn.choices(PIECES[:-2], k=drawn.randint(1, 3))).replace("CANARY", str(canary))[:20_000]
         for _ in range(many)
     ]
+    said += ["5.10", "012", "0x1f", "1_000", "yes", "null", "~", "", "2026-01-02", ".inf", "<<", "=", "9" * 5000, " 7 "]
     known = [{"name": f"node{at}", "pmix": {"prefix": text}, text: [text]} for at, text in enumerate(said)]
     variables = tmp_path / "variables.yml"
     variables.write_text(extra_vars.data_text({"preflight_known_members": known}), encoding="utf-8")
