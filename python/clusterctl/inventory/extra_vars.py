@@ -46,7 +46,7 @@ def text_of(value: str) -> str:
 
 
 def data_text(variables: Mapping[str, Any]) -> str:
-    """Return variables of clusterctl itself as YAML in which each text stays the text that it is: Ansible templates none of them.
+    """Return variables of clusterctl itself as YAML in which each text stays as it is: Ansible templates none of them.
 
     They hold what nodes said: a fact with ``{{ … }}`` would run on this machine, as the user of clusterctl.
     """

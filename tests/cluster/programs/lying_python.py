@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, PTH123, S606, SIM108
 """Stand in for /usr/bin/python3 of a node that somebody else is root of: answers of modules and programs are edited.
 
 The real interpreter does the work. ``LIES`` is a list of lies; without that file, nothing is edited. A lie has
