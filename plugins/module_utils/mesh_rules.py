@@ -238,15 +238,13 @@ def source_addresses(members: Sequence[Mapping[str, Any]]) -> Dict[str, List[str
 
     An address that several members have, such as that of Docker's bridge, never reaches another node.
     """
-    owners = Counter(word for member in members for word in _own_addresses(member))
-    return {
-        str(member["name"]): [word for word in _own_addresses(member) if owners[word] == 1 or word == _address(member)]
-        for member in members
-    }
+    own = {str(member["name"]): _own_addresses(member) for member in members}
+    owners = Counter(word for its in own.values() for word in its)
+    return {name: [word for word in its if owners[word] == 1 or word == its[0]] for name, its in own.items()}
 
 
 def _own_addresses(member: Mapping[str, Any]) -> List[str]:
-    """Return the cluster address, which the inventory decides, and what the node says that it has besides.
+    """Return the cluster address, which the inventory decides, and then what the node says that it has besides.
 
     Of the latter, an address counts only if a connection of another node may come from it.
     """

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -213,8 +214,8 @@ def node_addresses(node: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for interface in node.get("interfaces") or []:
         for entry in interface.get("addresses") or []:
-            if ip_address.is_address(entry.get("address")):
-                found[ip_address.canonical(entry["address"])] = str(interface.get("name", ""))
+            with contextlib.suppress(ValueError):
+                found[ip_address.canonical(entry.get("address"))] = str(interface.get("name", ""))
     return found
 
 

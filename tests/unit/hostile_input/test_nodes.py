@@ -215,7 +215,7 @@ LINES = st.lists(WORDS, max_size=4).map(" ".join) | st.lists(WORDS, max_size=3).
 
 
 @given(st.lists(LINES, max_size=8))
-def test_what_a_node_remembers_brings_no_other_name_and_no_other_line(memory: list[str]) -> None:
+def test_what_nodes_remember_brings_no_other_name_and_no_other_line(memory: list[str]) -> None:
     recalled = mesh_rules.recall(memory, {"node1": ["n1"], "node2": []})
     known = mesh_rules.complete(MEMBERS[:1], {}, recalled, ["node1", "node2"])
     assert {member["name"] for member in known} <= {"node1", "node2"}
