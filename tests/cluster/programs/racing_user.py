@@ -28,6 +28,7 @@ NAMES = (
 )
 OF_HOME = (".ssh/authorized_keys", ".ssh/id_clusterctl", ".ssh/id_clusterctl.pub", ".ssh/config", ".ansible")
 OURS = re.compile(r"clusterctl|authorized_keys|^\.ansible|sm_segment|^\.ssh$")
+ASIDE = ".racing-aside"
 DEPTH, SPARSE = 1500, 400 << 30
 
 
@@ -40,7 +41,7 @@ def main():
         folder = random.choice(FOLDERS)
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
-                if OURS.search(name):
+                if OURS.search(name) and not name.endswith(ASIDE):
                     swap(os.path.join(folder, name))
         swap(os.path.join(random.choice(SHARED), random.choice(NAMES)))
         swap(os.path.join(HOME, random.choice(OF_HOME)))
@@ -65,7 +66,7 @@ def abstract(number):
 
 def swap(path):
     """Put bait into the place of a name, or the former content back."""
-    aside = f"{path}.aside"
+    aside = path + ASIDE
     with contextlib.suppress(OSError):
         if os.path.lexists(aside):
             remove(path)
@@ -79,8 +80,10 @@ def swap(path):
 
 def remove(path):
     if os.path.isdir(path) and not os.path.islink(path):
-        os.rename(path, f"{path}.old{random.random()}")
-    else:
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
+    elif os.path.lexists(path):
         os.unlink(path)
 
 
@@ -93,8 +96,9 @@ def bait_pipe(path):
 
 
 def bait_sparse(path):
-    with open(path, "wb") as stream:
-        stream.truncate(SPARSE)
+    made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    os.truncate(made, SPARSE)
+    os.close(made)
 
 
 def bait_folder(path):
