@@ -106,6 +106,7 @@ def test_a_provision_of_the_mesh_ends_and_reaches_nothing_else(raced: Raced) -> 
     assert raced.look() == before
 
 
+@pytest.mark.long
 def test_an_upgrade_and_the_way_back_install_what_the_controller_has(raced: Raced, tmp_path: Path) -> None:
     """A second version and the first one again: pushed files and work folders lie where the user may write."""
     lab = Lab(raced.box, tmp_path)
@@ -136,6 +137,7 @@ def test_a_look_before_a_job_is_neither_stopped_nor_deceived(raced: Raced) -> No
     assert causes == [[]] * len(said), said
 
 
+@pytest.mark.long
 def test_an_uninstall_ends_and_reaches_nothing_else(raced: Raced) -> None:
     before = raced.look()
     with raced.racing():
