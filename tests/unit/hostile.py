@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
@@ -125,3 +126,23 @@ def altered(draw: st.DrawFn, texts: Sequence[str]) -> str:
         else:
             lines.insert(at, draw(TEXT))
     return "\n".join(lines)
+
+
+class Tags(HTMLParser):
+    """The elements of a page, and its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.handlers: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+
+def shape(text: str) -> tuple[int, list[str]]:
+    """Return how many scripts a page has, and its handlers of events."""
+    tags = Tags(text)
+    return tags.found.count("script"), tags.handlers

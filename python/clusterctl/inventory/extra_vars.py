@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PRIVATE = 0o600
+# Nothing of these letters is a template. Ansible takes '!unsafe "5.10"' for a number, in spite of the quotes.
+_NO_TEMPLATE = re.compile(r"[A-Za-z0-9_+.:~<=, \t-]*")
 _NOT_OF_YAML = re.compile("[\\x7f-\\x9f\\u2028\\u2029\\ud800-\\udfff\\ufeff\\ufffe\\uffff]")
 
 
@@ -44,7 +46,7 @@ def text_of(value: str) -> str:
 
 
 def data_text(variables: Mapping[str, Any]) -> str:
-    """Return variables of clusterctl itself as YAML in which each text is ``!unsafe``: Ansible templates none of them.
+    """Return variables of clusterctl itself as YAML in which each text stays as it is: Ansible templates none of them.
 
     They hold what nodes said: a fact with ``{{ … }}`` would run on this machine, as the user of clusterctl.
     """
@@ -53,7 +55,7 @@ def data_text(variables: Mapping[str, Any]) -> str:
 
 def _yaml(value: Any) -> str:
     if isinstance(value, str):
-        return f"!unsafe {_quoted(value)}"
+        return _quoted(value) if _NO_TEMPLATE.fullmatch(value) else f"!unsafe {_quoted(value)}"
     if isinstance(value, Mapping):  # '?' and not 'key:', which YAML limits to 1,024 characters
         return "{" + ", ".join(f"? {_quoted(str(key))} : {_yaml(its)}" for key, its in value.items()) + "}"
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from io import StringIO
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -23,7 +22,7 @@ from clusterctl.state import locks, paths, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import visible
-from hostile import JSON, NASTY, changed, written
+from hostile import JSON, NASTY, changed, shape, written
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
@@ -62,20 +61,6 @@ STATE = NodeState("p", ("k",), "me", WATCHED, "", traits={"host name": "node1"})
 ANYTHING = st.binary(max_size=40) | JSON.map(lambda value: written(value).encode())
 
 
-class Tags(HTMLParser):
-    """The elements of a page, and its scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.handlers: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append(tag)
-        self.handlers += [name for name, _ in attrs if name.startswith("on")]
-
-
 def reports(record: ValidationRecord) -> str:
     """Write every report of a record, and return its page."""
     ET.fromstring(junit.document(record).encode("utf-8", "replace"))  # noqa: S314 - our own
@@ -84,11 +69,6 @@ def reports(record: ValidationRecord) -> str:
         json.loads(line)
     validation_table.rows(record)
     return page.document(record, files.logs(record))
-
-
-def shape(text: str) -> tuple[int, list[str]]:
-    tags = Tags(text)
-    return tags.found.count("script"), tags.handlers
 
 
 @given(st.data())
