@@ -240,6 +240,25 @@ def leaving_link(entries: Iterable[Entry], root: str) -> str:
     return ""
 
 
+def packable(tree: str, root: str, name: str) -> List[Entry]:
+    """Take write access of others from what a build left, and return its manifest.
+
+    Args:
+        tree: the folder.
+        root: folder of the artifacts.
+        name: of the artifact.
+
+    Raises:
+        ArtifactError: see :func:`make_manifest`; or a link leads where others than root may write.
+    """
+    close_modes(tree)
+    entries = make_manifest(tree)
+    link = leaving_link(entries, root)
+    if link:
+        raise ArtifactError(f"The build of {name} cannot be packed: {link}; correct its steps.")
+    return entries
+
+
 def _deviation(path: Path, entry: Entry, owner: int, *, content: bool) -> Optional[str]:
     try:
         state = path.lstat()

@@ -253,13 +253,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MARKER,
     ArtifactError,
-    close_modes,
     forget_leftovers,
     inspect_tree,
     jobs_for,
-    leaving_link,
-    make_manifest,
     manifest_bytes,
+    packable,
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
@@ -283,10 +281,8 @@ _SPEC = {
         "default": [],
         "options": {
             **{kind: {"type": "dict"} for kind in ("source", "wheels", "sdist")},
-            "path": {"type": "str"},
-            "sha256": {"type": "str"},
+            **{text: {"type": "str"} for text in ("path", "sha256", "content")},
             "size": {"type": "int"},
-            "content": {"type": "str"},
             "dest": {"type": "str", "required": True},
             "unpack": {"type": "bool", "default": False},
             "strip": {"type": "int", "default": 1},
@@ -428,12 +424,7 @@ class Build:
         if not tree.is_dir() or not any(tree.iterdir()):
             raise ArtifactError(f"The build of {self.p['name']} installed no file in {self.prefix}; read {self.log}.")
         build_files.prune(tree, [*self.p["prune"], MANIFEST])  # a step could have made a link of that name
-        close_modes(str(tree))
-        entries = make_manifest(str(tree))
-        link = leaving_link(entries, self.p["root"])
-        if link:
-            raise ArtifactError(f"The build of {self.p['name']} cannot be packed: {link}; correct its steps.")
-        (tree / MANIFEST).write_bytes(manifest_bytes(entries))
+        (tree / MANIFEST).write_bytes(manifest_bytes(packable(str(tree), self.p["root"], self.p["name"])))
         return tree
 
     def _replace(self, text: str, work: Path) -> str:
