@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import tree_removal
 
@@ -39,6 +39,7 @@ _RISKY = 0o7022  # setuid, setgid, sticky, and writable for others than the owne
 _CAPABILITY = "security.capability"
 # Folders that only root writes: a link of an artifact may lead there, for example to the interpreter.
 _OF_ROOT = ("/bin/", "/lib/", "/lib64/", "/opt/", "/sbin/", "/usr/")
+_OF_ALL = "/usr/tmp/"  # a link to /var/tmp on distributions like Red Hat's
 
 
 class ArtifactError(Exception):
@@ -224,26 +225,38 @@ def _problem(entry: Entry) -> str:
     return ""
 
 
-def leaving_link(entries: Iterable[Entry], root: str) -> str:
+def leaving_link(entries: Collection[Entry], root: str) -> str:
     """Return a phrase about the first link that leads where others than root may write; '' without one.
 
     Args:
         entries: of a manifest.
         root: folder of the artifacts, to which links may lead too.
     """
-    for entry in entries:
-        if entry.kind != "l":
-            continue
+    kinds = {entry.path: entry.kind for entry in entries}
+    for entry in (entry for entry in entries if entry.kind == "l"):
         target = entry.content
         if target.startswith("/"):
             place = os.path.normpath(target) + "/"
-            leaves = not place.startswith((f"{os.path.normpath(root)}/", *_OF_ROOT))
+            leaves = not place.startswith((f"{os.path.normpath(root)}/", *_OF_ROOT)) or place.startswith(_OF_ALL)
+            leaves = leaves or ".." in target.split("/")
         else:
-            place = os.path.normpath(f"{os.path.dirname(entry.path)}/{target}".lstrip("/"))  # noqa: PTH120 - texts
-            leaves = place == ".." or place.startswith("../")
+            leaves = _climbs_out(entry, kinds)
         if leaves:
             return f"{entry.path!r} links to {target!r}, which is outside of the artifact"
     return ""
+
+
+def _climbs_out(entry: Entry, kinds: Mapping[str, str]) -> bool:
+    """Whether a relative link goes up beyond the artifact, or up from what is not a folder of it, such as a link."""
+    place = entry.path.split("/")[:-1]
+    for part in entry.content.split("/"):
+        if part == "..":
+            if not place or kinds.get("/".join(place)) != "d":
+                return True
+            place.pop()
+        elif part not in {"", "."}:
+            place.append(part)
+    return False
 
 
 def _deviation(path: Path, entry: Entry, owner: int, *, content: bool) -> Optional[str]:
