@@ -35,6 +35,7 @@ _ENDS = frozenset({"successful", "failed", "canceled", "timeout"})
 
 # What JSON and a zip of another form raise.
 _OTHER_FORMS = (
+    ArithmeticError,
     AttributeError,
     EOFError,
     LookupError,
