@@ -52,15 +52,32 @@ class _Bound:
 
 
 def _refuse_leaving(member: tarfile.TarInfo, target: Path) -> None:
-    """Refuse a symbolic link that leads out of the folder, and a path that leads through one."""
+    """Refuse a symbolic link that leads out of the folder, and a member that is written or read through a link.
+
+    A later member may change where a link leads, so nothing goes through a link, wherever it leads now.
+    """
     top = os.path.realpath(target)
-    place = os.path.join(top, member.name)  # noqa: PTH118 - tens of thousands of members
-    above = os.path.dirname(place)  # noqa: PTH120 - as above
-    ends = [os.path.realpath(above)]
+    above = os.path.dirname(member.name)  # noqa: PTH120 - tens of thousands of members
+    leaves = _passes_link(top, above if member.issym() else member.name)
     if member.issym():
-        ends.append(os.path.realpath(os.path.join(above, member.linkname)))  # noqa: PTH118 - as above
-    if any(end != top and not end.startswith(f"{top}/") for end in ends):
-        raise ArtifactError(f"The archive holds the link {member.name}, which leads out of it; use another archive.")
+        end = os.path.realpath(os.path.join(top, above, member.linkname))  # noqa: PTH118 - as above
+        leaves = leaves or (end != top and not end.startswith(f"{top}/"))
+    elif member.islnk():
+        leaves = leaves or _passes_link(top, member.linkname)
+    if leaves:
+        raise ArtifactError(
+            f"The archive holds {member.name}, which leads out of it through a link; use another archive."
+        )
+
+
+def _passes_link(top: str, path: str) -> bool:
+    """Whether a part of a path below a folder is a symbolic link, the last one included."""
+    place = top
+    for part in path.split("/"):
+        place = f"{place}/{part}"
+        if os.path.islink(place):  # noqa: PTH114 - as above
+            return True
+    return False
 
 
 def _members(

@@ -12,14 +12,16 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils import tree_removal
 
 SCHEMA = 1
 MARKER = ".clusterctl.json"
@@ -29,6 +31,7 @@ _CHUNK = 1 << 20
 _LARGE = 1 << 20
 _MOST_WORKERS = 8
 _LEFT_BEHIND_S = 86400
+_MOST_LEFT = 1000  # with one name; a user could make any number
 MOST_MANIFEST = 1 << 24  # bytes: about 100,000 files
 _MOST_ENTRIES = 250_000
 _LARGEST_FILE = 1 << 40  # bytes
@@ -36,6 +39,7 @@ _RISKY = 0o7022  # setuid, setgid, sticky, and writable for others than the owne
 _CAPABILITY = "security.capability"
 # Folders that only root writes: a link of an artifact may lead there, for example to the interpreter.
 _OF_ROOT = ("/bin/", "/lib/", "/lib64/", "/opt/", "/sbin/", "/usr/")
+_OF_ALL = "/usr/tmp/"  # a link to /var/tmp on distributions like Red Hat's
 
 
 class ArtifactError(Exception):
@@ -195,6 +199,7 @@ _FORMS = {
     "l": re.compile(r" .+", re.DOTALL),
 }
 _LONGEST_PATH = 4095
+_DEEPEST = 200  # folders of a path; Python follows about 1000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -211,6 +216,8 @@ def _problem(entry: Entry) -> str:
         raise ValueError(path)
     if any(len(text) > _LONGEST_PATH or _CONTROL.search(text) for text in (path, content)):
         return f"{path[:80]!r} has a name or link that is too long or has control characters"
+    if path.count("/") > _DEEPEST:
+        return f"{path[:80]!r} is deeper than {_DEEPEST} folders"
     if {"", ".", ".."} & set(path.split("/")) or path in {MARKER, MANIFEST}:
         return f"{path!r} is not a path below the artifact"
     if mode and int(mode, 8) & _RISKY:
@@ -218,23 +225,22 @@ def _problem(entry: Entry) -> str:
     return ""
 
 
-def leaving_link(entries: Iterable[Entry], root: str) -> str:
+def leaving_link(entries: Collection[Entry], root: str) -> str:
     """Return a phrase about the first link that leads where others than root may write; '' without one.
 
     Args:
         entries: of a manifest.
         root: folder of the artifacts, to which links may lead too.
     """
-    for entry in entries:
-        if entry.kind != "l":
-            continue
+    kinds = {entry.path: entry.kind for entry in entries}
+    for entry in (entry for entry in entries if entry.kind == "l"):
         target = entry.content
         if target.startswith("/"):
             place = os.path.normpath(target) + "/"
-            leaves = not place.startswith((f"{os.path.normpath(root)}/", *_OF_ROOT))
+            leaves = not place.startswith((f"{os.path.normpath(root)}/", *_OF_ROOT)) or place.startswith(_OF_ALL)
+            leaves = leaves or ".." in target.split("/")
         else:
-            place = os.path.normpath(f"{os.path.dirname(entry.path)}/{target}".lstrip("/"))  # noqa: PTH120 - texts
-            leaves = place == ".." or place.startswith("../")
+            leaves = _climbs_out(entry, kinds)
         if leaves:
             return f"{entry.path!r} links to {target!r}, which is outside of the artifact"
     return ""
@@ -257,6 +263,19 @@ def packable(tree: str, root: str, name: str) -> List[Entry]:
     if link:
         raise ArtifactError(f"The build of {name} cannot be packed: {link}; correct its steps.")
     return entries
+
+
+def _climbs_out(entry: Entry, kinds: Mapping[str, str]) -> bool:
+    """Whether a relative link goes up beyond the artifact, or up from what is not a folder of it, such as a link."""
+    place = entry.path.split("/")[:-1]
+    for part in entry.content.split("/"):
+        if part == "..":
+            if not place or kinds.get("/".join(place)) != "d":
+                return True
+            place.pop()
+        elif part not in {"", "."}:
+            place.append(part)
+    return False
 
 
 def _deviation(path: Path, entry: Entry, owner: int, *, content: bool) -> Optional[str]:
@@ -411,19 +430,18 @@ def inspect_tree(tree: str, name: str, version: str, key: str, *, content: bool 
 def forget_leftovers(folder: str, patterns: Sequence[str]) -> None:
     """Remove the leftovers of killed runs, older than a day, from a folder that others use too.
 
+    A pushed pack is a regular file of another user. Anything else counts only where this user owns it.
+
     Args:
         folder: where to look.
         patterns: names that only we use; a younger one may belong to a present run.
     """
-    for pattern in patterns:
-        for path in Path(folder).glob(pattern):
-            with suppress(OSError):
-                if time.time() - path.lstat().st_mtime < _LEFT_BEHIND_S:
-                    continue
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink()
+    for path in (path for pattern in patterns for path in islice(Path(folder).glob(pattern), _MOST_LEFT)):
+        with suppress(OSError):
+            state = path.lstat()
+            is_ours = stat.S_ISREG(state.st_mode) or state.st_uid == os.geteuid()
+            if is_ours and time.time() - state.st_mtime >= _LEFT_BEHIND_S:
+                tree_removal.remove(str(path))
 
 
 def jobs_for(asked: int, cores: int, memory_bytes: int, memory_per_job_bytes: int) -> int:

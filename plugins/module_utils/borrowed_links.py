@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import stat
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -84,7 +86,8 @@ def _alone(patience_s: float | None) -> Iterator[None]:
         BlockingIOError: another process has it.
     """
     Path(RECORD).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with Path(f"{RECORD}.lock").open("w", encoding="ascii") as handle:
+    handle = _opened_lock(f"{RECORD}.lock")
+    try:
         until = None if patience_s is None else time.monotonic() + patience_s
         while True:
             try:
@@ -95,6 +98,19 @@ def _alone(patience_s: float | None) -> Iterator[None]:
                     raise
                 time.sleep(_POLL_S)
         yield
+    finally:
+        os.close(handle)
+
+
+def _opened_lock(path: str) -> int:
+    """Open the file of the lock, which root alone may open: whoever may open it may hold it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(path, flags, 0o600)
+    if not stat.S_IMODE(os.fstat(handle).st_mode) & 0o077:
+        return handle
+    os.close(handle)  # of an earlier release, so a user may hold it
+    Path(path).unlink()
+    return os.open(path, flags | os.O_EXCL, 0o600)
 
 
 def _put_back() -> None:

@@ -30,6 +30,9 @@ def bring(files: List[Dict[str, Any]], work: Path, software: str, say: Callable[
         target = work / item["dest"]
         if work not in Path(os.path.normpath(target)).parents:
             raise ArtifactError(f"The file's dest {item['dest']} is not below the work folder.")
+        link = user_identity.first_link(str(target), str(work))
+        if link:  # of an archive before this file
+            raise ArtifactError(f"The file's dest {item['dest']} leads through the link {link}; use another archive.")
         say(f"unpack: {item['dest']}")
         taken = work / ".pushed" if item["unpack"] else target
         taken.parent.mkdir(parents=True, exist_ok=True)

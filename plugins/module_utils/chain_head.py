@@ -51,6 +51,8 @@ _LOGINS = 16  # that are under way at once
 _GATHER_S = 3.0  # from the first node that is ready until the chain begins without the others
 _LOGIN_S = 30.0
 _STALL_S = 30.0  # without a byte, while the source has more
+_LEAST_RATE = 1 << 20  # bytes/s from a node that has the whole pack; the controller serves a slower node itself
+_LONGEST_START_S = 120.0
 _ARRIVAL_S = 60.0  # without a byte from the controller
 _PLAN_EVERY_S = 1.0
 _FAREWELL_S = 5.0
@@ -80,6 +82,7 @@ class Taking:
     why: str = ""
     folder: int = 0
     since: float = 0.0  # of the last step forward
+    whole_since: float = 0.0  # from when on its source has had the whole pack; 0 is not yet
 
     @property
     def path(self) -> str:
@@ -106,6 +109,8 @@ class ChainHead:
         self._name, self._paths, self._text = name, paths, text
         self._request = {**request, "do": "take", "mark": secrets.token_hex(16)}
         self._size = int(request["size"])
+        least = min(_LEAST_RATE, float(request["bytes_per_s"]) / 4 or _LEAST_RATE)
+        self._longest_s = _LONGEST_START_S + self._size / least
         self._nodes = {
             str(node["name"]): Taking(str(node["name"]), str(node["python"]), str(node["file"]), list(node["folders"]))
             for node in nodes
@@ -323,7 +328,11 @@ class ChainHead:
                 self._fail(node, f"it did not answer within {_LOGIN_S:.0f} s")
         for node in self._in_state("taking"):
             source = self.plan.source[node.name]
-            if self.plan.have(source) <= self.plan.have(node.name):
+            if self.plan.have(source) >= self._size:
+                node.whole_since = node.whole_since or now
+            if node.whole_since and now - node.whole_since > self._longest_s:
+                self._fail(node, f"it did not take the whole pack within {self._longest_s:.0f} s")
+            elif self.plan.have(source) <= self.plan.have(node.name):
                 node.since = now
             elif now - node.since > _STALL_S:
                 self._fail(node, f"it took nothing for {_STALL_S:.0f} s")

@@ -17,6 +17,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import tree_removal
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_entry import StageError, by_whom
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import acting_as
 
@@ -259,7 +260,7 @@ class Transaction:
         os.rename(step.path, aside)
         self._on_failure(partial(os.rename, aside, step.path))
         if step.before is not None and stat.S_ISDIR(step.before.st_mode):
-            self._at_the_end(partial(shutil.rmtree, aside))
+            self._at_the_end(partial(tree_removal.remove, aside))
         else:
             self._at_the_end(partial(os.unlink, aside))
 

@@ -10,17 +10,19 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, build_user, command
+from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, build_user, check_process, command
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, workers
 
 _ELF_MAGIC = b"\x7fELF"
 _LDD_BATCH = 16
 _ANSWER_S = 60
+_LOADER_S = 300.0  # for a batch of files, which may lie on a slow disk
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _RECORDS = "/var/lib/clusterctl/libraries"
 _FOUND = re.compile(r"^\s*\S+ => (/\S+) \(0x", re.MULTILINE)
@@ -131,18 +133,29 @@ def _ask_loader_as(
     def ask(batch: Sequence[str]) -> str:
         # a second name makes ldd print the header line for a batch of one as well
         argv = ["ldd", *(batch if len(batch) > 1 else [*batch] * 2)]
-        answer = subprocess.run(
+        process = subprocess.Popen(
             argv,
             env=environment,
             cwd="/",
-            check=False,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
             **({} if uid is None else {"user": uid, "group": uid, "extra_groups": []}),
         )
-        return answer.stdout
+        until = time.monotonic() + _LOADER_S
+        output, has_ended = check_process.output_of(process, until)
+        try:
+            process.wait(max(0.0, until - time.monotonic()) if has_ended else 0)
+        except subprocess.TimeoutExpired:
+            has_ended = False
+            process.kill()
+            process.wait()
+        if not has_ended:
+            raise ArtifactError(
+                f"The loader gave no answer about {batch[0]} within {_LOADER_S:g} s, or one without end; do not use"
+                " this artifact."
+            )
+        return output.decode(errors="replace")
 
     with ThreadPoolExecutor(workers()) as pool:
         answers = list(pool.map(ask, [files[start : start + _LDD_BATCH] for start in range(0, len(files), _LDD_BATCH)]))

@@ -6,8 +6,13 @@ come back as lines. Neither end writes a password to a disk.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import struct
+import tempfile
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -21,7 +26,26 @@ if TYPE_CHECKING:
 
 _OURS = "clusterctl"  # the key of an event of the callback ``run_events`` in one of ansible-runner's
 _HANDLERS = ("status_handler", "artifacts_handler", "finished_callback")
+_MOST_LINE = 64 << 20  # bytes of an event
+_MOST_ZIP = 64 << 20  # bytes
+_MOST_LOG = 1 << 30  # bytes of the text of the screen; what is longer is cut off
+_BLOCK = 1 << 20  # bytes, a multiple of 4 for base64
 _ENDS = frozenset({"successful", "failed", "canceled", "timeout"})
+
+
+# What JSON and a zip of another form raise.
+_OTHER_FORMS = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass
@@ -31,7 +55,7 @@ class Received:
     status: str = ""
     explanations: list[str] = field(default_factory=list)
 
-    def take(self, data: Mapping[str, Any], **_config: object) -> None:
+    def take(self, data: Mapping[str, Any]) -> None:
         """Hear a status of ansible-runner."""
         status = str(data.get("status"))
         if status in _ENDS:
@@ -68,27 +92,58 @@ def transmit(folder: Path, target: IO[bytes], playbook: str, words: str, passwor
 
 
 def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], object]) -> Received:
-    """Read the events of a play from the stream to its end.
+    """Read the events of a play from the stream to its end, or until the other controller breaks its form.
+
+    ansible-runner's own reader would unpack a zip whose members may climb out of the folder.
 
     Args:
         source: the stream.
         folder: gets ``artifacts/run/stdout``.
         hear: hears each event of the callback ``run_events``.
     """
-    import ansible_runner  # noqa: PLC0415 - see play_process.execute
-
     received = Received()
-    ansible_runner.run(
-        streamer="process",
-        _input=source,
-        private_data_dir=str(folder),
-        ident="run",
-        settings={},
-        quiet=True,
-        event_handler=lambda event: hear(event.get(_OURS) or {}) and False,  # False: the event becomes no file
-        status_handler=received.take,
-    )
+    try:
+        while line := source.readline(_MOST_LINE):
+            data = json.loads(line)
+            if "status" in data:
+                received.take(data)
+            elif "zipfile" in data:
+                _take_log(source, data["zipfile"], folder / "artifacts" / "run" / "stdout")
+            elif "eof" in data:
+                break
+            elif data.get(_OURS):
+                hear(data[_OURS])
+    except _OTHER_FORMS as error:
+        received.status = ""
+        received.explanations.append(f"it sent something else than a play ({type(error).__name__})")
     return received
+
+
+def _take_log(source: IO[bytes], size: object, target: Path) -> None:
+    """Take the text of the screen out of a zip in base64; no other member is unpacked.
+
+    Raises:
+        ValueError, LookupError: the zip is of another form.
+    """
+    if not isinstance(size, int) or not 0 < size <= _MOST_ZIP or target.exists():
+        raise ValueError(size)
+    with tempfile.TemporaryFile(dir=target.parents[2]) as packed:
+        left = -(-size // 3) * 4
+        while left:
+            block = source.read(min(left, _BLOCK))
+            if not block or len(block) % 4:
+                raise ValueError(size)
+            left -= len(block)
+            packed.write(base64.b64decode(block, validate=True))
+        with zipfile.ZipFile(packed) as archive, archive.open("stdout") as text:
+            if archive.getinfo("stdout").compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                raise ValueError(size)
+            target.parent.mkdir(parents=True, mode=0o700)
+            with target.open("xb") as out:
+                rest = _MOST_LOG
+                while rest and (block := text.read(min(rest, _BLOCK))):
+                    out.write(block)
+                    rest -= len(block)
 
 
 def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_alone: Callable[[], bool]) -> None:

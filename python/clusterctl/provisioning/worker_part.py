@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 STAGE = "worker"
 OWN_CACHE = {"cluster_cache": ""}  # this controller gives a worker what it needs, so it asks no shared cache
 _END_S = 60
-_BROKEN_STREAM = "Unexpected empty line"  # how ansible-runner puts that nothing more comes
 _MOST_ERRORS = 1 << 16
 _MOST_LINES, _MOST_LINE = 4096, 1 << 13  # of login scripts
 _PRIVATE = 0o600
@@ -220,9 +219,8 @@ def _streamed(
     if received.status or cancel.requested:
         return received.status, complaints
     _end(part.worker, there)
-    told = [text for text in received.explanations if not text.startswith(_BROKEN_STREAM)]
-    said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(told) or "its process ended"
-    raise BrokenOffError(f"broke off in the middle of its part ({said})")
+    said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(received.explanations)
+    raise BrokenOffError(f"broke off in the middle of its part ({said or 'its process ended'})")
 
 
 def _project(part: WorkerPart, project: Path) -> list[str]:

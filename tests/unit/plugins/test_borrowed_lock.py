@@ -1,0 +1,68 @@
+"""The lock of builds that borrow links is root's: no user of the node can keep it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import borrowed_links
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as two users")
+_STRANGER = 1234
+
+
+@contextlib.contextmanager
+def _stranger_holds(path: str) -> Iterator[None]:
+    """Let a child of another user open a file and lock it, where the kernel lets it."""
+    source, sink = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(OSError):
+            os.setgroups([])
+            os.setresgid(_STRANGER, _STRANGER, _STRANGER)
+            os.setresuid(_STRANGER, _STRANGER, _STRANGER)
+            fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)
+        os.write(sink, b".")
+        time.sleep(60)
+        os._exit(0)
+    try:
+        os.read(source, 1)
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(source)
+        os.close(sink)
+
+
+@pytest.fixture
+def record(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A record of borrowed links that names no link."""
+    path = reachable / "borrowed-links.json"
+    monkeypatch.setattr(borrowed_links, "RECORD", str(path))
+    path.write_text("{}")
+    assert borrowed_links.give_back()
+    path.write_text("{}")
+    return path
+
+
+def test_no_user_can_keep_the_lock(record: Path) -> None:
+    with _stranger_holds(f"{record}.lock"):
+        assert borrowed_links.give_back()
+
+
+def test_a_lock_that_users_could_open_is_made_anew(record: Path) -> None:
+    lock = record.with_name(f"{record.name}.lock")
+    lock.chmod(0o644)  # of an earlier release
+    with _stranger_holds(str(lock)):
+        assert borrowed_links.give_back()
+    assert lock.stat().st_mode & 0o777 == 0o600

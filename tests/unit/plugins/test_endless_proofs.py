@@ -1,0 +1,62 @@
+"""What a proof, or a library that is asked for its needs, leaves or prints holds no run and fills no memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import check_process, library_closure
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_ENVIRONMENT = {"PATH": os.environ["PATH"]}
+_ENDLESS = ["sh", "-c", "exec yes 0123456789012345678901234567890123456789"]
+_LEFT = ["sh", "-c", "setsid sleep 20 & echo here"]
+
+
+@pytest.mark.parametrize("argv", [_LEFT, ["sh", "-c", "setsid sleep 20 & sleep 20"]], ids=["ended", "late"])
+def test_a_process_that_leaves_its_session_holds_no_proof(argv: Sequence[str]) -> None:
+    began = time.monotonic()
+    check_process.run_check(list(argv), _ENVIRONMENT, 1)
+    assert time.monotonic() - began < 10
+
+
+def test_a_proof_that_prints_without_end_is_ended() -> None:
+    began = time.monotonic()
+    status, output = check_process.run_check(_ENDLESS, _ENVIRONMENT, 60)
+    assert status != 0
+    assert len(output) < 32 << 20
+    assert time.monotonic() - began < 30
+
+
+def test_what_is_given_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("")
+    assert check_process.run_check(["cat"], _ENVIRONMENT, 10, "text" * 100_000) == (0, "text" * 100_000)
+
+
+_SILENT = ["sh", "-c", "exec >&- 2>&-; exec sleep 20"]
+
+
+@pytest.mark.parametrize("argv", [_ENDLESS, _LEFT, _SILENT], ids=["prints", "left", "silent"])
+def test_a_loader_that_does_not_end_is_a_sentence(
+    argv: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "ldd"
+    program.write_text(f"#!/bin/sh\n{argv[2]}\n")
+    program.chmod(0o755)
+    library = tmp_path / "tree" / "x.so"
+    library.parent.mkdir()
+    library.write_bytes(b"\x7fELF")
+    monkeypatch.setattr(library_closure, "_LOADER_S", 2.0, raising=False)
+    monkeypatch.setattr(library_closure, "_ENVIRONMENT", {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(library_closure, "elf_files", lambda _tree: [str(library)])
+    began = time.monotonic()
+    with pytest.raises(ArtifactError, match="loader"):
+        library_closure._ask_loader_as(None, str(library.parent), [], [], within=False)  # noqa: SLF001 - as one user
+    assert time.monotonic() - began < 15
