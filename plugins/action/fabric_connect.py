@@ -21,8 +21,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         given = self._task.args
         plan, host = given["plan"], str(variables["inventory_hostname"])
         found = rules.from_plain(plan["candidates"])
-        listens = {
-            name: variables["hostvars"][name].get(given["listens"]) or {} for name in variables["ansible_play_hosts"]
+        ports = {
+            name: rules.answers.ports(variables["hostvars"][name].get(given["listens"]))
+            for name in variables["ansible_play_hosts"]
         }
         targets = [
             {
@@ -30,11 +31,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 "source": network.addresses[host],
                 "name": target,
                 "address": network.addresses[target],
-                "port": listens[target]["ports"][network.key],
+                "port": ports[target][network.key],
             }
             for network in found.networks
             for source, target in plan["pairs"]
-            if source == host and network.key in (listens.get(target, {}).get("ports") or {})
+            if source == host and network.key in ports.get(target, {})
         ]
         arguments = {
             "name": host,

@@ -85,15 +85,15 @@ def _results(
     told = {
         (network, host, target): rules.PairResult(network, host, target, problem, kind)
         for host in hosts
-        for network, target, kind, problem in (answers[host].get(calls) or {}).get("results") or ()
+        for network, target, kind, problem in rules.answers.results(answers[host].get(calls))
     }
+    silent = {host: rules.answers.problems(answers[host].get(listens)) for host in hosts}
     results = []
     for network in found.networks:
         for source, target in plan["pairs"]:
             if source not in answers or target not in answers:
                 continue
-            heard = answers[target].get(listens) or {}
-            why = (heard.get("problems") or {}).get(network.key) or f"{source} gave no result"
+            why = silent[target].get(network.key) or f"{source} gave no result"
             missing = rules.PairResult(network.key, source, target, why, "error")
             results.append(told.get((network.key, source, target), missing))
     return results

@@ -11,6 +11,7 @@ from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[im
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import job_user_rules, preflight_rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look
 
 _NARROWED = (
     "it accepts each node's key from that node's own addresses only; where a network between the nodes translates "
@@ -39,12 +40,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             verify=str(given["verify"]),
             trust=str(given.get("trust", "keys")),
         )
-        looks = {
-            str(host): look
-            for host in variables["ansible_play_hosts"]
-            if (look := variables["hostvars"][host].get(given["looks"])) and not look.get("failed")
-        }
         try:
+            looks = mesh_look.of_hosts(variables, map(str, variables["ansible_play_hosts"]), str(given["looks"]))
             inventory = {str(host): _names(str(host), variables) for host in given["inventory"]}
             members = [with_more_keys(member, given.get("more_host_keys"), variables) for member in given["members"]]
             result.update(plan(members, looks, inventory, options))
@@ -61,13 +58,16 @@ def plan(
 ) -> dict[str, Any]:
     """Return the plan; ``inventory`` has the names that the inventory gives each of its hosts."""
     rules.check_members(members)
-    users = {str(look["user"]) for look in looks.values()}
+    users: dict[str, list[str]] = {}
+    for host, look in looks.items():
+        users.setdefault(str(look["user"]), []).append(host)
     if len(users) != 1:
+        words = (f"{user} on {preflight_rules.shortened(hosts)}" for user, hosts in sorted(users.items()))
         raise rules.MeshError(
-            f"The nodes would use different users ({', '.join(sorted(users)) or 'none'}); set cluster_user to one "
-            "name for all of them."
+            f"The nodes would use different users ({', '.join(words) or 'none'}); set cluster_user to one name for all "
+            "of them."
         )
-    user = users.pop()
+    user = next(iter(users))
     rules.check_options(user, options)
     names = [str(member["name"]) for member in members]
     strangers = sorted(set(looks) - set(names))

@@ -13,6 +13,7 @@ from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[im
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_ca
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look
 
 _PASSPHRASE = "ssh_mesh_ca_passphrase"  # noqa: S105 - the name of the variable
 _GIVE = mesh_ca.authority.GIVE
@@ -42,11 +43,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         try:
             passphrase = self._passphrase(variables)
             authority = _authority(str(given["folder"]))
-            looks = {
-                host: look
-                for host in hosts
-                if (look := variables["hostvars"][host].get(given["looks"])) and not look.get("failed")
-            }
+            looks = mesh_look.of_hosts(variables, hosts, str(given["looks"]))
             result.update(self._signed(authority, looks, given, passphrase))
         except _ERRORS as error:
             raise AnsibleActionFail(f"{str(error).rstrip('.')}.") from None

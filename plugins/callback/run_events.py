@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import run_events
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import refused_keys, run_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +60,8 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core carries
         """Be silent in a run that clusterctl did not start."""
         super().__init__()
         self.disabled = not run_events.path()
+        if not self.disabled:
+            refused_keys.use()
         self._play = ""
         self._began: dict[tuple[str, str], float] = {}
 

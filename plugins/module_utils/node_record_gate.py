@@ -110,12 +110,20 @@ def _mapping(key: Rule, its: Rule, most: int = 4096) -> Rule:
     return each
 
 
-def _record(**rules: Rule) -> Rule:
-    """Take a mapping with these keys; others, which a newer program may have, are left out."""
+def _record(*needed: str, **rules: Rule) -> Rule:
+    """Take a mapping with these keys; others, which a newer program may have, are left out.
+
+    Args:
+        needed: keys that it has to have, because the rules of roles take them as given.
+        rules: what each key holds.
+    """
 
     def fields(value: Any) -> Any:
         if not isinstance(value, dict):
             raise RecordError(value, "a mapping")
+        for name in needed:
+            if name not in value:
+                raise RecordError(None, "there").inside(name)
         found = {}
         for name, rule in rules.items():
             if name in value:
@@ -193,6 +201,8 @@ _SCRATCH = _record(
     blocked=_many(_PATH),
 )
 _LINK = _record(
+    "name",
+    "kind",
     name=_interface,
     kind=_WORD,
     mac=_HEX,
@@ -203,25 +213,36 @@ _LINK = _record(
     driver=_WORD,
     master=_or_empty(_interface),
     addresses=_many(
-        _record(family=_FAMILY, address=_address, prefix=_number(0, 128), scope=_WORD, temporary=_flag), 65536
+        _record(
+            "address", "prefix", family=_FAMILY, address=_address, prefix=_number(0, 128), scope=_WORD, temporary=_flag
+        ),
+        65536,
     ),
     rx_bytes=_BYTES,
     tx_bytes=_BYTES,
 )
 _ROUTE = _record(family=_FAMILY, destination=_network, gateway=_or_none(_address), interface=_interface, metric=_COUNT)
 _RDMA_PORT = _record(
+    "number",
     number=_COUNT,
     state=_WORD,
     physical_state=_WORD,
     link_layer=_WORD,
     rate_gbps=_or_none(_SECONDS),
     netdev=_or_empty(_interface),
-    gids=_many(_record(index=_COUNT, gid=_HEX, type=_WORD, netdev=_or_empty(_interface)), 65536),
+    gids=_many(_record("index", "gid", index=_COUNT, gid=_HEX, type=_WORD, netdev=_or_empty(_interface)), 65536),
     rx_bytes=_BYTES,
     tx_bytes=_BYTES,
 )
 _RDMA = _record(
-    name=_DEVICE, driver=_WORD, node_guid=_HEX, numa=_SIGNED, pci_path=_many(_WORD), ports=_many(_RDMA_PORT)
+    "name",
+    "ports",
+    name=_DEVICE,
+    driver=_WORD,
+    node_guid=_HEX,
+    numa=_SIGNED,
+    pci_path=_many(_WORD),
+    ports=_many(_RDMA_PORT),
 )
 _GPU = _record(
     bus=_HEX,
@@ -294,7 +315,7 @@ FORMS: Mapping[str, Rule] = {
     "memory_bytes": _COUNT,
     "swap_bytes": _COUNT,
     "swap_used_bytes": _COUNT,
-    "disk": _many(_record(path=_PATH, free_bytes=_COUNT, total_bytes=_COUNT)),
+    "disk": _many(_record("path", "free_bytes", path=_PATH, free_bytes=_COUNT, total_bytes=_COUNT)),
     "shm_bytes": _COUNT,
     "scratch": _many(_SCRATCH),
     "cpu_quota": _record(group=_PATH, cores=_or_none(_SECONDS), throttled_periods=_COUNT, throttled_s=_SECONDS),
@@ -334,7 +355,7 @@ FORMS: Mapping[str, Rule] = {
     "watch": _many(_plain, 65536),
     "problems": _many(_SENTENCE),
 }
-_WHOLE = _record(**FORMS)
+_WHOLE = _record("hostname", "platform", "time", **FORMS)
 _MEMBER = _record(
     name=_text(253),
     address=_or_empty(_address),

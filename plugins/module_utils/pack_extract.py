@@ -169,7 +169,8 @@ class _Stream:
         return self._at
 
     def read(self, size: int) -> bytes:
-        return b"".join(self.portions(size))
+        # join() takes all portions before it copies the first one, and they share one buffer
+        return b"".join([bytes(portion) for portion in self.portions(size)])
 
     def portions(self, size: int) -> Iterator[memoryview]:
         """Yield so many bytes, or less at the end; a portion is valid until the next one is taken."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from typing import Any
 
@@ -65,6 +66,8 @@ def _scalar(one: Any, longest: int) -> Any:
         return one if one.isprintable() else printable(one.translate(_SPACES))
     if isinstance(one, int) and one.bit_length() > _BITS:
         raise ValueError(f"has a number of {one.bit_length()} bits, of at most {_BITS}")
+    if isinstance(one, float) and not math.isfinite(one):
+        raise ValueError("has a number that is not finite")
     if one is None or isinstance(one, (bool, int, float)):
         return one
     raise ValueError(f"has a value of the type {type(one).__name__}")

@@ -21,6 +21,7 @@ from ansible.plugins.loader import filter_loader, test_loader  # type: ignore[im
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import (
     free_worker,
     module_zips,
+    refused_keys,
     skipped_tasks,
     template_code,
 )
@@ -30,6 +31,7 @@ _POLL_SETTING = "DEFAULT_INTERNAL_POLL_INTERVAL"
 
 def load() -> None:
     """Load all filters of this collection, and all filters and tests of Ansible."""
+    refused_keys.use()
     template_code.use()
     module_zips.use()
     free_worker.use()  # before the next one: a skipped task needs no worker

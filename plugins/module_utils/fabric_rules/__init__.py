@@ -7,6 +7,7 @@ need the standard library of Python 3.9 alone. Facts are the dicts of ``node_pro
 
 from __future__ import annotations
 
+from . import answers
 from .addresses import links
 from .config_files import files, openmpi_include, prrte_include, record
 from .decision import ALL_PAIRS_UP_TO, decide, matrix, pairs, prefer, proven_with, recorded
@@ -41,6 +42,7 @@ __all__ = [
     "PairResult",
     "RdmaChoice",
     "Rejection",
+    "answers",
     "candidates",
     "decide",
     "failure_words",

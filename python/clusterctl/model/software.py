@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 from datetime import datetime
 from typing import Literal, TypeAlias
 
@@ -11,6 +13,8 @@ from clusterctl.model.base import Record
 from clusterctl.model.snapshot import Snapshot
 
 Links: TypeAlias = dict[str, str]  # path of a link → the folder to which it leads
+
+_TREE = re.compile(r"[A-Za-z0-9_.+~-]+-[0-9a-f]{16}")  # version and key in the name of an artifact's folder
 
 
 class HostSoftware(Record):
@@ -32,13 +36,24 @@ class SoftwareSet(Record):
     def links_for(self, host: str, platform: str) -> Links | None:
         """Return the links of a host; of a host that the run did not know, those that all of its platform have.
 
-        None says that the run tells nothing about such a host.
+        None says that the run tells nothing about such a host. A node tells its links itself. So another node gets none
+        of a node that has a link of another form than an artifact's.
         """
         known = self.hosts.get(host)
         if known is not None:
             return known.links
         alike = [other.links for other in self.hosts.values() if other.platform == platform]
-        return alike[0] if alike and all(links == alike[0] for links in alike) else None
+        if not alike or any(links != alike[0] for links in alike):
+            return None
+        return alike[0] if all(_is_of_artifact(link, tree) for link, tree in alike[0].items()) else None
+
+
+def _is_of_artifact(link: str, tree: str) -> bool:
+    """Whether a link leads to a folder beside it that has the name of the link, a version and a key."""
+    folder, name = posixpath.split(link)
+    start = f"{folder.rstrip('/')}/{name}-"
+    is_plain = folder.startswith("/") and posixpath.normpath(link) == link
+    return is_plain and tree.startswith(start) and _TREE.fullmatch(tree, len(start)) is not None
 
 
 class Hold(Record):

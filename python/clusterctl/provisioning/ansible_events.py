@@ -26,7 +26,11 @@ _MOST_VALUES = 1 << 17  # of one value of a result
 _MOST_OF_JUDGE = 1 << 24  # the members of a whole cluster
 _MOST_COMPARED = 1 << 20  # characters of a file that is compared line by line
 _MOST_FAILURE = 20000  # characters of a failure, which may be a table
+_MOST_LINES_COMPARED = 5000  # of both texts; the time grows with the square of the lines that are alike
 _MOST_DIFF_LINES = 60  # of a file that is shown line by line
+_LONGEST_S = 1e9  # that a connection can have used
+_LONGEST_CONNECTION = 100  # characters of its name
+_LONGEST_PATH = 4096
 _PROGRAM_ENDS = (".py", ".sh", ".so")
 _COMPLAINT = re.compile(
     r"^(?:\[ERROR\]:?|ERROR!)[ \t]*(?P<text>.+?)(?=\n\n|\n\[|\nERROR!|\Z)", re.DOTALL | re.MULTILINE
@@ -40,8 +44,9 @@ _DECIDED_BY = {
     "assertion": {"ansible.builtin.assert"},
     "next_host_key": {"clusterctl.hpc.host_key"},
     "trees": {"clusterctl.hpc.artifact_collect"},
+    "told": {"clusterctl.hpc.artifact_collect", "clusterctl.hpc.fabric_decide", "clusterctl.hpc.uninstall"},
 }
-_FREE = frozenset({"problems", "told"})
+_FREE = frozenset({"problems"})
 _SPEAKS_OF_OTHERS = frozenset({_JUDGE, "clusterctl.hpc.ssh_mesh_sign"})
 _BAD = frozenset({"failed", "unreachable"})
 _HOST_EVENTS: dict[str, Outcome] = {
@@ -125,7 +130,7 @@ def _host_result(
         seconds=float(data.get("duration") or 0.0),
         message=message,
         changes=tuple(_words(item) for item in _list(result, "changes")),
-        watch=() if elsewhere else tuple(_plain(item) for item in _list(result, "watch") if isinstance(item, dict)),
+        watch=() if elsewhere else tuple(filter(_is_watch, map(_plain, _list(result, "watch")))),
         diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
         data=_decided(result, str(data.get("task_action")), host),
         warnings=tuple(_text(item) for item in _list(result, "warnings")),
@@ -142,9 +147,23 @@ def _decided(result: Mapping[str, Any], action: str, host: str) -> dict[str, Any
         found["problems"] = [{**item, "host": host} for item in problems if isinstance(item, dict)]
     elif problems is not None and not isinstance(problems, list):
         del found["problems"]
-    if not isinstance(found.get("told", []), list):
-        del found["told"]
+    if "told" in found:
+        found["told"] = [text for text in _list(found, "told") if isinstance(text, str)]
     return found
+
+
+def _is_watch(item: Any) -> bool:
+    """Whether something that is to hold from now on names an absolute path, and what is there in words."""
+    if not isinstance(item, dict) or not isinstance(item.get("kind"), str):
+        return False
+    path = item.get("path")
+    words = (item.get(name, "") for name in ("target", "marker"))
+    return (
+        isinstance(path, str)
+        and path.startswith("/")
+        and len(path) <= _LONGEST_PATH
+        and all(isinstance(word, str) for word in words)
+    )
 
 
 def _plain(value: Any, most: int = _MOST_VALUES) -> Any:
@@ -166,8 +185,9 @@ def _cpu(result: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for part in (result, *(result.get("results") or ())):
         used = part.get("cpu") if isinstance(part, dict) else None
-        if isinstance(used, dict) and isinstance(seconds := used.get("seconds"), (int, float)):
-            connection = str(used.get("connection"))
+        seconds = used.get("seconds") if isinstance(used, dict) else None
+        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= _LONGEST_S:
+            connection = _words((used or {}).get("connection"), _LONGEST_CONNECTION)
             found[connection] = max(found.get(connection, 0.0), float(seconds))
     return found
 
@@ -215,7 +235,9 @@ def _diff(result: Mapping[str, Any]) -> str:
     """Return what changes inside files: small texts line by line, programs and long texts by size and hash."""
     given = result.get("diff")
     parts = []
-    for entry in given if isinstance(given, list) else [given] if isinstance(given, dict) else []:
+    for entry in given if isinstance(given, list) else [given]:
+        if not isinstance(entry, dict):
+            continue
         if "prepared" in entry:
             parts.append(str(entry["prepared"]))
         elif "before" in entry or "after" in entry:
@@ -228,7 +250,8 @@ def _diff(result: Mapping[str, Any]) -> str:
 def _file_diff(before: str, after: str, old: str, new: str) -> str:
     import difflib  # noqa: PLC0415 - only for results with a diff
 
-    if len(before) + len(after) > _MOST_COMPARED:
+    lines_of_both = before.count("\n") + after.count("\n")
+    if len(before) + len(after) > _MOST_COMPARED or lines_of_both > _MOST_LINES_COMPARED:
         return f"{new}: {_hash(before)} → {_hash(after)}\n"
     lines = list(difflib.unified_diff(_lines(before), _lines(after), old, new))
     is_program = new.endswith(_PROGRAM_ENDS) or any(text.startswith("#!") for text in (before, after))

@@ -40,7 +40,10 @@ class Tree:
             KeyError, TypeError, ValueError: the answer has another form.
         """
         in_use = bool(data["linked"]) or bool(data["used_by"])
-        return Tree(str(data["path"]), int(data["size"]), float(data["installed"]), in_use)
+        try:
+            return Tree(str(data["path"]), int(data["size"]), float(data["installed"]), in_use)
+        except OverflowError as error:
+            raise ValueError(str(error)) from error
 
 
 def age(text: str) -> float:

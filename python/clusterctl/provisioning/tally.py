@@ -153,4 +153,4 @@ def verdict_of(problems: Sequence[run_record.Problem]) -> tuple[run_record.RunOu
 
 def _kind(item: Mapping[str, Any]) -> Literal["configuration", "host", "unreachable"]:
     kind = item.get("kind")
-    return kind if kind in {"configuration", "unreachable"} else "host"
+    return kind if kind in ("configuration", "unreachable") else "host"  # it may be a list

@@ -200,3 +200,44 @@ def test_one_node_needs_no_proof_and_no_network() -> None:
     plan = act(fabric_plan, variables, **PLAN)
     made = act(fabric_decide, variables, plan=plan, **DECIDE)
     assert made["files"]["node1"] == {"openmpi": "", "prrte": "", "nccl": "", "record": ""}
+
+
+_HEARD = [5, [], "x", None, {"ports": [NET]}, {"ports": {NET: "22; x"}}, {"ports": {NET: []}}, {"ports": {NET: 70000}}]
+_HEARD += [{"ports": {NET: True}}, {"ports": 5}, {"problems": 5}, {"problems": [NET]}, {"problems": {NET: {"a": 1}}}]
+_CALLED = [5, {"results": 5}, {"results": [5]}, {"results": [[NET, "node1"]]}, {"results": [[[], {}, [], {}]]}]
+_CALLED += [{"results": [[NET, "node1", [], {}]]}, {"results": {"a": 1}}, {"results": [[NET, "node1", "best", 5]]}]
+
+
+@pytest.mark.parametrize("said", _HEARD)
+def test_a_listener_of_another_form_fails_no_other_node(said: object) -> None:
+    variables = play()
+    plan = act(fabric_plan, variables, **PLAN)
+    variables["hostvars"]["node2"]["heard"] = said
+    variables["hostvars"]["node3"]["heard"] = {"ports": {NET: 4003}}
+    called = act(fabric_connect, variables, plan=plan, listens="heard", timeout_s=5)["executed"]
+    assert [(one["name"], one["port"]) for one in called["targets"]] == [("node3", 4003)]
+
+
+@pytest.mark.parametrize(("key", "said"), [*(("heard", one) for one in _HEARD), *(("called", one) for one in _CALLED)])
+def test_an_answer_of_another_form_is_a_failed_connection_of_its_node(key: str, said: object) -> None:
+    variables = play()
+    plan = act(fabric_plan, variables, **PLAN)
+    for host in HOSTS:
+        variables["hostvars"][host]["heard"] = {"ports": {NET: 4000}, "problems": {}}
+        results = [[NET, target, "ok", ""] for target in HOSTS if target != host]
+        variables["hostvars"][host]["called"] = {"results": results}
+    variables["hostvars"]["node3"] = {**variables["hostvars"]["node3"], "called": {}, key: said}
+    decided = act(fabric_decide, variables, plan=plan, **DECIDE)
+    assert decided["failed"]
+    assert "node3" in decided["msg"]
+
+
+def test_what_a_node_says_of_a_connection_is_one_bounded_line() -> None:
+    variables = play()
+    decided_of = decided(variables, broken=("node3", "node1"))
+    assert decided_of["failed"]
+    variables["hostvars"]["node3"]["called"]["results"][0][3] = "no\n\x1b[2Jroute " + "x" * 100000
+    plan = act(fabric_plan, variables, **PLAN)
+    said = act(fabric_decide, variables, plan=plan, **DECIDE)
+    assert "\x1b" not in json.dumps(said, ensure_ascii=False).replace("\\u001b", "\x1b")
+    assert len(said["msg"]) < 5000

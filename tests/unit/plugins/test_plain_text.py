@@ -55,3 +55,9 @@ def nested(levels: int) -> object:
 def test_what_is_too_large_is_refused(value: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         plain_text.inert(value)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_a_number_that_json_does_not_have_is_refused(number: float) -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        plain_text.inert({"size": [number]})

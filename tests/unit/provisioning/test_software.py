@@ -108,6 +108,25 @@ def test_a_host_that_the_run_did_not_know_gets_what_its_platform_has() -> None:
     assert left("1", A, B).links_for("node9", PLATFORM) is None, "the others differ"
 
 
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"/bin": A["/usr/local/openmpi"]},
+        {"/etc/resolv.conf": A["/usr/local/openmpi"]},
+        {"/usr/local/nccl": A["/usr/local/openmpi"]},
+        {"/usr/local/openmpi": "openmpi-4.1.4-aaaaaaaaaaaaaaaa"},
+        {"/usr/local/openmpi": "/home/mpi/openmpi-4.1.4-aaaaaaaaaaaaaaaa"},
+        {"/usr/local/openmpi": "/usr/local/openmpi-4.1.4-aaaaaaaaaaaaaaaa/.."},
+        {"/usr/local/../../bin": "/usr/local/../../bin-1-a"},
+        {"openmpi": "openmpi-4.1.4-aaaaaaaaaaaaaaaa"},
+        {"/usr/local/openmpi": ""},
+    ],
+)
+def test_a_node_says_of_no_other_node_where_another_link_leads(links: dict[str, str]) -> None:
+    """A set holds what each node said of itself; a new node of its platform would get a link of its choice."""
+    assert left("1", {**A, **links}).links_for("node9", PLATFORM) is None
+
+
 # --- what is switched ---
 
 
