@@ -246,25 +246,6 @@ def leaving_link(entries: Collection[Entry], root: str) -> str:
     return ""
 
 
-def packable(tree: str, root: str, name: str) -> List[Entry]:
-    """Take write access of others from what a build left, and return its manifest.
-
-    Args:
-        tree: the folder.
-        root: folder of the artifacts.
-        name: of the artifact.
-
-    Raises:
-        ArtifactError: see :func:`make_manifest`; or a link leads where others than root may write.
-    """
-    close_modes(tree)
-    entries = make_manifest(tree)
-    link = leaving_link(entries, root)
-    if link:
-        raise ArtifactError(f"The build of {name} cannot be packed: {link}; correct its steps.")
-    return entries
-
-
 def _climbs_out(entry: Entry, kinds: Mapping[str, str]) -> bool:
     """Whether a relative link goes up beyond the artifact, or up from what is not a folder of it, such as a link."""
     place = entry.path.split("/")[:-1]

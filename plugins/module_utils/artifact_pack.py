@@ -16,6 +16,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file,
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MARKER,
+    ArtifactError,
+    Entry,
+    close_modes,
+    leaving_link,
+    make_manifest,
     parse_manifest,
     sha256_of,
 )
@@ -24,6 +29,25 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYST
 _CHUNK = 1 << 20
 FOLDER = "/var/cache/clusterctl/packs"  # on a builder
 SUFFIXES = {"zst": ".tar.zst", "gz": ".tar.gz"}
+
+
+def packable(tree: str, root: str, name: str) -> List[Entry]:
+    """Take write access of others from what a build left, and return its manifest.
+
+    Args:
+        tree: the folder.
+        root: folder of the artifacts.
+        name: of the artifact.
+
+    Raises:
+        ArtifactError: see :func:`artifact.make_manifest`; or a link leads where others than root may write.
+    """
+    close_modes(tree)
+    entries = make_manifest(tree)
+    link = leaving_link(entries, root)
+    if link:
+        raise ArtifactError(f"The build of {name} cannot be packed: {link}; correct its steps.")
+    return entries
 
 
 class Packs:

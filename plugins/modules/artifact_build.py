@@ -257,7 +257,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     inspect_tree,
     jobs_for,
     manifest_bytes,
-    packable,
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
@@ -424,7 +423,7 @@ class Build:
         if not tree.is_dir() or not any(tree.iterdir()):
             raise ArtifactError(f"The build of {self.p['name']} installed no file in {self.prefix}; read {self.log}.")
         build_files.prune(tree, [*self.p["prune"], MANIFEST])  # a step could have made a link of that name
-        (tree / MANIFEST).write_bytes(manifest_bytes(packable(str(tree), self.p["root"], self.p["name"])))
+        (tree / MANIFEST).write_bytes(manifest_bytes(artifact_pack.packable(str(tree), self.p["root"], self.p["name"])))
         return tree
 
     def _replace(self, text: str, work: Path) -> str:
