@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,7 +118,12 @@ def test_a_library_of_the_tree_itself_counts_where_that_is_asked_for(
     (tmp_path / "package.libs").mkdir()
     (tmp_path / "package.libs" / "libextra.so").write_bytes(b"")
     (tmp_path / "program").write_bytes(Path("/usr/bin/python3").read_bytes())
-    monkeypatch.setattr(library_closure.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=said))
+
+    def answered(process: subprocess.Popen[bytes], _until: float) -> tuple[bytes, bool]:
+        process.communicate()
+        return said.encode(), True
+
+    monkeypatch.setattr(library_closure.check_process, "output_of", answered)
     names = [item.library for item in library_closure.ask_loader(str(tmp_path), []).missing]
     assert names == ["libc.so.6 (GLIBC_2.38)", "libextra.so"]
     within = library_closure.ask_loader(str(tmp_path), [], within=True).missing
