@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder, artifact_offers
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, library_closure
+
+if TYPE_CHECKING:
+    import subprocess
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "artifact"
 
