@@ -21,9 +21,8 @@ description:
   - Writes one JSON document for each event into the file that E(CLUSTERCTL_EVENTS) names. Without that variable it does
     nothing.
   - C(clusterctl) enables it. It is internal.
-author:
-  - clusterctl developers (@clusterctl)
-version_added: 0.1.0
+author: The clusterctl authors (!UNKNOWN)
+version_added: "0.1.0"
 """
 
 # What clusterctl reads of a result; everything else (arguments, output) may hold a secret.
