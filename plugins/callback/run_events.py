@@ -1,17 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
+# GNU General Public License v3.0 or later (see COPYING).
 """Tell clusterctl what happens in a run, over a channel that no text of a node can enter."""
 
 from __future__ import annotations
-
-import time
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
-
-from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import refused_keys, run_events
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DOCUMENTATION = r"""
 name: run_events
@@ -24,6 +15,16 @@ description:
 author: The clusterctl authors (!UNKNOWN)
 version_added: "0.1.0"
 """
+
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import refused_keys, run_events
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What clusterctl reads of a result; everything else (arguments, output) may hold a secret.
 _KEPT = (
