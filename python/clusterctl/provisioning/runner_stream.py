@@ -1,4 +1,4 @@
-"""The two ends of a play on another controller: ansible-runner's transmit, worker and process.
+"""The two ends of a play on another controller: ansible-runner's transmit and worker, and a reader of our own.
 
 The play travels as one stream over ssh: the settings as a line, and the folder of the play as a plain zip. The events
 come back as lines. Neither end writes a password to a disk.
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-_OURS = "clusterctl"  # the key of an event of the callback ``run_events`` in one of ansible-runner's
+_OURS = "clusterctl"  # the key of a line that holds an event of the callback ``run_events``
 _HANDLERS = ("status_handler", "artifacts_handler", "finished_callback")
 _MOST_LINE = 64 << 20  # bytes of an event
 _MOST_ZIP = 64 << 20  # bytes
 _MOST_LOG = 1 << 30  # bytes of the text of the screen; what is longer is cut off
 _BLOCK = 1 << 20  # bytes, a multiple of 4 for base64
 _ENDS = frozenset({"successful", "failed", "canceled", "timeout"})
-
 
 # What JSON and a zip of another form raise.
 _OTHER_FORMS = (
@@ -183,7 +182,7 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
                 execute(call, folder, settings, self.hear, poll, project=folder / "project", **handlers)
 
             def hear(self, event: dict[str, Any]) -> None:
-                self.event_handler({"event": _OURS, "uuid": _OURS, "counter": 1, _OURS: event})
+                self.event_handler({_OURS: event})
 
         try:
             Player(_input=source, _output=target, private_data_dir=str(folder)).run()
