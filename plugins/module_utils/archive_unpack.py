@@ -14,13 +14,11 @@ import zlib
 from pathlib import Path, PurePosixPath
 from typing import Iterator, List, Optional
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, most_unpacked
 
 # What the readers of Python raise besides for a damaged or encrypted archive.
 _DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError, LookupError, OverflowError, TypeError)
 _MOST_MEMBERS = 1_000_000
-_LEAST_BYTES = 1 << 30  # that an archive of any size may unpack to
-_RATIO = 100  # sources shrink to a tenth
 
 
 def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
@@ -39,7 +37,7 @@ class _Bound:
 
     def __init__(self, archive: str) -> None:
         self._members = _MOST_MEMBERS
-        self._bytes = self._most = max(_LEAST_BYTES, _RATIO * Path(archive).stat().st_size)
+        self._bytes = self._most = most_unpacked(Path(archive).stat().st_size)
 
     def take(self, size: int) -> None:
         """Count one member before its content is read."""

@@ -34,7 +34,9 @@ _LEFT_BEHIND_S = 86400
 _MOST_LEFT = 1000  # with one name; a user could make any number
 MOST_MANIFEST = 1 << 24  # bytes: about 100,000 files
 _MOST_ENTRIES = 250_000
-_LARGEST_FILE = 1 << 40  # bytes
+MOST_UNPACKED = 1 << 36  # bytes; an environment of torch and CUDA has 8 GB
+_LEAST_UNPACKED = 1 << 30  # that an archive of any size may unpack to
+_RATIO = 100  # sources shrink to a tenth, builds to a fifth
 _RISKY = 0o7022  # setuid, setgid, sticky, and writable for others than the owner
 _CAPABILITY = "security.capability"
 # Folders that only root writes: a link of an artifact may lead there, for example to the interpreter.
@@ -67,6 +69,11 @@ def canonical(inputs: Any) -> bytes:
 def artifact_key(inputs: Any) -> str:
     """Return the 16 hex digits that identify all inputs of an artifact."""
     return hashlib.sha256(canonical(inputs)).hexdigest()[:_KEY_DIGITS]
+
+
+def most_unpacked(packed: int) -> int:
+    """Return how many bytes an archive of so many bytes may unpack to."""
+    return min(MOST_UNPACKED, max(_LEAST_UNPACKED, _RATIO * packed))
 
 
 def tree_name(name: str, version: str, key: str) -> str:
@@ -183,11 +190,13 @@ def parse_manifest(data: bytes) -> List[Entry]:
         raise ArtifactError("its manifest is not readable") from error
     if problem:
         raise ArtifactError(f"its manifest is refused: {problem}")
+    if sum(entry.size for entry in entries) > MOST_UNPACKED:
+        raise ArtifactError(f"its files have more than {MOST_UNPACKED} bytes together")
     return entries
 
 
 def _size(digits: str) -> int:
-    if len(digits) > len(str(_LARGEST_FILE)):
+    if len(digits) > len(str(MOST_UNPACKED)):
         raise ValueError(digits[:20])
     return int(digits)
 
@@ -210,7 +219,7 @@ def _problem(entry: Entry) -> str:
         TypeError, ValueError: a field has another form.
     """
     path, kind, size, content, mode = entry
-    if not isinstance(size, int) or not 0 <= size <= _LARGEST_FILE or (size and kind != "f"):
+    if not isinstance(size, int) or not 0 <= size <= MOST_UNPACKED or (size and kind != "f"):
         raise ValueError(path)
     if not _FORMS[kind].fullmatch(f"{mode} {content}"):
         raise ValueError(path)

@@ -8,13 +8,14 @@ The module runs on nodes and on the controller, so it needs only Python 3.9 and 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
 import tarfile
 import zlib
 from contextlib import closing, contextmanager
-from typing import Any, BinaryIO, Dict, Iterable, Iterator, List
+from typing import Any, BinaryIO, Collection, Dict, Iterable, Iterator, List
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -24,6 +25,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     BadPackError,
     Entry,
     leaving_link,
+    most_unpacked,
     parse_manifest,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
@@ -45,6 +47,9 @@ _KINDS = {
 
 class Taker:
     """Gets the entries of a pack one by one; this one leaves nothing of them."""
+
+    def begin(self, entries: Collection[Entry]) -> None:
+        """Take the whole manifest, before anything else."""
 
     def folder(self, entry: Entry) -> None:
         """Take a folder."""
@@ -71,6 +76,12 @@ class _Extracting(Taker):
 
     def _path(self, name: str) -> str:
         return f"{self._top}/{name}"
+
+    def begin(self, entries: Collection[Entry]) -> None:
+        state = os.statvfs(self._top)
+        contents = {(entry.content, entry.size) for entry in entries if entry.kind == "f"}  # a twin takes no room
+        if sum(size for _content, size in contents) > state.f_bavail * state.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._top)
 
     def folder(self, entry: Entry) -> None:
         os.mkdir(self._path(entry.path), 0o700)  # noqa: PTH102 - tens of thousands of entries
@@ -112,10 +123,10 @@ def extract(packed: BinaryIO, compression: str, folder: str, manifest_sha256: st
 
     Raises:
         BadPackError: the pack is damaged, or holds something else than its manifest says.
-        OSError: a file cannot be written.
+        OSError: a file cannot be written, or there is no room for all files.
     """
     with decompressed(packed, compression) as portions:
-        read(portions, _Extracting(folder), root, manifest_sha256)
+        read(portions, _Extracting(folder), root, os.fstat(packed.fileno()).st_size, manifest_sha256)
 
 
 @contextmanager
@@ -188,13 +199,14 @@ class _Stream:
             yield portion
 
 
-def read(portions: Iterator[Any], taker: Taker, root: str, manifest_sha256: str = "") -> str:
+def read(portions: Iterator[Any], taker: Taker, root: str, packed: int, manifest_sha256: str = "") -> str:
     """Read a pack, and return the digest of its manifest.
 
     Args:
         portions: the decompressed content.
         taker: gets each entry.
         root: folder of the artifacts, to which links may lead.
+        packed: bytes of the pack, which bound what it unpacks to.
         manifest_sha256: the digest that the manifest must have; '' takes any.
 
     Raises:
@@ -203,7 +215,7 @@ def read(portions: Iterator[Any], taker: Taker, root: str, manifest_sha256: str 
     """
     stream = _Stream(portions)
     try:
-        return _read(stream, taker, root, manifest_sha256)
+        return _read(stream, taker, root, packed, manifest_sha256)
     except BadPackError:
         raise
     except ArtifactError as error:
@@ -212,7 +224,7 @@ def read(portions: Iterator[Any], taker: Taker, root: str, manifest_sha256: str 
         raise BadPackError(f"it cannot be read ({error})") from error
 
 
-def _read(stream: _Stream, taker: Taker, root: str, manifest_sha256: str) -> str:
+def _read(stream: _Stream, taker: Taker, root: str, packed: int, manifest_sha256: str) -> str:
     digest, wanted = "", {}
     before: Dict[str, Entry] = {}  # what has come
     # the mode "r:" reads headers only, and the data is read here
@@ -224,9 +236,10 @@ def _read(stream: _Stream, taker: Taker, root: str, manifest_sha256: str) -> str
                 digest, wanted = entry.content, {each.path: each for each in parse_manifest(data)}
                 if manifest_sha256 and digest != manifest_sha256:
                     raise BadPackError("its manifest is not the one that the controller's record names")
-                link = leaving_link(wanted.values(), root)
-                if link:
-                    raise BadPackError(link)
+                problem = _too_much(wanted.values(), packed) or leaving_link(wanted.values(), root)
+                if problem:
+                    raise BadPackError(problem)
+                taker.begin(wanted.values())
                 taker.file(entry, [memoryview(data)], _modified(member))
             else:
                 _take(stream, member, _entry(member, kind, wanted, before), before, taker)
@@ -242,6 +255,14 @@ def _read(stream: _Stream, taker: Taker, root: str, manifest_sha256: str) -> str
             raise BadPackError(f"{path} is missing")
     taker.end()
     return digest
+
+
+def _too_much(entries: Collection[Entry], packed: int) -> str:
+    """Return a phrase where a manifest names more bytes than its pack lets expect; '' elsewhere."""
+    total = sum(entry.size for entry in entries)
+    if total <= most_unpacked(packed):
+        return ""
+    return f"its files have {total} bytes, more than a pack of {packed} bytes unpacks to"
 
 
 def _kind(member: tarfile.TarInfo) -> str:

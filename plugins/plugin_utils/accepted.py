@@ -98,7 +98,7 @@ def content_digest(pack: Path, compression: str, root: str) -> str:
     """
     try:
         with pack.open("rb") as packed, _decompressed(packed, compression) as portions:
-            return pack_extract.read(portions, pack_extract.Taker(), root)
+            return pack_extract.read(portions, pack_extract.Taker(), root, os.fstat(packed.fileno()).st_size)
     except (BadPackError, OSError, *_zstd_errors()) as error:
         raise DamagedPackError(f"{pack.name} is refused: {error}") from error
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MOST_UNPACKED, ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_pack import FOLDER, SUFFIXES
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 _WAYS = ("built", "packed", "kept")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_LARGEST_PACK = 1 << 40  # bytes
 _MOST_STEPS = 100
 _MOST_JOBS = 1 << 16
 _LONGEST_S = 1e8
@@ -44,7 +43,7 @@ def told(said: Mapping[str, Any], host: str, base: str, log: str) -> dict[str, A
             "way": way,
             "sha256": _digest(said["sha256"]),
             "manifest_sha256": _digest(said["manifest_sha256"]),
-            "size": _number(said["size"], _LARGEST_PACK),
+            "size": _number(said["size"], MOST_UNPACKED),
             "jobs": _number(said["jobs"], _MOST_JOBS),
             "log": log,
             "seconds": _seconds(said["seconds"]),

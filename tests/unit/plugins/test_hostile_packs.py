@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible.errors import AnsibleError
 from ansible_collections.clusterctl.hpc.plugins.action import artifact_install as install_action
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_files
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_files, pack_extract
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MANIFEST, ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted, artifact_action, built_pack
@@ -459,3 +459,60 @@ def test_after_a_damaged_copy_the_controller_sends_its_own(monkeypatch: pytest.M
     assert made._apply({"cache_dir": "/cache"}, given, seen, {}) == {"changed": True}  # noqa: SLF001
     assert asked == ["/push/chain", "/push/own"]
     assert dropped == ["/push/chain", "/push/own"]
+
+
+# --- what a manifest may name in all -------------------------------------------------------------------------------
+
+
+def test_a_manifest_names_no_more_bytes_than_any_artifact_has() -> None:
+    entries = [artifact.Entry(f"f{number}", "f", 1 << 35, DIGEST, "0644") for number in range(2)]
+    assert artifact.parse_manifest(artifact.manifest_bytes(entries)) == entries
+    more = [*entries, artifact.Entry("more", "f", 1, DIGEST, "0644")]
+    with pytest.raises(ArtifactError, match=r"^its files have more than 68719476736 bytes together$"):
+        artifact.parse_manifest(artifact.manifest_bytes(more))
+    torch = [artifact.Entry(f"f{number}", "f", 200_000, DIGEST, "0644") for number in range(40_000)]
+    assert len(artifact.parse_manifest(artifact.manifest_bytes(torch))) == 40_000
+
+
+def test_a_small_pack_that_names_gigabytes_is_refused_before_its_first_file(tmp_path: Path) -> None:
+    root, pack = tmp_path / "root", tmp_path / "pack"
+    root.mkdir()
+    files = [GOOD[0], ["bin/tool", "f", 3 << 30, DIGEST, "0755"]]
+    digest = write(pack, files, [FOLDER])
+    words = r"is refused: its files have 3221225472 bytes, more than a pack of \d+ bytes unpacks to$"
+    with pytest.raises(accepted.DamagedPackError, match=words):
+        accepted.content_digest(pack, "gz", str(root))
+    with pytest.raises(artifact.BadPackError, match=words):
+        install(root, pack, digest)
+    assert list(root.iterdir()) == []
+
+
+def test_a_pack_that_does_not_fit_is_refused_before_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, pack = tmp_path / "root", tmp_path / "pack"
+    root.mkdir()
+    size = 8 << 20
+    content = hashlib.sha256(bytes(size)).hexdigest()
+    files = [GOOD[0], ["bin/tool", "f", size, content, "0755"], ["bin/twin", "f", size, content, "0755"]]
+    twin = member("bin/twin", tarfile.LNKTYPE, linkname="bin/tool")
+    digest = write(pack, files, [FOLDER, member("bin/tool", size=size), twin])
+    kept, room = pack.read_bytes(), [size - 1]
+    written: list[int] = []
+
+    def state(free: int) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=free, f_bfree=free, f_blocks=free, f_frsize=1)
+
+    monkeypatch.setattr(pack_extract.os, "statvfs", lambda _path: state(room[0]))
+    write_all = pack_extract._Extracting.file  # noqa: SLF001 - what writes
+    monkeypatch.setattr(
+        pack_extract._Extracting,  # noqa: SLF001
+        "file",
+        lambda self, entry, *rest: (written.append(entry.size), write_all(self, entry, *rest))[1],
+    )
+    with pytest.raises(ArtifactError, match=rf"^n1: the disk is full: {root} has \d+ bytes free and demo-1-\w+ did"):
+        install(root, pack, digest)
+    assert (list(root.iterdir()), written) == ([], [])
+    room[0] = size  # a second name takes no room
+    pack.write_bytes(kept)
+    assert install(root, pack, digest)["changed"] is True
