@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import tree_removal
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.artifacts import MOST_MARKER
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.reading import read_regular
 
 SCHEMA = 1
 MARKER = ".clusterctl.json"
@@ -33,7 +35,7 @@ _MOST_WORKERS = 8
 _LEFT_BEHIND_S = 86400
 _MOST_LEFT = 1000  # with one name; a user could make any number
 MOST_MANIFEST = 1 << 24  # bytes: about 100,000 files
-_MOST_ENTRIES = 250_000
+MOST_ENTRIES = 250_000
 MOST_UNPACKED = 1 << 36  # bytes; an environment of torch and CUDA has 8 GB
 _LEAST_UNPACKED = 1 << 30  # that an archive of any size may unpack to
 _RATIO = 100  # sources shrink to a tenth, builds to a fifth
@@ -176,8 +178,8 @@ def parse_manifest(data: bytes) -> List[Entry]:
         ArtifactError: the bytes are not a manifest of this schema, or an entry is not one that an artifact may have.
     """
     # each entry is a list, so the number of brackets bounds the memory before anything is parsed
-    if len(data) > MOST_MANIFEST or data.count(b"[") + data.count(b"{") > _MOST_ENTRIES:
-        raise ArtifactError(f"its manifest is larger than {MOST_MANIFEST} bytes or {_MOST_ENTRIES} entries")
+    if len(data) > MOST_MANIFEST or data.count(b"[") + data.count(b"{") > MOST_ENTRIES:
+        raise ArtifactError(f"its manifest is larger than {MOST_MANIFEST} bytes or {MOST_ENTRIES} entries")
     try:
         document = json.loads(data, parse_int=_size)
         if document["schema"] != SCHEMA:
@@ -365,25 +367,38 @@ def marker_bytes(name: str, version: str, key: str, inputs: Any, manifest_sha256
 
 def _read_marker(path: Path, asked: Tuple[int, str, str, str]) -> Tuple[bytes, str]:
     try:
-        data = path.read_bytes()
+        data = read_regular(str(path), MOST_MARKER)
     except OSError as error:
         raise ArtifactError("its marker is missing, so an install did not finish") from error
+    except ValueError as error:
+        raise ArtifactError("its marker is not readable") from error
     try:
         marker: Dict[str, Any] = json.loads(data)
         found = (marker["schema"], marker["name"], marker["version"], marker["key"])
         digest = str(marker["manifest_sha256"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError("its marker is not readable") from error
     if asked != found:
         raise ArtifactError("its marker names another build")
     return data, digest
 
 
-def _read_manifest(path: Path, digest: str) -> List[Entry]:
+def manifest_of(tree: "str | os.PathLike[str]") -> bytes:
+    """Return the bytes of the manifest of an installed artifact.
+
+    Raises:
+        ArtifactError: it is missing, not a regular file, or too large.
+    """
     try:
-        data = path.read_bytes()
+        return read_regular(str(Path(tree, MANIFEST)), MOST_MANIFEST)
     except OSError as error:
         raise ArtifactError("its manifest is missing") from error
+    except ValueError as error:
+        raise ArtifactError("its manifest is not readable") from error
+
+
+def _read_manifest(tree: str, digest: str) -> List[Entry]:
+    data = manifest_of(tree)
     if hashlib.sha256(data).hexdigest() != digest:
         raise ArtifactError("its manifest is not the one its marker names")
     return parse_manifest(data)
@@ -403,7 +418,7 @@ def inspect_tree(tree: str, name: str, version: str, key: str, *, content: bool 
         return TreeState(present=False, ok=False, problem="it is not installed")
     try:
         marker_data, digest = _read_marker(Path(tree, MARKER), (SCHEMA, name, version, key))
-        entries = _read_manifest(Path(tree, MANIFEST), digest)
+        entries = _read_manifest(tree, digest)
     except ArtifactError as error:
         return TreeState(present=True, ok=False, problem=str(error))
     problem = deviation(tree, entries, content=content)

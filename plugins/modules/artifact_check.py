@@ -130,9 +130,9 @@ def content_of(tree: str) -> str:
     """
     total = hashlib.sha256()
     try:
-        manifest = Path(tree, artifact.MANIFEST).read_bytes()
+        manifest = artifact.manifest_of(tree)
         names = [entry.path for entry in artifact.parse_manifest(manifest)]
-    except (OSError, artifact.ArtifactError):
+    except artifact.ArtifactError:
         return ""
     total.update(manifest)
     for name in names:

@@ -55,7 +55,6 @@ changes: {description: A short phrase for each change., type: list, returned: su
 watch: {description: Always empty., type: list, returned: success}
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -64,15 +63,15 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, brought, library_closure
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MANIFEST
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, manifest_of, parse_manifest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import processes
 
 
 def size_of(tree: Path) -> int:
     """Return the bytes of an artifact's files, by its manifest."""
     try:
-        return sum(int(entry[2]) for entry in json.loads((tree / MANIFEST).read_bytes())["files"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return sum(entry.size for entry in parse_manifest(manifest_of(tree)))
+    except ArtifactError:
         return 0
 
 

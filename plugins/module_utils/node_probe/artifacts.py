@@ -9,10 +9,15 @@ import os
 import stat
 import zlib
 
-from .reading import Json, list_folder, read_text, sha256, user_name
+from .reading import Json, list_folder, read_regular, sha256, user_name
 
 MARKER = ".clusterctl.json"
 MANIFEST = ".clusterctl.files.json"
+MOST_MARKER = 1 << 22  # bytes
+# The bounds of module_utils/artifact.py, which a test compares.
+MOST_MANIFEST = 1 << 24
+MOST_ENTRIES = 250_000
+MOST_UNPACKED = 1 << 36
 _KINDS = {"l": stat.S_ISLNK, "d": stat.S_ISDIR}
 SLICES = 7  # of an artifact's files: one a night, so that each byte is read within a week
 
@@ -40,7 +45,7 @@ class Verifier:
         """
         folder = os.path.realpath(path)
         try:
-            marker = json.loads(read_text(f"{folder}/{MARKER}"))
+            marker = json.loads(read_regular(f"{folder}/{MARKER}", MOST_MARKER))
         except FileNotFoundError:
             return {}, 0, f"{path} has no {MARKER}, so its installation was never finished"
         except (OSError, ValueError, RecursionError) as error:
@@ -61,11 +66,10 @@ def slice_of(name: str) -> int:
 def _compare_with_manifest(folder: str, digest: str, content: list[int]) -> tuple[int, str]:
     """Return the number of manifest entries, and a sentence that says how the folder differs ('' if it does not)."""
     try:
-        with open(f"{folder}/{MANIFEST}", "rb") as stream:
-            raw = stream.read()
-        if digest and hashlib.sha256(raw).hexdigest() != digest:
+        raw = read_regular(f"{folder}/{MANIFEST}", MOST_MANIFEST)
+        if hashlib.sha256(raw).hexdigest() != digest:
             return 0, f"{folder}/{MANIFEST} is not the one that the marker names"
-        files = json.loads(raw)["files"]
+        files = _entries(raw)
         owner = os.stat(folder).st_uid
         doubtful = files if content else _at_first_sight(folder, files, owner)
         wrong = [(str(entry[0]), why) for entry in doubtful if (why := _deviation(folder, entry, owner, content))]
@@ -76,6 +80,27 @@ def _compare_with_manifest(folder: str, digest: str, content: list[int]) -> tupl
     if not wrong:
         return len(files), ""
     return len(files), f"{len(wrong)} of {len(files)} files are missing or changed, first {' '.join(wrong[0])}"
+
+
+def _entries(raw: bytes) -> list:
+    """Return the entries of a manifest.
+
+    Raises:
+        ValueError, TypeError, LookupError, RecursionError: it has another form, or more than an artifact has.
+    """
+    # each entry is a list, so the number of brackets bounds the memory before anything is parsed
+    if raw.count(b"[") + raw.count(b"{") > MOST_ENTRIES:
+        raise ValueError(f"it has more than {MOST_ENTRIES} entries")
+    files = json.loads(raw, parse_int=_size)["files"]
+    if not isinstance(files, list) or sum(entry[2] for entry in files) > MOST_UNPACKED:
+        raise ValueError(f"its files have more than {MOST_UNPACKED} bytes together")
+    return files
+
+
+def _size(digits: str) -> int:
+    if len(digits) > len(str(MOST_UNPACKED)):  # Python 3.9 takes minutes for a number of a million digits
+        raise ValueError("it has a number that is too large")
+    return int(digits)
 
 
 def _at_first_sight(folder: str, files: list, owner: int) -> list:
@@ -172,6 +197,7 @@ def _artifact(name: str, link: str, inputs: list[str], verifier: Verifier, root:
         target, link = os.path.realpath(link), public if switched else ""
     else:
         target = os.path.realpath(link)
+    told = marker.get("inputs")
     return {
         "name": found,
         "link": link,
@@ -181,5 +207,5 @@ def _artifact(name: str, link: str, inputs: list[str], verifier: Verifier, root:
         "linked": linked,
         "ok": not problem,
         "problem": problem,
-        "inputs": {key: value for key, value in (marker.get("inputs") or {}).items() if key in inputs},
+        "inputs": {key: value for key, value in told.items() if key in inputs} if isinstance(told, dict) else {},
     }

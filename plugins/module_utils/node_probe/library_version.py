@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import os
 
-from .artifacts import MARKER
-from .reading import list_folder, read_text
+from .artifacts import MARKER, MOST_MARKER
+from .reading import list_folder, read_regular
 
 # Library stem -> the artifact of clusterctl that installs it.
 _HOLDERS = {"libnccl": "nccl", "libmpi": "openmpi"}
@@ -22,10 +22,10 @@ def library_version(soname: str, real: str, root: str) -> str:
     folder = real[len(root) + 1 :].partition("/")[0] if real.startswith(f"{root}/") else ""
     if folder:
         try:
-            marker = json.loads(read_text(f"{root}/{folder}/{MARKER}"))
+            marker = json.loads(read_regular(f"{root}/{folder}/{MARKER}", MOST_MARKER))
             if marker["name"] == _HOLDERS.get(stem):
                 return str(marker["version"])
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             pass  # not one of our artifacts, or a damaged one, which the section "artifacts" reports
     if stem != _NCCL:  # in other names (libmpi.so.40.30.4) the numbers are those of the interface
         return ""

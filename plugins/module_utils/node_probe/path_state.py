@@ -10,7 +10,7 @@ import pwd
 import stat
 
 from . import library_cache
-from .artifacts import MARKER, Verifier
+from .artifacts import MARKER, MOST_MARKER, Verifier
 from .identity import ActingAs
 from .reading import Json, group_name, sha256, user_name
 
@@ -177,7 +177,7 @@ def _artifact_state(path: str, verifier: Verifier) -> Json:
     marker, count, problem = verifier.verify(path)
     if not marker:
         return {"path": path, "kind": "absent"}
-    digest = sha256(f"{os.path.realpath(path)}/{MARKER}")
+    digest = sha256(f"{os.path.realpath(path)}/{MARKER}", MOST_MARKER)
     return {"path": path, "kind": "artifact", "marker_sha256": digest, "files": problem or count}
 
 

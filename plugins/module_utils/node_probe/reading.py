@@ -29,6 +29,23 @@ def read_text(path: str, default: str | None = None) -> str:
         return default
 
 
+def read_regular(path: str, most: int) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: it is not readable, or a link.
+        ValueError: it is of another kind, or larger than ``most`` bytes.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("it is not a regular file")
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return data
+
+
 def read_text_of_user(path: str, user: pwd.struct_passwd | None) -> str:
     """Return the begin of a user's own file as text, '' if it is not a regular file that this user can read.
 

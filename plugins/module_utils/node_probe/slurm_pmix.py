@@ -11,8 +11,8 @@ import os
 import re
 
 from . import library_cache
-from .artifacts import MARKER
-from .reading import Json, list_folder, read_text
+from .artifacts import MARKER, MOST_MARKER
+from .reading import Json, list_folder, read_regular, read_text
 
 _SONAME = "libpmix.so.2"
 _RELEASE = re.compile(rb"PMIx (\d+\.\d+\.\d+)")  # of PMIx_Get_version: "OpenPMIx 4.2.2rc2 (PMIx Standard: …"
@@ -54,8 +54,8 @@ def built_with(marker: Json) -> str:
 
 def _marker(own: str) -> Json:
     try:
-        marker = json.loads(read_text(f"{own}/{MARKER}", "{}"))
-    except (ValueError, RecursionError):  # the section "artifacts" tells of a damaged one
+        marker = json.loads(read_regular(f"{own}/{MARKER}", MOST_MARKER))
+    except (OSError, ValueError, RecursionError):  # the section "artifacts" tells of a damaged one
         return {}
     return marker if isinstance(marker, dict) else {}
 
