@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 _WORDS = ("No space left", "Wrote only", "Disk quota exceeded")
 _LITTLE_BYTES = 64 << 10
 _UNSTARTED = (
@@ -29,6 +30,31 @@ def sentence(host: str, error: OSError) -> str:
     where = f"{host}: {error.filename}" if error.filename else host
     cure = _CURES.get(error.errno or 0)
     return f"{where}: {cure}." if cure else f"{host}: {error}"
+
+
+def is_of_disk(error: BaseException) -> bool:
+    """Tell whether the disk is behind an error, and not what was read from it."""
+    return isinstance(error, OSError) and error.errno in _CURES
+
+
+def no_room(host: str, folder: str, what: str, number: int) -> str:
+    """Return the sentence where something did not fit on a disk.
+
+    Args:
+        host: the host.
+        folder: on that disk.
+        what: what did not fit.
+        number: the system's number of the error: ENOSPC or EDQUOT.
+    """
+    state = os.statvfs(folder)
+    if number == errno.EDQUOT:
+        cause = f"the quota of root on {folder} is used up, so {what} did not fit"
+    elif state.f_files and not state.f_favail:
+        cause = f"the disk is full: {folder} has no inode free, and {what} did not fit"
+    else:
+        free = state.f_bavail * state.f_frsize
+        cause = f"the disk is full: {folder} has {free} bytes free and {what} did not fit"
+    return f"{host}: {cause}; make room there and run again."
 
 
 def is_full(complaint: str, folder: str) -> bool:

@@ -40,11 +40,15 @@ def take(path: str, sha256: str, size: int, target: "str | os.PathLike[str]") ->
                     break
                 left -= len(data)
                 total.update(data)
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[out.write(rest) :]
+                _written(out, data)
         if left or total.hexdigest() != sha256:
             raise ArtifactError(f"{path} is not what the controller pushed; run again.")
+
+
+def _written(out: BinaryIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[out.write(rest) :]
 
 
 def _opened(path: str) -> BinaryIO:

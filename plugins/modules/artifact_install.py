@@ -121,7 +121,6 @@ changes: {description: A short phrase for each change., type: list, returned: al
 watch: {description: States of paths that hold from now on., type: list, returned: always}
 """
 
-import errno
 import os
 import shutil
 import tempfile
@@ -289,9 +288,10 @@ class Install:
         self._forget_partials()
         forget_leftovers(self.p["push_dir"], ["clusterctl-push-????????????????-*"])
         # Nobody else sees the tree before its pack has proven whole; then it leaves this folder of mode 0700.
-        private = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
-        partial, taken = str(Path(private, "tree")), str(Path(private, "pack"))
+        private = ""
         try:
+            private = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
+            partial, taken = str(Path(private, "tree")), str(Path(private, "pack"))
             Path(partial).mkdir()
             self._take(pack, taken)
             self._extract(pack, taken, partial)
@@ -303,11 +303,13 @@ class Install:
             )
             self._finish(partial, marker)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise self._full() from error
+            if error.errno in disk_error.FULL:
+                what = disk_error.no_room(self.host, self.p["root"], self.base, error.errno)
+                raise ArtifactError(what) from error
             raise
         finally:
-            shutil.rmtree(private, ignore_errors=True)
+            if private:
+                shutil.rmtree(private, ignore_errors=True)
 
     def _forget_partials(self) -> None:
         """Remove the leftovers of an interrupted install; only one run at a time works on a host."""
@@ -326,11 +328,13 @@ class Install:
             Path(partial).replace(self.tree)
             return
         aside = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
-        Path(self.tree).replace(Path(aside, "broken"))
+        broken = Path(aside, "broken")
         try:
+            Path(self.tree).replace(broken)
             Path(partial).replace(self.tree)
         except OSError:
-            Path(aside, "broken").replace(self.tree)
+            if broken.exists():
+                broken.replace(self.tree)
             raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -340,7 +344,7 @@ class Install:
         try:
             pushed_file.take(pack["path"], pack["sha256"], pack["size"], taken)
         except (ArtifactError, OSError) as error:
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            if disk_error.is_of_disk(error):
                 raise
             raise NotWholeError(f"{self.host}: the pack of {self.base} did not arrive whole: {error}") from error
         Path(pack["path"]).unlink()
@@ -358,13 +362,6 @@ class Install:
         except BadPackError as error:
             raise BadPackError(f"{self.host}: the pack of {self.base} is refused: {error}") from error
         Path(taken).unlink()
-
-    def _full(self) -> ArtifactError:
-        free = shutil.disk_usage(self.p["root"]).free
-        return ArtifactError(
-            f"{self.host}: the disk is full: {self.p['root']} has {free} bytes free and {self.base} did not fit;"
-            " make room there and run again."
-        )
 
     def _check_closure(self, tree: str) -> None:
         """Refuse a tree whose libraries this host lacks; remember those that it takes from the distribution."""

@@ -501,7 +501,7 @@ def test_a_pack_that_does_not_fit_is_refused_before_the_disk_is_full(
     written: list[int] = []
 
     def state(free: int) -> SimpleNamespace:
-        return SimpleNamespace(f_bavail=free, f_bfree=free, f_blocks=free, f_frsize=1)
+        return SimpleNamespace(f_bavail=free, f_frsize=1, f_files=0)
 
     monkeypatch.setattr(pack_extract.os, "statvfs", lambda _path: state(room[0]))
     write_all = pack_extract._Extracting.file  # noqa: SLF001 - what writes
