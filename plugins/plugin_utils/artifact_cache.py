@@ -7,7 +7,6 @@ differs from its record was damaged later. Both are removed.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import gzip
 import json
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     SCHEMA,
     ArtifactError,
@@ -138,8 +138,8 @@ class ArtifactCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise disk_full(self.folder.parent, "the folder of artifacts") from error
+            if error.errno in disk_error.FULL:
+                raise disk_full(self.folder.parent, "the folder of artifacts", error.errno) from error
             raise ArtifactError(
                 f"The cache folder {self.folder} cannot be made ({error.strerror}); choose another (<role>_cache_dir)."
             ) from error
@@ -162,8 +162,8 @@ class ArtifactCache:
             with partial_file.staged(self.folder) as partial:
                 yield partial
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise disk_full(self.folder, "an artifact") from error
+            if error.errno in disk_error.FULL:
+                raise disk_full(self.folder, "an artifact", error.errno) from error
             raise
 
     def store(self, staged: Path, record: dict[str, Any]) -> CachedArtifact:

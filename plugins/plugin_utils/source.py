@@ -12,22 +12,32 @@ import os
 import re
 import shutil
 import subprocess
+import threading
+import time
 import urllib.error
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from ansible.module_utils.urls import open_url  # type: ignore[import-untyped]
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
+from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file, waited_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _CONNECT_TIMEOUT_S = 8
+_MOST_SOURCE = 1 << 34  # bytes; the largest, a toolkit of CUDA, has 5 GB
+_PATIENCE_S = 60.0  # until a server sends, and how long it may be slow
+_SLOWEST_BYTES_PER_S = 16 << 10
+_MOST_REDIRECTS = 10
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MOST_REASON = 80
 _APT_TIMEOUT_S = 300
 _LOCK_POLL_S = 0.2
 _PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
@@ -120,33 +130,89 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
     return parsed
 
 
-def disk_full(path: Path, what: str) -> ArtifactError:
-    """Return the error for a full disk on the controller."""
+def disk_full(path: Path, what: str, number: int | None = errno.ENOSPC) -> ArtifactError:
+    """Return the error for a full disk on the controller, or for a quota (EDQUOT)."""
+    cure = "make room there or choose another cache folder (<role>_cache_dir)"
+    if number == errno.EDQUOT:
+        return ArtifactError(f"The controller's quota on {path} is used up, so {what} did not fit; {cure}.")
     free = shutil.disk_usage(path).free
-    return ArtifactError(
-        f"The controller's disk is full: {path} has {free} bytes free and {what} did not fit;"
-        " make room there or choose another cache folder (<role>_cache_dir)."
-    )
+    return ArtifactError(f"The controller's disk is full: {path} has {free} bytes free and {what} did not fit; {cure}.")
+
+
+class _Download:
+    """Copies what a server sends, in a thread: a socket's timeout does not end what drips."""
+
+    def __init__(self, where: str, target: Path) -> None:
+        self._where, self._target = where, target
+        self._stopped = threading.Event()
+        self._bytes = 0
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Copy until the end, or until the server is given up.
+
+        Raises:
+            _Unavailable: it sends too slowly, too much or too little.
+            OSError, HTTPException: it cannot be reached, or the target cannot be written.
+        """
+        thread = threading.Thread(target=self._work, daemon=True)
+        thread.start()
+        end = time.monotonic() + _PATIENCE_S
+        while thread.is_alive():
+            thread.join(0.5)
+            if thread.is_alive() and time.monotonic() > end + self._bytes / _SLOWEST_BYTES_PER_S:
+                self._stopped.set()
+                raise _Unavailable(f"it sends less than {_SLOWEST_BYTES_PER_S >> 10} KiB a second")
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            self._copy()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._error = error
+
+    def _copy(self) -> None:
+        with self._target.open("wb") as out, _opened(self._where) as answer:
+            while not self._stopped.is_set() and (portion := answer.read1(1 << 20)):
+                self._bytes += len(portion)
+                if self._bytes > _MOST_SOURCE:
+                    raise _Unavailable(f"it has more than {_MOST_SOURCE} bytes")
+                out.write(portion)
+            if getattr(answer, "length", 0):
+                raise _Unavailable("the transfer broke off")
+
+
+def _opened(where: str) -> Any:
+    """Open an address, with the machine's proxy settings; the bytes stay as they are, because they have a sha256.
+
+    Python would read the body of a redirect whole.
+    """
+    for _ in range(_MOST_REDIRECTS):
+        try:
+            return open_url(where, timeout=_CONNECT_TIMEOUT_S, decompress=False, use_netrc=False, follow_redirects="no")
+        except urllib.error.HTTPError as error:
+            where = urljoin(where, error.headers.get("Location") or "")
+            error.close()
+            if error.code not in _REDIRECTS or urlsplit(where).scheme not in {"http", "https"}:
+                raise
+    raise _Unavailable(f"it redirects more than {_MOST_REDIRECTS} times")
 
 
 def _from_url(source: Source, target: Path) -> None:
     try:
-        # It honours the machine's proxy settings. The bytes stay as they are on the server, because they have a sha256.
-        with (
-            open_url(source.where, timeout=_CONNECT_TIMEOUT_S, decompress=False, use_netrc=False) as answer,
-            target.open("wb") as out,
-        ):
-            shutil.copyfileobj(answer, out, 1 << 20)
+        _Download(source.where, target).run()
     except urllib.error.HTTPError as error:
-        raise _Unavailable(f"the server said {error.code} {error.reason}") from error
+        said = one_line(f"{error.code} {error.reason}", _MOST_REASON)
+        raise _Unavailable(f"the server said {said}") from error
     except urllib.error.URLError as error:
-        if isinstance(error.reason, OSError) and error.reason.errno == errno.ENOSPC:
+        if isinstance(error.reason, OSError) and error.reason.errno in disk_error.FULL:
             raise error.reason from error
         raise _Unavailable(f"not reachable ({error.reason})") from error
     except HTTPException as error:
         raise _Unavailable(f"the transfer broke off ({error!r})") from error
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in disk_error.FULL:
             raise
         raise _Unavailable(f"not reachable ({error})") from error
 
@@ -158,7 +224,7 @@ def _from_path(source: Source, target: Path) -> None:
     try:
         shutil.copyfile(place, target)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in disk_error.FULL:
             raise
         raise _Unavailable(f"it cannot be read ({error.strerror})") from error
 
@@ -414,8 +480,8 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise disk_full(folder.parent.parent, f"the folder of {folder.name}") from error
+        if error.errno in disk_error.FULL:
+            raise disk_full(folder.parent.parent, f"the folder of {folder.name}", error.errno) from error
         raise ArtifactError(
             f"The cache folder {folder} cannot be made ({error.strerror}); choose another one (<role>_cache_dir)."
         ) from error
@@ -443,9 +509,9 @@ def _fetched(
         except _Unavailable as reason:
             reasons.append(f"{source}: {reason}")
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in disk_error.FULL:
                 raise
-            raise disk_full(folder, f"{name} {version}") from error
+            raise disk_full(folder, f"{name} {version}", error.errno) from error
     raise SourceError(
         f"No source of {name} {version} could be used: {'; '.join(reasons)}."
         f" Put the release's archive on the controller and name it with its sha256 in {variable},"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import json
@@ -13,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import canonical, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
@@ -400,8 +400,8 @@ class WheelStore:
         try:
             yield
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise disk_full(_existing(self._cache), what) from error
+            if error.errno in disk_error.FULL:
+                raise disk_full(_existing(self._cache), what, error.errno) from error
             raise WheelError(f"The cache folder {self._cache} cannot be used: {error}.") from error
 
 

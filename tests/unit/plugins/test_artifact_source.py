@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import json
@@ -72,6 +73,83 @@ def test_a_wrong_sha256_names_file_expected_and_found(tmp_path: Path) -> None:
     with pytest.raises(source.SourceError, match=rf"{tarball}: its sha256 is {SHA256}, expected {WRONG}"):
         fetch(tmp_path / "cache", {"path": str(tarball), "sha256": WRONG})
     assert not list((tmp_path / "cache" / "sources").iterdir())
+
+
+class Hostile(Quiet):
+    """Answers as its server says, for as long as somebody reads."""
+
+    def do_GET(self) -> None:
+        way, ended = self.server.way, self.server.ended  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError):
+            if way == "drips headers":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            else:
+                head = {
+                    "breaks off": "200 OK\r\nContent-Length: 5000",
+                    "500": "500 x\x1b",
+                    "redirects": f"302 Found\r\nLocation: {self.path}",
+                    "leaves": "302 Found\r\nLocation: file:///etc/passwd",
+                }
+                self.wfile.write(f"HTTP/1.1 {head.get(way, '200 OK')}\r\n\r\n".encode())
+            while way not in {"breaks off", "500"} and not ended.is_set():
+                self.wfile.write(b"x" if way.startswith("drips") else b"x" * (1 << 20))
+                self.wfile.flush()
+                if way.startswith("drips"):
+                    ended.wait(0.1)
+
+
+@pytest.fixture
+def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[http.server.ThreadingHTTPServer]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as running:
+        running.daemon_threads = True
+        running.ended = threading.Event()  # type: ignore[attr-defined]
+        threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
+        yield running
+        running.ended.set()  # type: ignore[attr-defined]
+        running.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("has no end", "it has more than 33554432 bytes"),
+        ("drips", "it sends less than 16 KiB a second"),
+        ("drips headers", "it sends less than 16 KiB a second"),
+        ("breaks off", "the transfer broke off"),
+        ("500", "the server said 500 x"),
+        ("redirects", "it redirects more than 10 times"),
+        ("leaves", "the server said 302"),
+    ],
+)
+def test_a_server_of_a_source_that_sends_no_end_or_drips_is_given_up(
+    hostile: http.server.ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, words: str
+) -> None:
+    hostile.way = way  # type: ignore[attr-defined]
+    monkeypatch.setattr(source, "_MOST_SOURCE", 32 << 20, raising=False)
+    monkeypatch.setattr(source, "_PATIENCE_S", 4.0, raising=False)
+    tarball = tmp_path / "demo.tar.gz"
+    tarball.write_bytes(CONTENT)
+    url = f"http://127.0.0.1:{hostile.server_address[1]}/demo.tar.gz"
+    found: list[Any] = []
+
+    def work() -> None:
+        try:
+            found.append(fetch(tmp_path / "alone", {"url": url, "sha256": SHA256}))
+        except source.SourceError as error:
+            found.append(str(error))
+        found.append(
+            fetch(tmp_path / "cache", {"url": url, "sha256": SHA256}, {"path": str(tarball), "sha256": SHA256})
+        )
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert len(found) == 2, "it did not end"
+    assert f"{url}: {words}" in found[0]
+    assert found[0].isprintable()
+    assert found[1].path.read_bytes() == CONTENT, "the next source is tried"
+    assert [path.name for path in (tmp_path / "cache" / "sources").iterdir()] == [found[1].path.name]
 
 
 @pytest.mark.parametrize("page", [b"<!DOCTYPE html>\n<title>Sign in</title>", b"\n <html><body>error</body></html>"])
