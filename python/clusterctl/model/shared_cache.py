@@ -21,6 +21,7 @@ Kind = Literal["pack", "lock"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _KEY_DIGITS = 16
+_MOST_SHOWN = 80  # characters of what a server said
 _UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
@@ -38,7 +39,7 @@ class EntryName:
             ValueError: the kind or the name is not one.
         """
         if self.kind not in {"pack", "lock"} or not _NAME.fullmatch(self.name):
-            raise ValueError(f"{self.kind}/{self.name} is not the name of an entry")
+            _refuse(f"{self.kind}/{self.name}")
 
     @staticmethod
     def parse(text: str) -> EntryName:
@@ -61,7 +62,7 @@ class EntryName:
 
 
 def _refuse(text: str) -> Kind:
-    raise ValueError(f"{text} is not the name of an entry")
+    raise ValueError(f"{text[:_MOST_SHOWN]!r} is not the name of an entry")
 
 
 def blob_path(sha256: str) -> str:
@@ -217,7 +218,7 @@ def _fields(data: bytes) -> Any:
     """Return what a file of a shared cache says, if its schema is known."""
     fields = json.loads(data)
     if fields["schema"] != SCHEMA:
-        raise ValueError(f"it has schema {fields['schema']}, and this clusterctl knows {SCHEMA}")
+        raise ValueError(f"it has schema {str(fields['schema'])[:_MOST_SHOWN]!r}, and this clusterctl knows {SCHEMA}")
     return fields
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.remote.shared_cache import exchange, place, signing
 from clusterctl.state import artifacts, paths
-from clusterctl.support.errors import ClusterctlError, ConfigError
+from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +51,11 @@ class SharedCache:
     def at_hand(self, observer: RunObserver) -> frozenset[tuple[str, str]]:
         """Return name and platform of what need not be built: this controller's cache has it, or the shared one.
 
-        The locks of wheels come into this controller's cache. A shared cache that does not answer is left out.
+        The locks of wheels come into this controller's cache. A shared cache that does not answer, or answers something
+        else, is left out.
 
         Raises:
-            ConfigError: the place is not a shared cache, or a library for it is missing.
+            ConfigError: a library for the place is missing, or a password would go out in clear text.
         """
         if not self.where:
             return artifacts.cached()
@@ -62,15 +63,15 @@ class SharedCache:
         verifier = signing.SignatureVerifier(signing.signers_file(self.signers))
         try:
             store = place.opened(self.where, _LOOK_S)
+        except UnreachableError as error:
+            return _left_out(error, observer)
+        try:
             found = exchange.pull(
                 store, exchange.EntryWish(kinds=("lock",)), verifier, paths.cache_dir().value, _silent
             )
             entries, problems = exchange.listed(store, verifier, exchange.EntryWish(kinds=("pack",)))
-        except ConfigError:
-            raise
         except ClusterctlError as error:
-            observer.phase(f"the shared cache is left out: {error}")
-            return artifacts.cached()
+            return _left_out(error, observer)
         for problem in (*found.problems, *problems):
             observer.phase(str(problem))
         shared = (entry.statement for entry in entries)
@@ -78,6 +79,11 @@ class SharedCache:
 
 
 NO_SHARED_CACHE = SharedCache()
+
+
+def _left_out(error: ClusterctlError, observer: RunObserver) -> frozenset[tuple[str, str]]:
+    observer.phase(f"the shared cache is left out: {error}")
+    return artifacts.cached()
 
 
 def _only(hosts: Sequence[Host], variable: str) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
@@ -113,3 +115,49 @@ def test_an_address_with_a_password_reaches_no_record(second: Site, tmp_path: Pa
     assert (done.returncode, "carries a user, a password or a query" in done.stderr) == (1, True), done.stderr
     kept = [path for path in second.root.rglob("*") if path.is_file() and b"hidden" in path.read_bytes()]
     assert (kept, "hidden" in done.stderr) == ([], False)
+
+
+BROKEN: dict[str, tuple[int, bytes]] = {
+    "garbage": (200, b"\x00\xffgarbage"),
+    "another schema": (200, b'{"schema": 99, "entries": []}'),
+    "names that climb": (200, b'{"schema": 1, "entries": ["pack/../../etc/passwd"]}'),
+    "deep": (200, b"[" * 100_000),
+    "no index": (404, b""),
+    "a page": (200, b"<!doctype html><title>Sign in</title>"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_a_server_answers_stops_no_run_and_the_command_says_it(second: Site, name: str) -> None:
+    code, body = BROKEN[name]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_words: object) -> None:
+            """Be silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        where = f"http://127.0.0.1:{server.server_address[1]}/x"
+        phases = Phases()
+        assert SharedCache(where).at_hand(phases) == frozenset()
+        assert phases.heard[-1].startswith(f"the shared cache is left out: {where}")
+        assert "\n" not in phases.heard[-1]
+        asked = second.run("list", where)
+        assert asked.returncode == 1, asked.stderr
+        assert "index" in asked.stderr
+        server.shutdown()
+
+
+def test_a_missing_folder_is_left_out_and_a_wrong_address_stops_the_run(second: Site, tmp_path: Path) -> None:
+    phases = Phases()
+    assert SharedCache(str(tmp_path / "unmounted")).at_hand(phases) == frozenset()
+    assert phases.heard[-1].startswith(f"the shared cache is left out: There is no folder {tmp_path}/unmounted")
+    assert second.run("list", tmp_path / "unmounted").returncode == 1
+    with pytest.raises(ConfigError, match="give a folder"):
+        SharedCache("gopher://cache.example.org/x").of([host("node1")])
