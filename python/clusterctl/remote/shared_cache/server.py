@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import shutil
 import socket
 import threading
+import time
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, TYPE_CHECKING, Any
@@ -24,6 +26,11 @@ if TYPE_CHECKING:
 _IDLE_S = 60  # a reader that takes nothing for so long is given up
 _ENTRY = re.compile(r"/entries/([a-z]+)/([^/]+)\.json")
 _MOST_READERS = 64
+_PATIENCE_S = 30.0  # for the request, and how long a reader may be slower than the least rate
+_SLOWEST_BYTES_PER_S = 64 << 10  # the least rate, which readers expect of a server too
+_GRACE_S = 10.0  # as _PATIENCE_S, while another reader waits for a place
+_FAST_BYTES_PER_S = 1 << 20  # the least rate then
+_CHUNK = 1 << 16
 
 
 class Shelf:
@@ -90,26 +97,62 @@ def serve(shelf: Shelf, address: str, port: int) -> ThreadingHTTPServer:
         ) from None
 
 
+@dataclass
+class _Reader:
+    """A connection, and what it has taken."""
+
+    began: float = field(default_factory=time.monotonic)
+    sent: int = 0  # bytes
+    waits: bool = False  # for us
+
+    def behind_s(self, bytes_per_s: int) -> float:
+        """Return how long it has been slower than a rate; a negative number where it is faster."""
+        return -1.0 if self.waits else time.monotonic() - self.began - self.sent / bytes_per_s
+
+
 def _server(kind: int) -> type[ThreadingHTTPServer]:
     class Server(ThreadingHTTPServer):
         address_family = kind
         daemon_threads = True
-        _readers = threading.BoundedSemaphore(_MOST_READERS)
+
+        def __init__(self, *given: Any) -> None:
+            self._places = threading.BoundedSemaphore(_MOST_READERS)
+            self.readers: dict[socket.socket, _Reader] = {}
+            super().__init__(*given)
 
         def process_request(self, request: Any, client_address: Any) -> None:
-            self._readers.acquire()
+            while not self._places.acquire(timeout=0.5):
+                readers = list(self.readers.items())
+                behind_s, slowest = max(
+                    (each.behind_s(_FAST_BYTES_PER_S), place) for place, (_, each) in enumerate(readers)
+                )
+                if behind_s > _GRACE_S:
+                    _give_up(readers[slowest][0])
+            self.readers[request] = _Reader()
             super().process_request(request, client_address)
+
+        def service_actions(self) -> None:
+            """Give up who is too slow; called twice a second."""
+            for connection, reader in list(self.readers.items()):
+                if reader.behind_s(_SLOWEST_BYTES_PER_S) > _PATIENCE_S:
+                    _give_up(connection)
 
         def process_request_thread(self, request: Any, client_address: Any) -> None:
             try:
                 super().process_request_thread(request, client_address)
             finally:
-                self._readers.release()
+                self.readers.pop(request, None)
+                self._places.release()
 
         def handle_error(self, _request: Any, _client_address: Any) -> None:
             """Leave out the traceback of a reader that went away."""
 
     return Server
+
+
+def _give_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended in between
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _handler(shelf_: Shelf) -> type[BaseHTTPRequestHandler]:
@@ -132,9 +175,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, *, with_body: bool) -> None:
+        reader: _Reader = self.server.readers[self.connection]  # type: ignore[attr-defined]
+        reader.waits = True
         is_new = _ENTRY.fullmatch(self.path) is not None and self.shelf.text(self.path) is None
         if self.path == f"/{INDEX}" or is_new:
             self.shelf.refresh()
+        reader.began, reader.waits = time.monotonic(), False
         if (text := self.shelf.text(self.path)) is not None:
             self._head(len(text), "application/json")
             if with_body:
@@ -147,7 +193,9 @@ class _Handler(BaseHTTPRequestHandler):
         with stream:
             self._head(os.fstat(stream.fileno()).st_size, "application/octet-stream")
             if with_body:
-                shutil.copyfileobj(stream, self.wfile, 1 << 20)
+                while chunk := stream.read(_CHUNK):
+                    self.wfile.write(chunk)
+                    reader.sent += len(chunk)
 
     def _opened(self) -> IO[bytes] | None:
         file = self.shelf.content(self.path)
