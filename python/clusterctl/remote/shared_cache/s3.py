@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ _CHUNK = 1 << 20
 _TRIES = 2
 _PATIENCE = timedelta(seconds=20)
 _SILENCE = timedelta(seconds=30)  # without a byte
-_WHOLE = timedelta(hours=6)  # of one request
+_WHOLE = timedelta(hours=6)  # of a request with a content
+_SHORT = timedelta(seconds=60)  # of a page of a list, which the library reads whole
+_LIST_S = 120.0  # of all pages
 _MOST_REASON = 200
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _DENIED = re.compile(r"status code: (40[13])\b")  # of a list, for which the library has no error of its own
@@ -48,17 +51,20 @@ class S3Store:
         keyless = not (os.environ.get("AWS_ACCESS_KEY_ID") or os.environ.get("AWS_PROFILE"))
         config: dict[str, Any] = {"endpoint": endpoint} if endpoint else {}
         config |= {"skip_signature": True} if keyless and endpoint else {}
-        options: dict[str, Any] = {"timeout": _WHOLE, "read_timeout": _SILENCE, "connect_timeout": _PATIENCE}
+        options: dict[str, Any] = {"read_timeout": _SILENCE, "connect_timeout": _PATIENCE}
         if endpoint.startswith("http://"):
             _refuse_clear_text(endpoint)
             options["allow_http"] = True
         try:
             kind: Any = store.S3Store
-            self._store = kind.from_url(
-                self.where,
-                config=config,
-                client_options=options,
-                retry_config={"max_retries": _TRIES, "retry_timeout": _PATIENCE},
+            self._store, self._lists = (
+                kind.from_url(
+                    self.where,
+                    config=config,
+                    client_options=options | {"timeout": limit},
+                    retry_config={"max_retries": tries, "retry_timeout": _PATIENCE},
+                )
+                for limit, tries in ((_WHOLE, _TRIES), (_SHORT, 0))
             )
         except exceptions.BaseError as error:
             raise ConfigError(f"{self.where} is not a place in S3 storage ({_reason(error)}).") from None
@@ -152,7 +158,14 @@ class S3Store:
 
     def _listed(self, prefix: str) -> list[Any]:
         with self._asked():
-            return list(counted(self.where, (meta for batch in self._store.list(prefix=prefix) for meta in batch)))
+            return list(counted(self.where, self._pages(prefix)))
+
+    def _pages(self, prefix: str) -> Iterator[Any]:
+        end = time.monotonic() + _LIST_S
+        for batch in self._lists.list(prefix=prefix):
+            yield from batch
+            if time.monotonic() > end:
+                raise UnreachableError(f"The list of {self.where} has no end after {_LIST_S:g} s; look at that place.")
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:

@@ -9,12 +9,13 @@ import os
 import threading
 import time
 import tracemalloc
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from clusterctl.model.shared_cache import EntryName, Envelope, Statement, blob_path
-from clusterctl.remote.shared_cache import exchange, oci, patience, place
+from clusterctl.remote.shared_cache import exchange, oci, patience, place, s3
 from clusterctl.remote.shared_cache.store import PASSWORD, USER
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
@@ -481,6 +482,38 @@ def test_a_list_of_s3_ends(bucket: Callable[[Answer], Server]) -> None:
     asked = len(server.paths)
     time.sleep(1)
     assert len(server.paths) - asked < 100
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("way", ["a page", "pages"])
+def test_a_list_of_s3_that_was_given_up_is_read_no_further(
+    bucket: Callable[[Answer], Server], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(s3, "_SHORT", timedelta(seconds=2), raising=False)
+    monkeypatch.setattr(s3, "_LIST_S", 2.0, raising=False)
+    ended: list[float] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        if way == "a page":
+            block = b" " * (1 << 10)
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + page("", "x").partition(b"<IsTruncated>")[0])
+            with contextlib.suppress(OSError):
+                while not handler.server.ended.wait(0.01):  # type: ignore[attr-defined]
+                    handler.wfile.write(block)
+            handler.close_connection = True
+        else:
+            keys = KEY.format(f"x/entries/other{len(server.paths)}")
+            time.sleep(0.02)
+            send(handler, 200, page(keys * 50, str(len(server.paths))))
+        ended.append(time.monotonic())
+
+    server: Server = bucket(answer)
+    told(in_time(place.opened("s3://packs/x").names), UnreachableError, "")
+    time.sleep(6)
+    asked, over = len(server.paths), len(ended)
+    time.sleep(1)
+    assert ended, "the first request goes on"
+    assert (len(server.paths), len(ended)) == (asked, over), "a request is made, or goes on"
 
 
 @pytest.mark.usefixtures("hasty")
