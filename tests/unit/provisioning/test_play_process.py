@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from clusterctl.provisioning import play_process
 
 if TYPE_CHECKING:
