@@ -14,6 +14,7 @@ only argument is the plan that clusterctl has written. It prints JSON lines, eac
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 HOSTFILE = "/etc/mpi/hostfile"  # where mpi-operator puts it
 MOST_WORDS = 600
+MOST_SAID = 16 << 20  # bytes of a command's output
 TRY_S = 60.0  # of one start on all workers
 PAUSE_S = 2.0
 GRACE_S = 10.0  # between asking a check to end and killing it
@@ -116,7 +118,12 @@ def asked(argv: Sequence[str], limit_s: float) -> Tuple[Optional[int], str]:
     except OSError as problem:
         return 127, f"{argv[0]}: {problem.strerror}"
     said: List[bytes] = []
-    reader = threading.Thread(target=lambda: said.append(process.stdout.read() if process.stdout else b""), daemon=True)
+
+    def read() -> None:
+        with process.stdout or io.BytesIO() as stream:  # what says more gets a broken pipe
+            said.append(stream.read(MOST_SAID))
+
+    reader = threading.Thread(target=read, daemon=True)
     reader.start()
     until = time.time() + limit_s
     while process.poll() is None and time.time() < until:

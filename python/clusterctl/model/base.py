@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Text = Annotated[str, Field(max_length=1 << 17, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+"""A bounded text without control characters, as everything that a node said is beyond its gate."""
 
 
 class Record(BaseModel):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from clusterctl.model.base import Record
+from clusterctl.model.base import Record, Text
 
 _DIFFERS = " differs: "
 SLICES = 7
@@ -16,8 +16,8 @@ SLICES = 7
 class HostDifference(Record):
     """One thing that is no longer as it was left: ``subject`` is a path or a property of the node."""
 
-    subject: str
-    words: str
+    subject: Text
+    words: Text
 
     def __str__(self) -> str:
         """Return a sentence without a full stop."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from clusterctl.model.base import Fact
+from clusterctl.model.base import Fact, Text
 
 
 class ClusterMark(Fact):
     """What a node keeps of its cluster; ``members`` are addresses by name."""
 
-    cluster: str
-    name: str = ""
-    controller: str = ""
-    inventory: str = ""
-    since: str = ""
-    members: dict[str, str] = Field(default_factory=dict)
+    cluster: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    name: Text = ""
+    controller: Text = ""
+    inventory: Text = ""
+    since: Text = ""
+    members: dict[Text, Text] = Field(default_factory=dict)
 
 
 class NodeLock(Fact):
@@ -35,17 +35,17 @@ class NodeLock(Fact):
         since: when the lock was taken.
     """
 
-    run: str
-    host: str = ""
-    user: str = ""
-    controller: str = ""
-    machine: str = ""
-    boot: str = ""
-    namespace: str = ""
+    run: Text
+    host: Text = ""
+    user: Text = ""
+    controller: Text = ""
+    machine: Text = ""
+    boot: Text = ""
+    namespace: Text = ""
     pid: int = 0
     ticks: int = 0
-    command: str = ""
-    since: str = ""
+    command: str = Field("", max_length=1 << 17)
+    since: Text = ""
 
 
 class ClaimAnswer(Fact):
@@ -60,7 +60,7 @@ class ClaimAnswer(Fact):
     """
 
     mark: ClusterMark | None = None
-    lost: tuple[str, ...] = ()
+    lost: tuple[Text, ...] = ()
     holder: NodeLock | None = None
     taken: bool = False
-    problem: str = ""
+    problem: Text = ""

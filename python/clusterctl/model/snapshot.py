@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from clusterctl.model.base import Record
+from clusterctl.model.base import Record, Text
 from clusterctl.model.drift import HostDifference
 from clusterctl.support import content
 
@@ -34,19 +34,29 @@ class HostSnapshot(Record):
         all_offers: the digest of what the nodes of the cluster offered when the host's builds were chosen.
     """
 
-    run_id: str
-    inputs: dict[str, str]
-    members: str
-    platform: str
-    host_keys: tuple[str, ...]
-    user: str
-    watch: tuple[dict[str, Any], ...]
-    gpus: str = ""
-    traits: dict[str, str] = Field(default_factory=dict)
-    address: str = ""
-    offers: str = ""
-    all_offers: str = ""
+    run_id: Text
+    inputs: dict[Text, Text]
+    members: Text
+    platform: Text
+    host_keys: tuple[Text, ...]
+    user: Text
+    watch: tuple[dict[Text, Text | bool | int | float | None], ...]
+    gpus: Text = ""
+    traits: dict[Text, Text] = Field(default_factory=dict)
+    address: Text = ""
+    offers: Text = ""
+    all_offers: Text = ""
     damaged: tuple[HostDifference, ...] = ()
+
+    @field_validator("watch")
+    @classmethod
+    def _of_their_form(cls, given: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        """Refuse what no module of ours says: an earlier release kept what nodes said as it was."""
+        for entry in given:
+            words = (entry.get(name, "") for name in ("kind", "target", "marker"))
+            if not str(entry.get("path")).startswith("/") or not all(isinstance(word, str) for word in words):
+                raise ValueError("an entry of watch has no absolute path, or its kind, target or marker is not a text")
+        return given
 
     @field_validator("damaged", mode="before")
     @classmethod

@@ -163,6 +163,7 @@ def _is_watch(item: Any) -> bool:
         and path.startswith("/")
         and len(path) <= _LONGEST_PATH
         and all(isinstance(word, str) for word in words)
+        and not any(isinstance(value, (dict, list)) for value in item.values())
     )
 
 

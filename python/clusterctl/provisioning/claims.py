@@ -96,6 +96,18 @@ def cluster_id(own: str, answers: Iterable[ClaimAnswer], fresh: str) -> str:
     return own or (next(iter(marks)) if len(marks) == 1 and any(marks.values()) else fresh)
 
 
+def id_words(own: str, answers: Mapping[str, ClaimAnswer]) -> tuple[str, ...]:
+    """Return a sentence on whose word a controller without an id takes one, or takes none, from adopted nodes."""
+    marked = [name for name, answer in answers.items() if answer.mark is not None]
+    ids = {answer.mark.cluster: name for name, answer in answers.items() if answer.mark is not None}
+    if own or not any(answer.lost for answer in answers.values()):
+        return ()
+    if len(ids) > 1:
+        borne = and_more([f"{name} has {identity}" for identity, name in ids.items()], _MOST_NAMED, ", ")
+        return (f"This cluster gets an id of its own, since the marks of its nodes disagree: {borne}.",)
+    return (f"This cluster gets the id {next(iter(ids))}, which the mark on {folded(marked)} names.",)
+
+
 def adopted(answers: Mapping[str, ClaimAnswer]) -> dict[str, str]:
     """Return by node from which cluster it was taken over."""
     return {

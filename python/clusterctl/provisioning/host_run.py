@@ -157,7 +157,7 @@ class HostRun(Generic[RequestT, ObserverT]):
             self.told = (*self.told, *claims.unlocked((*self.cluster.selected_hosts, *also)))
         if claimed.adopted:
             self.run.update(adopted=claimed.adopted)
-            self.told = (*self.told, *claims.told(claimed.adopted))
+            self.told = (*self.told, *claims.told(claimed.adopted), *claimed.told)
         return None
 
     def look(

@@ -49,6 +49,7 @@ class Claimed:
     problems: tuple[Problem, ...] = ()
     unreached: frozenset[str] = frozenset()
     adopted: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    told: tuple[str, ...] = ()
 
 
 class NodeClaims:
@@ -94,7 +95,7 @@ class NodeClaims:
         self.claimed = tuple(answers)
         if not wanted.look_only:
             problems, failed = self._mark(answers, by_name, wanted, own)
-        return Claimed(tuple(problems), frozenset(failed), claims.adopted(answers))
+        return Claimed(tuple(problems), frozenset(failed), claims.adopted(answers), claims.id_words(own, answers))
 
     def _mark(
         self, answers: Mapping[str, ClaimAnswer], hosts: Mapping[str, Host], wanted: Wanted, own: str

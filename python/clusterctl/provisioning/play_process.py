@@ -6,6 +6,7 @@ collection's callback ``run_events`` writes events into a file of the run.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 import os
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 EVENTS = "events.jsonl"  # in the folder of the run
 POLL_S = 0.2
 _BLOCK = 1 << 20
-_MOST_COMPLAINTS = 1 << 20  # bytes of Ansible's output in which its errors are looked for
-# What a terminal obeys: control characters of ASCII but for tab and newline, and those of Latin 1 in UTF-8.
-_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+_MOST_COMPLAINTS = 1 << 20  # characters of Ansible's output in which its errors are looked for
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal obeys, but for tab and newline
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,13 @@ def keep_log(private: Path, log: Path) -> tuple[str, ...]:
     The rest of the folder (environment, raw results) is not kept.
     """
     stdout = private / "artifacts" / "run" / "stdout"
-    beginning = bytearray()
+    beginning = ""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may lie across two blocks
     with contextlib.suppress(FileNotFoundError):
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(descriptor, "wb") as target, stdout.open("rb") as source:
             while block := source.read(_BLOCK):
-                plain = _CONTROL.sub(b"", block)
-                target.write(plain)
+                plain = _CONTROL.sub("", decoder.decode(block))
+                target.write(plain.encode())
                 beginning += plain[: _MOST_COMPLAINTS - len(beginning)]
-    return complaints_in(beginning.decode("utf-8", "replace"))
+    return complaints_in(beginning)

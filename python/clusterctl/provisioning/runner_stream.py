@@ -11,6 +11,7 @@ import contextlib
 import json
 import struct
 import tempfile
+import time
 import zipfile
 import zlib
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _OURS = "clusterctl"  # the key of a line that holds an event of the callback ``run_events``
+_BEAT = b"{}\n"  # a line without a meaning: the worker lives
+_BEAT_S = 1.0
 _HANDLERS = ("status_handler", "artifacts_handler", "finished_callback")
 _MOST_LINE = 64 << 20  # bytes of an event
 _MOST_ZIP = 64 << 20  # bytes
@@ -162,8 +165,15 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
     with ssh.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(folder), control_dir=control_dir)
         settings = environment(folder, control_dir, retries)
+        told = 0.0
 
         def poll() -> bool:
+            nonlocal told
+            if time.monotonic() - told > _BEAT_S:
+                told = time.monotonic()
+                with contextlib.suppress(OSError):
+                    target.write(_BEAT)
+                    target.flush()
             if not cancel.requested and is_alone():
                 cancel.request()
             return stop.poll()

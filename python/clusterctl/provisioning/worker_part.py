@@ -8,8 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import math
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import tarfile
 import threading
@@ -17,7 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, extra_vars
 from clusterctl.model.events import HostResult
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 STAGE = "worker"
 OWN_CACHE = {"cluster_cache": ""}  # this controller gives a worker what it needs, so it asks no shared cache
 _END_S = 60
+_SILENCE_S = 120.0  # a worker tells each second that it lives
+_LOOK_S = 0.5
+_SILENT = f"took nothing and said nothing for {_SILENCE_S:g} s"
 _MOST_ERRORS = 1 << 16
 _MOST_LINES, _MOST_LINE = 4096, 1 << 13  # of login scripts
 _PRIVATE = 0o600
@@ -48,6 +54,65 @@ _INVENTORY = "inventory.yml"
 
 class BrokenOffError(Exception):
     """A worker could not play its part to the end; the text is a clause."""
+
+
+class _Patience:
+    """Ends the connection to a worker that keeps this controller waiting too long, or on demand.
+
+    Attributes:
+        is_lost: whether it was ended for its silence.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], given_up: Callable[[], bool]) -> None:
+        """Begin to watch; ``given_up`` says whether to end it at once."""
+        self._process, self._given_up = process, given_up
+        self._since = time.monotonic()
+        self.is_lost = False
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def wait(self) -> None:
+        """Wait for the worker from now on."""
+        self._since = time.monotonic()
+
+    def _watch(self) -> None:
+        while self._process.poll() is None:
+            self.is_lost = time.monotonic() - self._since > _SILENCE_S
+            if self.is_lost or self._given_up():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                return
+            time.sleep(_LOOK_S)
+
+    def on(self, stream: IO[bytes] | None) -> IO[bytes]:
+        """Return a pipe whose reads and writes are waited for."""
+        return _Awaited(_pipe(stream), self)  # type: ignore[return-value] # has all that is used here
+
+    def timed(self, act: Callable[[Any], Any], given: Any) -> Any:
+        """Read or write; what this controller does meanwhile is not the worker's silence."""
+        self.wait()
+        try:
+            return act(given)
+        finally:
+            self._since = math.inf
+
+
+class _Awaited:
+    """A pipe of a worker."""
+
+    def __init__(self, stream: IO[bytes], patience: _Patience) -> None:
+        self._stream, self._patience = stream, patience
+
+    def readline(self, most: int) -> bytes:
+        """Read a line."""
+        return bytes(self._patience.timed(self._stream.readline, most))
+
+    def read(self, most: int) -> bytes:
+        """Read a block."""
+        return bytes(self._patience.timed(self._stream.read, most))
+
+    def write(self, data: bytes) -> int:
+        """Write a block."""
+        return int(self._patience.timed(self._stream.write, data))
 
 
 @dataclass(frozen=True)
@@ -124,7 +189,7 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
 
     translator = Translator(hear_own, keep_diff=part.play.diff)
     try:
-        give_cache(part.worker, part.trees)
+        give_cache(part.worker, part.trees, cancel)
         status, complaints = _streamed(part, log, translator, cancel)
     except (BrokenOffError, OSError) as error:
         if cancel.requested:
@@ -145,7 +210,7 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
     )
 
 
-def give_cache(worker: Worker, trees: Collection[str]) -> None:
+def give_cache(worker: Worker, trees: Collection[str], cancel: playbook.Cancel) -> None:
     """Send the packs of these trees, and the locks of wheels, that the worker's cache lacks.
 
     Raises:
@@ -160,18 +225,22 @@ def give_cache(worker: Worker, trees: Collection[str]) -> None:
         return
     said, errors = bytearray(), bytearray()
     with _started(worker.argv("take")) as process:
+        patience = _Patience(process, lambda: cancel.requested)
         streams = ((process.stdout, said), (process.stderr, errors))
         threads = [threading.Thread(target=_drain, args=stream) for stream in streams]
         for thread in threads:
             thread.start()
-        with contextlib.suppress(OSError), tarfile.open(fileobj=_pipe(process.stdin), mode="w|") as stream:
+        with contextlib.suppress(OSError), tarfile.open(fileobj=patience.on(process.stdin), mode="w|") as stream:
             for path in missing:
                 if path.is_file():
                     stream.add(path, arcname=f"{path.parent.name}/{path.name}")
+        patience.wait()
         with contextlib.suppress(OSError):
             _pipe(process.stdin).close()
         for thread in threads:
             thread.join()
+    if patience.is_lost:
+        raise BrokenOffError(_SILENT)
     if python.last_answer(bytes(said), ("taken",)) is None:
         why = python.last_line(errors.decode("utf-8", "replace")) or "the connection broke off"
         raise BrokenOffError(f"could not take the artifacts of this controller ({why})")
@@ -194,6 +263,7 @@ def _streamed(
         target = f"{part.worker.playbooks}/{part.play.playbook.name}"
         with _started(part.worker.argv("work", str(part.play.retries))) as process:
             done, errors = threading.Event(), bytearray()
+            patience = _Patience(process, lambda: False)
 
             def write() -> None:
                 pipe = _pipe(process.stdin)
@@ -209,9 +279,10 @@ def _streamed(
             for thread in threads:
                 thread.start()
             try:
-                there = _beginning(_pipe(process.stdout))
-                received = runner_stream.receive(_pipe(process.stdout), folder, translator.handle)
+                there = _beginning(patience.on(process.stdout))
+                received = runner_stream.receive(patience.on(process.stdout), folder, translator.handle)
             finally:
+                patience.wait()
                 done.set()
                 for thread in threads:
                     thread.join()
@@ -219,6 +290,8 @@ def _streamed(
     if received.status or cancel.requested:
         return received.status, complaints
     _end(part.worker, there)
+    if patience.is_lost:
+        raise BrokenOffError(_SILENT)
     said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(received.explanations)
     raise BrokenOffError(f"broke off in the middle of its part ({said or 'its process ended'})")
 

@@ -140,7 +140,7 @@ def test_a_second_run_waits_for_the_first(cache: ArtifactCache) -> None:
         assert not entered.wait(0.5)
     thread.join(10)
     assert entered.is_set()
-    assert notes == ["waiting for another run that builds demo 1.0"]
+    assert notes == [f"waiting for another run that builds demo 1.0 (process {os.getpid()})"]
 
 
 def test_the_record_says_what_shaped_it(cache: ArtifactCache) -> None:

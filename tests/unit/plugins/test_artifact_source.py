@@ -308,7 +308,7 @@ def test_the_task_that_needs_the_file_waits_for_the_early_one(slow: SlowServer, 
 
     fetched = source.fetch("demo", "1.0", [slow.place], cache, variable="demo_sources", note=note)
     assert (fetched.cached, slow.requests) == (True, 1)
-    assert notes == ["waiting for another process that fetches demo 1.0"]
+    assert notes == [f"waiting for another process that fetches demo 1.0 (process {process.pid})"]
     assert process.wait(20) == 0
 
 

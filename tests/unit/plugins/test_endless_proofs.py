@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import check_process, library_closure
+from ansible_collections.clusterctl.hpc.plugins.module_utils import check_process, library_closure, pod_runner
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 
 if TYPE_CHECKING:
@@ -60,3 +60,10 @@ def test_a_loader_that_does_not_end_is_a_sentence(
     with pytest.raises(ArtifactError, match="loader"):
         library_closure._ask_loader_as(None, str(library.parent), [], [], within=False)  # noqa: SLF001 - as one user
     assert time.monotonic() - began < 15
+
+
+def test_a_command_of_a_pod_that_prints_without_an_end_is_cut_off() -> None:
+    code, said = pod_runner.asked(["head", "-c", "300000000", "/dev/zero"], 60)
+    assert code != 0
+    assert len(said) < 32 << 20
+    assert pod_runner.asked(["sh", "-c", "echo 1; exit 3"], 60) == (3, "1\n")

@@ -79,9 +79,32 @@ def test_a_controller_without_an_id_takes_that_of_the_nodes_it_adopts(own: str, 
 
 
 def test_one_node_decides_no_id_against_the_marks_of_others() -> None:
-    liar = answer(mark={**MARK, "cluster": "chosen by node3"}, lost=["node9"])
+    liar = answer(mark={**MARK, "cluster": "chosen-by-node3"}, lost=["node9"])
     others = [answer(mark={**MARK, "cluster": "theirs"}) for _ in range(2)]
     assert claims.cluster_id("", [*others, liar], "fresh") == "fresh"
+
+
+@pytest.mark.parametrize("identity", ["", "a b", "{{ 1 }}", "x" * 65, "x\n", "../x", 5])
+def test_an_id_of_another_form_is_no_answer(identity: Any) -> None:
+    with pytest.raises(ValueError, match="cluster"):
+        answer(mark={**MARK, "cluster": identity})
+
+
+@pytest.mark.parametrize("field", ["name", "controller", "inventory", "since"])
+def test_a_mark_shows_no_control_character(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        answer(mark={**MARK, field: "lab\x1b[2J"})
+
+
+def test_the_nodes_whose_marks_give_the_id_are_named() -> None:
+    free, other = answer(), answer(mark={**MARK, "cluster": "others"})
+    foreign = answer(mark=MARK, lost=["node9"])
+    (words,) = claims.id_words("", {"node1": foreign, "node2": free})
+    assert words == "This cluster gets the id theirs, which the mark on node1 names."
+    (words,) = claims.id_words("", {"node1": foreign, "node2": other, "node3": free})
+    assert "node1 has theirs" in words
+    assert "node2 has others" in words
+    assert claims.id_words("ours", {"node1": foreign}) == claims.id_words("", {"node1": free}) == ()
 
 
 def test_a_node_is_marked_where_its_mark_says_something_else() -> None:

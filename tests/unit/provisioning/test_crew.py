@@ -122,7 +122,7 @@ def test_a_worker_that_floods_while_it_takes_packs_is_read_within_bounds(
     tracemalloc.start()
     try:
         with pytest.raises(worker_part.BrokenOffError, match="could not take the artifacts"):
-            worker_part.give_cache(crew.Worker(HOST, "/p", frozenset()), ())
+            worker_part.give_cache(crew.Worker(HOST, "/p", frozenset()), (), playbook.Cancel())
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
@@ -171,3 +171,38 @@ def packed(files: dict[str, bytes]) -> io.BytesIO:
             member.size = len(data)
             stream.addfile(member, io.BytesIO(data))
     return io.BytesIO(found.getvalue())
+
+
+@pytest.mark.parametrize("says", ["", "clusterctl works in /nowhere\\n", "clusterctl works in /nowhere\\n{}\\n{"])
+def test_a_worker_that_falls_silent_is_lost(says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_part, "_SILENCE_S", 1.0, raising=False)
+    monkeypatch.setattr(worker_part, "_project", lambda *_given: [])
+    monkeypatch.setattr(worker_part.playbook, "passwords_of", lambda _play: {})
+    monkeypatch.setattr(worker_part.runner_stream, "transmit", lambda *_given: None)
+    monkeypatch.setattr(python, "ask", lambda *_given: python.Reply({}))
+    monkeypatch.setattr(crew.Worker, "argv", lambda *_given: ["sh", "-c", f"printf '{says}'; exec sleep 15"])
+    play: Any = SimpleNamespace(playbook=tmp_path / "site.yml", retries=0, diff=False)
+    part = worker_part.WorkerPart(crew.Worker(HOST, "/there", frozenset()), play, ("node1",), "", ())
+    heard: list[Any] = []
+    end = worker_part.play(part, tmp_path / "log", heard.append, playbook.Cancel())
+    assert end.failed == {"node1"}
+    assert "said nothing for" in heard[0].message
+
+
+@pytest.mark.parametrize("canceled", [False, True])
+def test_a_worker_that_takes_nothing_is_lost(
+    canceled: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(worker_part, "_SILENCE_S", 60.0 if canceled else 1.0, raising=False)
+    monkeypatch.setattr(worker_part.paths, "cache_dir", lambda: SimpleNamespace(value=tmp_path))
+    monkeypatch.setattr(crew.Worker, "argv", lambda *_given: ["sleep", "15"])
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "tree.tar.zst").write_bytes(bytes(1 << 20))
+    cancel = playbook.Cancel()
+    if canceled:
+        cancel.request()
+    with pytest.raises(worker_part.BrokenOffError):
+        worker_part.give_cache(crew.Worker(HOST, "/there", frozenset()), ["tree"], cancel)
