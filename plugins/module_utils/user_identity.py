@@ -107,8 +107,7 @@ def _answer_of(child: int, source: int) -> Dict[str, Any]:
             if select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
                 block = stream.read(_BLOCK)
                 data, has_ended = data + block, not block
-    if not has_ended:
-        os.kill(child, signal.SIGKILL)
+    os.kill(child, signal.SIGKILL)  # also behind its answer: a child that its user stopped there would never end
     os.waitpid(child, 0)
     if not has_ended and len(data) <= MOST_ANSWER:
         return {}

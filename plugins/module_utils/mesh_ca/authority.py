@@ -268,7 +268,12 @@ class Authority:
             argv += ["-O", "clear", *(word for name in wanted.permits for word in ("-O", name))]
             if wanted.source_addresses:
                 argv += ["-O", f"source-address={','.join(wanted.source_addresses)}"]
-        _check(passphrases.run([*argv, str(public)], {"SSH_AUTH_SOCK": socket}))
+        done = passphrases.run([*argv, str(public)], {"SSH_AUTH_SOCK": socket})
+        if done.returncode != 0:
+            raise AuthorityError(
+                f"The {wanted.kind} key of {', '.join(request.nodes)} cannot be signed ({_last_line(done)}); look at "
+                "the key there, or leave the node out of the inventory."
+            )
         return (scratch / f"{serial}-cert.pub").read_text()
 
     @contextlib.contextmanager
@@ -461,9 +466,13 @@ def _note(record: Dict[str, Any], request: Request, entry: Dict[str, Any], now: 
 
 
 def revoked_keys(record: Mapping[str, Any]) -> List[str]:
-    """Return the keys that no node accepts: those of revoked nodes, and those that a node has replaced."""
+    """Return the keys that no node accepts: those of revoked nodes, and those that a node has replaced.
+
+    A replaced key that another node has is not among them: a node may claim any key to be its own.
+    """
     of_nodes = {key for entry in record.get("revoked", {}).values() for key in entry["keys"]}
-    return sorted({*of_nodes, *record.get("superseded", {})})
+    in_use = {one["key"] for its in record.get("issued", {}).values() for one in its.values()}
+    return sorted(of_nodes | (set(record.get("superseded", {})) - in_use))
 
 
 def _returns(record: Mapping[str, Any], node: str) -> bool:
@@ -483,5 +492,8 @@ def _line(key: str) -> str:
 
 def _check(done: "subprocess.CompletedProcess[str]") -> None:
     if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise AuthorityError(f"{done.args[0]} failed on the controller: {last}.")
+        raise AuthorityError(f"{done.args[0]} failed on the controller: {_last_line(done)}.")
+
+
+def _last_line(done: "subprocess.CompletedProcess[str]") -> str:
+    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]

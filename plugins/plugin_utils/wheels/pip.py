@@ -52,8 +52,10 @@ _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 
 # On Linux, pip ends with the process that started it (PR_SET_PDEATHSIG, SIGTERM): a cancelled run leaves no pip. It
 # judges markers by its own Python, even with --python-version (pypa/pip #6117), so the node's answers replace its own.
+# Of a source archive, pip asks for its metadata: it would install the newest build requirements of the index, and run
+# them and the archive here (pypa/pip #1884). The archive is pinned, so its name and version are known without.
 _RUN_PIP = """
-import ctypes, json, runpy, sys
+import ctypes, json, os, runpy, sys, tempfile
 if sys.platform.startswith("linux"):
     ctypes.CDLL(None).prctl(1, 15)
 environment = json.loads(sys.argv.pop(1))
@@ -61,6 +63,19 @@ if environment:
     from pip._vendor.packaging import markers
     if callable(getattr(markers, "default_environment", None)):
         markers.default_environment = lambda: dict(environment)
+if "--only-binary=:all:" not in sys.argv:
+    from pip._internal.distributions.sdist import SourceDistribution
+    if not callable(getattr(SourceDistribution, "prepare_distribution_metadata", None)):
+        sys.exit("This pip is not known, and it could run a source archive here; install another version of pip.")
+    def pinned(self, *unused, **more):
+        wanted = self.req.req
+        (version,) = (each.version for each in wanted.specifier)
+        folder = os.path.join(tempfile.mkdtemp(), wanted.name.replace("-", "_") + "-" + version + ".dist-info")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "METADATA"), "w", encoding="utf-8") as stream:
+            stream.write("Metadata-Version: 2.1\\nName: " + wanted.name + "\\nVersion: " + version + "\\n")
+        self.req.metadata_directory = folder
+    SourceDistribution.prepare_distribution_metadata = pinned
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 

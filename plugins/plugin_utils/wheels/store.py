@@ -153,7 +153,7 @@ class WheelStore:
             if own and own.is_file() and sha256_of(own) == sdist.sha256:
                 _replace_by(target, lambda partial: shutil.copyfile(own, partial))
                 return target
-            # pip checks the hash before it runs code of the archive
+            # pip checks the hash; neither the archive nor what builds it is run here
             options = ["--no-deps", "--require-hashes", f"--no-binary={sdist.name}"]
             pins = [f"{sdist.name}=={sdist.version} --hash=sha256:{sdist.sha256}"]
             for path in self._download(options, pins, None, variable):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +24,41 @@ _LONGEST_BASE = 20
 def open_held(path: Path, mode: int = 0o600) -> int:
     """Open a new or empty file for writing and hold it until its descriptor is closed; ``mode`` goes by the umask.
 
+    Others may write to the folder. What they put under this name is neither followed nor emptied.
+
     Raises:
+        FileExistsError: something else than a file of this process has the name.
         OSError: the file cannot be written.
     """
+    descriptor: int | None
     while True:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        if _hold(descriptor, path):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        except FileExistsError:
+            descriptor = _reopened(path)
+        if descriptor is not None and _hold(descriptor, path):
+            os.ftruncate(descriptor, 0)
             return descriptor
+
+
+def _reopened(path: Path) -> int | None:
+    """Open a file that an earlier process of the same number left, or another thread; None where it is gone by now.
+
+    Raises:
+        FileExistsError: it is something else.
+    """
+    refusal = FileExistsError(errno.EEXIST, "It is not a file of this process; remove it", str(path))
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise refusal from error
+    state = os.fstat(descriptor)
+    if stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and state.st_nlink <= 1:
+        return descriptor
+    os.close(descriptor)
+    raise refusal
 
 
 @contextlib.contextmanager

@@ -262,6 +262,33 @@ def test_a_key_that_a_node_has_replaced_is_revoked_until_its_certificate_expires
     assert authorities.revoked_keys(signer.record()) == []
 
 
+def test_a_node_that_claims_the_key_of_another_and_drops_it_does_not_shut_that_one_out(
+    signer: authorities.Authority, tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    claimed, own = key_of(tmp_path), key_of(tmp_path / "own")
+    for kind in authorities.KINDS:
+        signed(signer, wanted(claimed, kind=kind), "node1", "node2")
+        signed(signer, wanted(own, kind=kind), "node2")
+    query = ["ssh-keygen", "-Q", "-f", str(signer.revoked_file), str(tmp_path / "id_ed25519.pub")]
+    assert subprocess.run(query, capture_output=True, check=False).returncode == 0
+    signed(signer, wanted(claimed), "node1")
+    (tmp_path / "next").mkdir()
+    signed(signer, wanted(key_of(tmp_path / "next")), "node1")
+    signed(signer, wanted(own, kind="host"), "node1")
+    assert authorities.revoked_keys(signer.record()) == [claimed], "nobody has it any more"
+    signer.revoke(["node2"], NOW)
+    assert own in authorities.revoked_keys(signer.record()), "that of a revoked node is revoked, whoever has it too"
+
+
+@pytest.mark.parametrize("key", ["ssh-ed25519 AAAA", "ssh-ed25519-cert-v01@openssh.com AAAA"])
+def test_a_key_that_cannot_be_signed_is_refused_by_the_name_of_its_nodes(
+    signer: authorities.Authority, key: str
+) -> None:
+    with pytest.raises(authorities.AuthorityError, match=r"^The user key of node3, node4 cannot be signed \(.+\); .+"):
+        signed(signer, wanted(key), "node3", "node4")
+
+
 def test_which_nodes_are_due(signer: authorities.Authority, tmp_path: Path) -> None:
     signed(signer, wanted(key_of(tmp_path)))
     record = signer.record()

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -299,6 +300,15 @@ def test_a_fault_of_the_child_is_told_and_the_child_ends(home: Home) -> None:
     with pytest.raises(user_identity.IdentityError) as told:
         user_identity.in_child(home.user, work)
     assert str(told.value) == "The work as user nobody ended with KeyError: 'absent'."
+
+
+def test_a_child_that_its_user_stops_after_its_answer_is_not_waited_for(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "_exit", lambda _status: os.kill(os.getpid(), signal.SIGSTOP))
+    signal.alarm(8)  # ends the test where it is
+    assert user_identity.in_child(home.user, lambda: {"it": "answered"}) == {"it": "answered"}
+    signal.alarm(0)
 
 
 def test_a_pipe_in_place_of_the_keys_is_not_waited_for(home: Home) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import tarfile
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -268,47 +268,53 @@ def test_a_source_archive_from_a_folder_is_verified_and_not_run(tmp_path: Path) 
     assert w.WheelStore(tmp_path / "cache").sdist(w.Sdist("top", "1.0", sha256), "top_sha256") == got
 
 
-_BACKEND = """
-import os, pathlib
-
-def prepare_metadata_for_build_wheel(folder, settings=None):
-    pathlib.Path(os.environ["SEEN"]).write_text(os.environ["TMPDIR"])
-    info = pathlib.Path(folder, "top-1.0.dist-info")
-    info.mkdir()
-    needs = 'Requires-Dist: lib; python_full_version >= "3.6"'
-    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\\nName: top\\nVersion: 1.0\\n" + needs + "\\n")
-    return info.name
-
-def build_wheel(folder, settings=None, metadata=None):
-    raise SystemExit("a wheel was built on the controller")
-"""
-
-
-def test_a_source_archive_of_an_index_may_need_others_by_markers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "simple" / "top"
-    folder.mkdir(parents=True)
-    path = folder / "top-1.0.tar.gz"
-    files = {
-        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
-        "backend.py": _BACKEND,
-    }
+def simple_index(folder: Path, name: str, version: str, files: dict[str, str]) -> str:
+    """Make an index with one source archive; returns its sha256."""
+    place = folder / name.replace("_", "-")
+    place.mkdir(parents=True)
+    path = place / f"{name}-{version}.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        for name, text in files.items():
-            member = tarfile.TarInfo(f"top-1.0/{name}")
+        for inner, text in files.items():
+            member = tarfile.TarInfo(f"{name}-{version}/{inner}")
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    (folder / "index.html").write_text(f'<a href="{path.name}#sha256={sha256}">{path.name}</a>\n', encoding="utf-8")
-    monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_INDEX_URL", f"file://{folder.parent}")
+    (place / "index.html").write_text(f'<a href="{path.name}#sha256={sha256}">{path.name}</a>\n', encoding="utf-8")
+    return sha256
+
+
+_RAN = "import os, pathlib\npathlib.Path(os.environ['RAN']).write_text('it ran')\n"
+
+
+@pytest.mark.parametrize("name", ["top", "top_of-all"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"pyproject.toml": '[build-system]\nrequires = ["lib"]\nbuild-backend = "backend"\n'},  # of the index, unpinned
+        {
+            "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n',
+            "own.py": _RAN,
+        },
+        {"setup.py": _RAN, "PKG-INFO": "Metadata-Version: 2.1\nName: another\nVersion: 7\n"},
+    ],
+)
+def test_neither_a_source_archive_of_an_index_nor_what_builds_it_runs_on_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], name: str
+) -> None:
+    index = tmp_path / "simple"
+    sha256 = simple_index(index, name, "1.0", files)
+    (index / "lib").mkdir()
+    made = make_wheel(index / "lib", "lib", "1.0")
+    with zipfile.ZipFile(made, "a") as archive:
+        archive.writestr("backend.py", _RAN)
+    (index / "lib" / "index.html").write_text(f'<a href="{made.name}">{made.name}</a>\n', encoding="utf-8")
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{index}")
     cache = tmp_path / "cache"
-    got = w.WheelStore(cache).sdist(w.Sdist("top", "1.0", sha256), "top_sha256")
-    assert got.read_bytes() == path.read_bytes()
-    scratch = Path((tmp_path / "seen").read_text(encoding="utf-8"))
-    assert scratch.is_relative_to(cache), "a killed pip leaves nothing elsewhere"
+    got = w.WheelStore(cache).sdist(w.Sdist(name, "1.0", sha256), "top_sha256")
+    assert hashlib.sha256(got.read_bytes()).hexdigest() == sha256
+    assert not (tmp_path / "ran").exists()
+    assert list((cache / "wheels").iterdir()) == []
 
 
 def test_a_source_archive_with_another_sum_is_refused_before_it_is_run(tmp_path: Path) -> None:

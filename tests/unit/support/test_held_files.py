@@ -67,3 +67,32 @@ def test_a_socket_has_room_where_the_folder_for_temporary_files_has_a_long_name(
     assert not folder.exists()
     monkeypatch.setattr("tempfile.tempdir", "/tmp")  # noqa: S108
     assert held_files.short_base() is None
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "pipe", "folder"])
+def test_what_another_put_in_place_of_a_new_file_is_neither_emptied_nor_waited_for(tmp_path: Path, kind: str) -> None:
+    other, place = tmp_path / "other", tmp_path / "shared" / ".index.json.1"
+    place.parent.mkdir()
+    other.write_text("kept")
+    match kind:
+        case "link":
+            place.symlink_to(other)
+        case "dangling link":
+            place.symlink_to(tmp_path / "missing")
+        case "hard link":
+            place.hardlink_to(other)
+        case "pipe":
+            os.mkfifo(place)
+        case _:
+            place.mkdir()
+    with pytest.raises(FileExistsError, match=r"not a file of this process; remove it.*index\.json"):
+        held_files.open_held(place)
+    assert other.read_text() == "kept"
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_file_that_is_left_under_the_name_is_emptied(tmp_path: Path) -> None:
+    place = tmp_path / ".index.json.1"
+    place.write_text("left by a killed process that had the same number")
+    os.close(held_files.open_held(place))
+    assert place.read_bytes() == b""

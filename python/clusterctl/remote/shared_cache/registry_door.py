@@ -62,7 +62,7 @@ def door(requests: Any, registry: str) -> Door:
             **options: Any,
         ) -> Any:
             self._guard(request)
-            answer = super().send(request, stream=True, timeout=timeout or TIMEOUT_S, **options)
+            answer = super().send(request, stream=True, timeout=timeout or TIMEOUT_S, **_direct(request.url, options))
             answer.raw.headers.pop("Content-Encoding", None)  # nothing is unpacked: the hash is of what was sent
             if answer.status_code in _REDIRECTS:
                 _end(answer, b"")
@@ -80,6 +80,11 @@ def door(requests: Any, registry: str) -> Door:
                 del request.headers["Authorization"]
 
     return RegistryDoor()
+
+
+def _direct(url: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of a request without a proxy for this machine: a login may go there in clear text."""
+    return {**options, "proxies": {}} if urlsplit(url).hostname in LOOPBACK else options
 
 
 def host_of(url: str) -> str:

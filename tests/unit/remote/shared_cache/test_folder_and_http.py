@@ -346,6 +346,31 @@ def test_a_password_goes_nowhere_in_clear_text_and_to_no_other_server(second: Si
     assert set(seen) == {None}
 
 
+@pytest.mark.parametrize("scheme", ["http", "oci+http"])
+def test_a_password_for_this_machine_goes_to_no_proxy(second: Site, shared: Path, scheme: str) -> None:
+    if scheme == "oci+http":
+        pytest.importorskip("oras")
+    seen: dict[str, list[str | None]] = {"proxy": [], "own": []}
+
+    def asking(name: str) -> type[http.server.SimpleHTTPRequestHandler]:
+        class Asking(http.server.SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                seen[name].append(self.headers.get("Authorization"))
+                self.send_response(401)
+                self.send_header("WWW-Authenticate", 'Basic realm="x"')
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        return Asking
+
+    with web_server(shared, asking("proxy")) as proxy, web_server(shared, asking("own")) as own:
+        login = {"CLUSTERCTL_CACHE_USER": "user", "CLUSTERCTL_CACHE_PASSWORD": "secret"}
+        lines = {"http_proxy": proxy, "all_proxy": proxy, "no_proxy": "", "NO_PROXY": ""}
+        second.run("pull", f"{scheme}://{own.removeprefix('http://')}/site", **login, **lines)
+    assert seen["proxy"] == []
+    assert any(seen["own"])
+
+
 def test_an_address_with_a_password_is_refused(second: Site) -> None:
     done = second.run("pull", "https://user:secret@cache.example.org/x")
     assert (done.returncode, "secret" in done.stderr) == (1, False)
