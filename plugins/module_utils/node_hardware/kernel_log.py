@@ -29,25 +29,32 @@ _JOURNAL_LINES = 100_000  # the newest: mostly less than a tool may print
 _JOURNAL_S = 4.0
 _DAY_S = 86400.0
 _PCI = r"(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
-# source, pattern with the groups device and code (both optional); the first that matches counts. Where a format is
-# documented: tests/data/hardware/README.md.
+_SWITCH = r"\((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\)"
+_BLOCK, _DISK = r"(?:\w+: )?", r"(?P<device>(?!loop|fd|sr)\w+)"
+_NIC = r"(?:[\w.:-]+ ){0,2}(?P<device>[\w.-]+): "
+# source, pattern with the groups device and code (both optional); the first that matches a line from its begin counts.
+# Where a format is documented: tests/data/hardware/README.md. The kernel writes of a process that crashes
+# "NAME[PID]: segfault at … in FILE[…]", and any user chooses FILE and 15 characters of NAME.
 _PATTERNS = tuple(
     (source, re.compile(pattern))
     for source, pattern in (
         ("xid", r"NVRM: Xid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\): (?P<code>\d+)"),
         # Lines with 'Severity' and 'Data' that follow repeat the code.
-        ("sxid", r"nvswitch\d*: SXid \((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\): (?P<code>\d+, (?:Non-fatal|Fatal))"),
+        ("sxid", r"(?:nvidia-)?nvswitch\d*: SXid " + _SWITCH + r": (?P<code>\d+, (?:Non-fatal|Fatal))"),
         ("nvrm", r"NVRM: GPU (?P<device>[0-9a-fA-F:.]+): RmInitAdapter (?P<code>failed)"),
-        ("aer", _PCI + r": (?:AER: )?PCIe Bus Error: severity=(?P<code>\w+(?: \([\w-]+\))?)"),
+        ("aer", r"(?:[\w-]+ )?" + _PCI + r": (?:AER: )?PCIe Bus Error: severity=(?P<code>\w+(?: \([\w-]+\))?)"),
         ("mce", r"mce: \[Hardware Error\]: CPU (?P<device>\d+): Machine Check.*Bank \d+: (?P<code>[0-9a-f]{16})"),
-        ("edac", r"EDAC (?P<device>MC\d+): \d+ (?P<code>CE|UE) "),
-        ("oom", r"^(?P<device>)Out of memory: Kill(?:ed)? process \d+ \((?P<code>[^)]*)\)"),
-        ("io", r"(?P<code>I/O|critical (?:medium|target|space allocation)) error, dev (?P<device>(?!loop|fd|sr)\w+)"),
+        ("edac", r"EDAC (?P<device>MC\d+): \d+ (?P<code>CE|UE) \w"),
+        ("oom", r"(?P<device>)Out of memory: Kill(?:ed)? process \d+ \((?P<code>[^)]*)\)"),
+        ("io", _BLOCK + r"(?P<code>I/O|critical (?:medium|target|space allocation)) error, dev " + _DISK),
         ("io", r"(?P<code>EXT4-fs|BTRFS) (?:error|critical) \(device (?P<device>[\w-]+)\)"),
-        ("io", r"(?P<code>XFS) \((?P<device>[\w-]+)\): (?:metadata I/O error|log I/O error|Corruption|.*[Ss]hutdown)"),
+        (
+            "io",
+            r"(?P<code>XFS) \((?P<device>[\w-]+)\): (?:metadata I/O error|log I/O error|Corruption|[^\[]*[Ss]hutdown)",
+        ),
         ("io", r"nvme (?P<device>nvme\d+): (?P<code>controller is down|I/O .*timeout)"),
         ("hung", r"INFO: task (?P<code>\S+):\d+ blocked for more than \d+ seconds"),
-        ("link", r"(?P<device>[\w.-]+): (?:\w+: )?(?:[\w.-]+ )?(?:NIC )?Link (?:is )?(?P<code>[Dd]own)\b"),
+        ("link", _NIC + r"(?:\w+: )?(?:[\w.-]+ )?(?:NIC )?Link (?:is )?(?P<code>[Dd]own)(?=$|[\s.,;])"),
     )
 )
 # A word of the line that decides what a code asks for (NVIDIA, "Analyzing Xid Errors with the Xid Catalog").
@@ -90,7 +97,7 @@ def read(tree: Tree, answer: Answer, request: Json) -> None:
 def _event(text: str) -> tuple[str, str, str] | None:
     """Return source, device and code of a line that tells of a fault."""
     for source, pattern in _PATTERNS:
-        found = pattern.search(text)
+        found = pattern.match(text)
         if found:
             groups = found.groupdict()
             code = groups.get("code") or ""

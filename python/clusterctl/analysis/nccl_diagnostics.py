@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MARK = "NCCL DIAG "
 _OWN = frozenset({"NCCL_DEBUG_FILE", "NCCL_HOSTID"})  # a check sets them differently for its ranks
 _MOST_TEXT = 160  # of a note
+_LONGEST = 2048  # characters of a line; some patterns take long on long texts
 _LINE = re.compile(rf"{MARK}\[(?P<tag>OK|INFO)\]\s*(?P<words>.*\S)")
 _PAIR = re.compile(
     r"p2p: (?P<what>[\w /-]+?) srcRank=(?P<source>[0-9]{1,9}) .*?dstRank=(?P<target>[0-9]{1,9}) .*?path=(?P<path>\w+)"
@@ -85,7 +86,7 @@ def read(lines: Iterable[str]) -> Diagnostics:
     failed: list[re.Match[str]] = []
     for line in lines:
         told |= MARK in line
-        match = _LINE.search(line)
+        match = _LINE.match(line[at : at + _LONGEST]) if (at := line.find(MARK)) >= 0 else None
         if match is None:
             continue
         words = match["words"]

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 _COMMUNICATOR = re.compile(r"#(?P<name>\d+-\d+) \([0-9a-f]+\) (?P<error>[A-Z]+)$")
 _KIND = re.compile(r"\s+Communicator ranks have different (?P<kind>\w+) operation counts$")
-_SOME = re.compile(r"\s+(?P<ranks>\d+) ranks have (?:launched up to operation (?P<number>\d+)|not launched any operat)")
-_ONE = re.compile(r"\s+Rank \d+ has (?:launched up to operation (?P<number>\d+)|not launched any operations) -- ")
-_PROCESS = re.compile(r"managed by process (?P<pid>\d+) on node (?P<node>\S+)$")
-_SILENT = re.compile(r"\s+Process (?P<pid>\d+) on node (?P<node>\S+) managing GPU")
+_SOME = re.compile(
+    r"\s+(?P<ranks>\d{1,9}) ranks have (?:launched up to operation (?P<number>\d{1,18})|not launched any operat)"
+)
+_ONE = re.compile(r"\s+Rank \d+ has (?:launched up to operation (?P<number>\d{1,18})|not launched any operations) -- ")
+_PROCESS = re.compile(r"managed by process (?P<pid>\d{1,9}) on node (?P<node>\S+)$")
+_SILENT = re.compile(r"\s+Process (?P<pid>\d{1,9}) on node (?P<node>\S+) managing GPU")
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MPIRUN = re.compile(
-    r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<by>\d+)"
+    r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<by>\d{1,9})\b"
 )
 # torchrun's words about the worker of its node that ended first.
 _TORCHRUN = re.compile(
-    r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:\s*host\s*: (?P<host>\S+)[^\n]*\n)?\s*rank\s*: (?P<rank>\d+) [^\n]*\n"
-    r"\s*exitcode\s*: (?P<code>-?\d+) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
+    r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:\s*host\s*: (?P<host>\S+)[^\n]*\n)?\s*rank\s*: (?P<rank>\d{1,9}) [^\n]*\n"
+    r"\s*exitcode\s*: (?P<code>-?\d{1,9}) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
 )
 _EXITED = re.compile(
     r"The first process to do so was: Process name: \[\S+,(?P<rank>\d{1,9})\] Exit code: (?P<code>\d{1,3})\b"

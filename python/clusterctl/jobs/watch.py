@@ -40,6 +40,7 @@ _BETWEEN_S = 4.0  # the two looks with stacks
 _FACTS_BY_S = 25.0  # since the stall was noticed: facts stand beside the sentence, and do not hold it up for long
 _LEAST_FACTS_S = 3.0
 _FRESH_S = 60.0  # of a flight record: the look before has asked for it
+_WORDS_BY = 1024  # bytes of a line
 # What Horovod's stall inspector prints (horovod/common/stall_inspector.cc), behind mpirun's tag or without one.
 _STALL_WORDS = re.compile(rb"(?:\[[^\]]*\](?:<\w+>:?)?\s*)*(?:.*stall_inspector\.cc|Missing ranks:|\d+: \[)")
 
@@ -106,7 +107,7 @@ class Watch:
 
     def heard(self, data: bytes) -> None:
         """Note that the job has printed something; Horovod's own words about a stall are none of it."""
-        if all(_STALL_WORDS.match(line) for line in data.splitlines() if line.strip()):
+        if all(_STALL_WORDS.match(line[:_WORDS_BY]) for line in data.splitlines() if line.strip()):
             return
         self._heard, self._spoke = time.monotonic(), True
         self._half, self._told = (), False

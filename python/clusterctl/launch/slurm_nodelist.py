@@ -51,6 +51,8 @@ def _numbers(ranges: str, nodelist: str) -> list[str]:
         if int(last) - int(first) >= _MOST:
             raise _unreadable(nodelist, f"it names more than {_MOST} nodes")
         found += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
+        if len(found) > _MOST:
+            raise _unreadable(nodelist, f"it names more than {_MOST} nodes")
     return found
 
 

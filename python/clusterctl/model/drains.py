@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Verdict
+from clusterctl.support.words import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +127,7 @@ def _is_proved(record: ValidationRecord, reason: str) -> bool:
 
 def _reason(words: str) -> str:
     """Return a reason as Slurm takes it: one line without quotes, of a bearable length."""
-    plain = " ".join(words.replace('"', "'").split())
+    plain = visible(" ".join(words.replace('"', "'").split()))  # 'sinfo -R' shows it on the terminals of others
     return plain if len(plain) <= _LONGEST_REASON else f"{plain[: _LONGEST_REASON - 1]}…"
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MOST_TEXT = 1 << 28  # characters of a job's output that are kept; all pairs of 500 nodes take a quarter
+_OF_A_LINE = 128  # that an empty line counts for, since it takes memory too
+_MOST_OF_LINE = 1 << 17  # characters; the supervisor cuts lines at half of it
 _STREAMS = frozenset({"stdout", "stderr"})
 _NOT_EVENTS = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
@@ -69,7 +71,7 @@ class SupervisorAnswers:
             self.on_data(stream, data)
 
     def _keep(self, line: OutputLine) -> None:
-        self._kept += len(line.text)
+        self._kept += len(line.text) + _OF_A_LINE
         if self._kept > MOST_TEXT:
             self.flood = f"its job printed more than {MOST_TEXT >> 20} MiB"
             return
@@ -101,7 +103,7 @@ def sweep_of(host: str, answer: Mapping[str, Any]) -> Sweep:
 
 
 def _line(event: Mapping[str, Any]) -> OutputLine:
-    return OutputLine(stream=_stream(event), at_s=_seconds(event["at"]), text=str(event["text"]))
+    return OutputLine(stream=_stream(event), at_s=_seconds(event["at"]), text=str(event["text"])[:_MOST_OF_LINE])
 
 
 def _stream(event: Mapping[str, Any]) -> str:

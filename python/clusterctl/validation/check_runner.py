@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 _MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # ranks may outnumber the cores, and the checks are about answers
 _FIRST, _CONFIRMING, _SEARCHING = 1, 2, 3  # attempts at a check; a search counts on from its number, or from the last
 # A rank's first and last line. The ranks of torchrun are announced before they exist, so they are counted by number.
-_STARTED = re.compile(r'"event": "started", [^{}]*"rank": (\d+)')
-_ANSWERED = re.compile(r'(?:"event": "result", [^{}]*|\{)"rank": (\d+)')
+# The bounds keep the search short on lines that nodes make up.
+_STARTED = re.compile(r'"event": "started", [^{}]{0,300}"rank": (\d{1,9})')
+_ANSWERED = re.compile(r'(?:"event": "result", [^{}]{0,300}|\{)"rank": (\d{1,9})')
 
 
 @dataclass(frozen=True)

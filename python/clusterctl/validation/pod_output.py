@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.support import node_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,9 @@ _MARK = '{"clusterctl_pod"'
 _RANK = '{"clusterctl"'
 _MOST_LAST = 200
 _MOST_LINES = 200_000  # of a check
+_MOST_PARTS = 4096  # of a pod; a plan has some dozens
+_MOST_TEXT, _MOST_OF_LINE = 1 << 28, 1 << 17  # characters of all lines, and of one
+_LONGEST_S = 1e9
 
 
 @dataclass
@@ -40,6 +43,7 @@ class PodOutput:
         self._speakers = speakers
         self._parts: dict[str, list[_PodPart]] = {}
         self._done: set[str] = set()
+        self._kept = 0
         self.up: dict[str, Mapping[str, Any]] = {}  # by pod, what its image has
         self.lacks: dict[str, str] = {}  # by pod, what is missing for the checks
         self.last: dict[str, str] = {}  # by pod, the last line outside of checks that is not ours
@@ -54,9 +58,9 @@ class PodOutput:
         event = _event(text)
         parts = self._parts.setdefault(pod, [])
         if event is None:
-            if parts and parts[-1].end is None and text.strip() and len(parts[-1].lines) < _MOST_LINES:
+            if parts and parts[-1].end is None and text.strip() and self._has_room(parts[-1], text):
                 stream = "stdout" if _RANK in text else "stderr"
-                parts[-1].lines.append(OutputLine(stream, at_s - parts[-1].began_s, text))
+                parts[-1].lines.append(OutputLine(stream, at_s - parts[-1].began_s, text[:_MOST_OF_LINE]))
             elif text.strip():
                 self.last[pod] = text.strip()[:_MOST_LAST]
             return
@@ -65,12 +69,16 @@ class PodOutput:
             self.up[pod] = event
         elif kind == "lacks":
             self.lacks[pod] = str(event.get("what", ""))
-        elif kind == "begin":
+        elif kind == "begin" and len(parts) < _MOST_PARTS:
             parts.append(_PodPart(str(event.get("check", "")), at_s))
         elif kind == "end" and parts:
             parts[-1].end = event
         elif kind == "done":
             self._done.add(pod)
+
+    def _has_room(self, part: _PodPart, text: str) -> bool:
+        self._kept += min(len(text), _MOST_OF_LINE)
+        return self._kept <= _MOST_TEXT and len(part.lines) < _MOST_LINES
 
     def running(self) -> str:
         """Return the check that runs, empty between checks."""
@@ -117,12 +125,12 @@ def _ending(end: Mapping[str, Any]) -> Ending:
 
 def _number(end: Mapping[str, Any], name: str) -> float:
     value = end.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0
+    return float(value) if isinstance(value, int | float) and 0 <= value <= _LONGEST_S else 0.0
 
 
 def _code(end: Mapping[str, Any], name: str) -> int | None:
     value = end.get(name)
-    return value if isinstance(value, int) else None
+    return value if type(value) is int else None  # False would count as success
 
 
 def _event(text: str) -> dict[str, Any] | None:
@@ -130,7 +138,7 @@ def _event(text: str) -> dict[str, Any] | None:
     if at < 0:
         return None
     try:
-        value = json.loads(text[at:])
-    except (ValueError, RecursionError):
+        value = node_json.loads(text[at:])
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None

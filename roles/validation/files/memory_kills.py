@@ -17,9 +17,11 @@ _MOST_RECORDS = 1 << 16
 _KILLS = re.compile(r"^oom_kill (\d+)", re.MULTILINE)
 _SLURM_JOB = re.compile(r"job_\d+")
 _FIRST_PIDS = "pid:[4026531836]"  # PROC_PID_INIT_INO: the numbers of the log are those of this space
-# mm/oom_kill.c of Linux: __oom_kill_process(). UID is there since 5.3.
+# mm/oom_kill.c of Linux: __oom_kill_process(). UID is there since 5.3. Only the begin of a line counts: the kernel also
+# names the file in which a process crashes, and any user chooses that name.
 _KILLED = re.compile(
-    r"ut of memory[^:]*: Killed process (?P<pid>\d+) \((?P<name>.*)\),? total-vm:(?:.* UID:(?P<uid>\d+))?"
+    r"(?:Memory cgroup o|O)ut of memory[^:]*: Killed process (?P<pid>\d+) \((?P<name>.*)\),? total-vm:"
+    r"(?:.* UID:(?P<uid>\d+))?"
 )
 
 
@@ -93,7 +95,7 @@ def killed(record: str) -> list[dict[str, object]]:
     """Return the kill that a record of /dev/kmsg tells of, in a list that is empty without one."""
     head, _unused, text = record.partition(";")
     numbers = head.split(",")
-    match = _KILLED.search(text.partition("\n")[0])
+    match = _KILLED.match(text.partition("\n")[0])
     if match is None or len(numbers) < 2 or not numbers[1].isdigit():  # noqa: PLR2004 - level and number
         return []
     pid = int(match["pid"]) if _sees_all_pids() else -1

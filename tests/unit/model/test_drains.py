@@ -41,6 +41,13 @@ def test_a_node_that_failed_is_drained_with_the_finding_as_its_reason() -> None:
     assert drains.decide(record(found), IDLE, PROVED).drain == {}
 
 
+def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
+    found = failed(culprit("node3", words="node3 \x1b]0;owned\x07\u202e is slow"))
+    (reason,) = drains.decide(record(passed(), found), IDLE, FAILED).drain.values()
+    assert reason.isprintable()
+    assert "owned" in reason
+
+
 def test_a_host_of_the_gate_is_drained_with_its_own_line() -> None:
     gate = factory.check(
         "provisioned", Verdict.FAIL, hosts=("node2",), reason="a long one", evidence=("node2: /tmp is full",)

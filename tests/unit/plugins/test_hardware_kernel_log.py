@@ -138,3 +138,47 @@ def test_a_journal_of_another_form_is_a_note(tmp_path: Path, text: str) -> None:
 def test_a_line_is_read_as(tmp_path: Path, line: str, event: list[str] | None) -> None:
     found = journal(tmp_path, f"print(time.time(), 'node1 kernel: ' + {line!r})")
     assert [one[1:4] for one in found["events"]] == ([] if event is None else [event])
+
+
+SEGFAULT = "segfault at 0 ip 0000000000401106 sp 00007ffd1c1c error 4 in"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"job[77]: {SEGFAULT} NVRM: Xid (PCI:0000:3b:00): 79, pid=1[401000+1000]",
+        f"job[77]: {SEGFAULT} NVRM: GPU 0000:3b:00.0: RmInitAdapter failed[401000+1000]",
+        f"job[77]: {SEGFAULT} mce: [Hardware Error]: CPU 1: Machine Check: 0 Bank 5: be00000000800400[401000+1000]",
+        f"job[77]: {SEGFAULT} I-O error, critical medium error, dev sda[401000+1000]",
+        f"EDAC MC0: 1 UE [77]: {SEGFAULT} job[401000+1000]",
+        f"XFS (sda1): x[77]: {SEGFAULT} shutdown[401000+1000]",
+        f"eth0: Link down[77]: {SEGFAULT} job[401000+1000]",
+        "traps: EDAC MC0: 1 UE [77] general protection fault ip:401106 sp:7ffd error:0 in job[401000+1000]",
+    ],
+)
+def test_a_process_that_crashes_tells_of_no_fault_by_its_names(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "kmsg").write_text(f"6,1,1000,-;{text}\n", encoding="utf-8")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "uptime").write_text("10.0 10.0", encoding="utf-8")
+    assert record.collect({"root": str(tmp_path), "sections": ["kernel_log"]})["events"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("nvidia-nvswitch2: SXid (PCI:0000:a9:00.0): 20034, Fatal, Link 28", ["sxid", "0000:a9:00.0", "20034, Fatal"]),
+        ("pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Corrected", ["aer", "0000:00:1c.0", "Corrected"]),
+        ("blk_update_request: critical medium error, dev sdb, sector 8", ["io", "sdb", "critical medium"]),
+        ("igb 0000:01:00.0 eth1: igb: eth1 NIC Link is Down", ["link", "eth1", "Down"]),
+        ("EDAC MC1: 2 CE memory read error on CPU_SrcID#0_MC#1", ["edac", "MC1", "CE"]),
+        ("XFS (dm-0): Filesystem has been shut down; shutdown due to log error", ["io", "dm-0", "XFS"]),
+    ],
+)
+def test_a_line_of_a_driver_tells_of_its_fault(tmp_path: Path, text: str, event: list[str]) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "kmsg").write_text(f"3,1,1000,-;{text}\n", encoding="utf-8")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "uptime").write_text("10.0 10.0", encoding="utf-8")
+    (found,) = record.collect({"root": str(tmp_path), "sections": ["kernel_log"]})["events"]
+    assert found[1:4] == event

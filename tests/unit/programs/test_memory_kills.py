@@ -89,7 +89,12 @@ def test_a_kill_in_the_kernels_log_is_read(record: str, number: int, uid: int, n
     assert (found["number"], found["uid"], found["name"]) == (number, uid, name)
 
 
-@pytest.mark.parametrize("record", ["", ";", "3,x;Out of memory: Killed process 1 (a) ", "6,1,2,-;usb 1-1: new device"])
+FORGED = "6,1,2,-;job[7]: segfault at 0 ip 1 sp 2 error 4 in Out of memory: Killed process 5 (a), total-vm:1kB"
+
+
+@pytest.mark.parametrize(
+    "record", ["", ";", "3,x;Out of memory: Killed process 1 (a) ", "6,1,2,-;usb 1-1: new device", FORGED]
+)
 def test_other_records_tell_of_no_kill(record: str) -> None:
     assert memory_kills.killed(record) == []
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+from clusterctl.validation import pod_output
 from clusterctl.validation.pod_output import PodOutput
 
 
@@ -80,3 +82,37 @@ def test_half_lines_and_strange_events_are_text() -> None:
     assert outcome is not None
     assert (outcome.seconds, outcome.rc) == (0.0, None)
     assert len(outcome.lines) == 2
+
+
+@pytest.mark.parametrize("seconds", [10**400, float("nan"), float("inf"), -1.0])
+def test_an_end_of_another_form_is_no_success(seconds: float) -> None:
+    output = PodOutput(1)
+    output.take("l", event("begin", check="allreduce"), 0.0)
+    output.take("l", event("end", ending="exited", rc=0, seconds=seconds, ending_s=1.0), 1.0)
+    output.take("l", event("end", ending="exited", rc=False, seconds=1.0, ending_s=seconds), 1.0)
+    outcome = output.outcome(0)
+    assert outcome is not None
+    assert 0.0 <= outcome.seconds <= 1.0
+    assert outcome.ending_s in {0.0, 1.0}
+
+
+def test_a_status_that_is_false_is_no_success() -> None:
+    output = PodOutput(1)
+    output.take("l", event("begin", check="allreduce"), 0.0)
+    output.take("l", event("end", ending="exited", rc=False, seconds=1.0, ending_s=1.0), 1.0)
+    outcome = output.outcome(0)
+    assert outcome is not None
+    assert outcome.rc is None
+
+
+def test_lines_and_checks_without_end_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_output, "_MOST_TEXT", 1 << 20)
+    output = PodOutput(1)
+    for number in range(5000):
+        output.take("l", event("begin", check=f"c{number}"), 0.0)
+        output.take("l", "x" * 1000, 0.0)
+    output.take("m", event("begin", check="c"), 0.0)
+    output.take("m", "y" * (1 << 20), 0.0)
+    assert output.outcome(4096) is None
+    kept = [line for number in range(4096) if (found := output.outcome(number)) for line in found.lines]
+    assert sum(len(line.text) for line in kept) <= 1 << 20

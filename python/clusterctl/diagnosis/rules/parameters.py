@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ORDER = 35
 ENVIRONMENT = "environment"
 _LAST_PORT = 65535
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _OF_SERIES = {"oob_tcp_if_exclude": "4.", "prte_if_exclude": "5."}  # the other series does not know the parameter
 _BETWEEN_NODES = {"tcp", "ofi", "openib", "portals4", "uct", "ugni", "usnic"}  # byte transfer layers
 _ON = {"1", "y", "yes", "t", "true", "on"}
@@ -74,7 +76,7 @@ def tcp_ports(nodes: Mapping[str, NodeFacts]) -> dict[str, tuple[int, int]]:
     for host, node in nodes.items():
         given = {one.name.removeprefix("OMPI_MCA_"): one.value for one in sorted(_taken(node), key=_rank, reverse=True)}
         first, count = given.get("btl_tcp_port_min_v4", "1024"), given.get("btl_tcp_port_range_v4", "64511")
-        if (first, count) != ("1024", "64511") and first.isdigit() and count.isdigit():
+        if (first, count) != ("1024", "64511") and _NUMBER.fullmatch(first) and _NUMBER.fullmatch(count):
             low = min(max(1024, int(first)), _LAST_PORT)
             found[host] = low, min(max(1, int(count)), _LAST_PORT + 1 - low)
     return found

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from clusterctl.validation.checks.base import Site
 
 # In the result of a rank, and in the line of the C program, whose size follows its rank.
-_SIZE = re.compile(r'\{"(?:clusterctl": 1, "event": "result", [^{}]*|rank": \d+, )"size": (?P<size>\d{1,9})[,}]')
+_SIZE = re.compile(
+    r'\{"(?:clusterctl": 1, "event": "result", [^{}]{0,600}|rank": \d{1,9}, )"size": (?P<size>\d{1,9})[,}]'
+)
 _CURE = "run 'clusterctl doctor' on the nodes, and see 'srun --mpi=list'; mpirun needs no PMIx of Slurm's"
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Fault: TypeAlias = "tuple[str, tuple[str, ...]]"  # what is wrong in words, and the hosts that are to blame
 
 _OWN_GRADIENT = "its own first gradient"  # the words of rank_program.py
-_SENDER = re.compile(r"\bfrom rank (\d+)\b")  # the words of mpi_checks.py
+_SENDER = re.compile(r"\bfrom rank (\d{1,9})\b")  # the words of mpi_checks.py
 _MOST_NAMED = 8
 # What gloo, NCCL and PyTorch's store say on a rank whose peer has ended.
 _LOST_PEER = re.compile(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import RankReport
 
 _LEAST_SIZE = 4096
+_MOST_DIGITS = 15  # of a number of copies
 _CURE = "take the node out of use, and test its memory and its processor before it takes jobs again"
 
 
@@ -116,7 +117,7 @@ class Copies:
 
 def _number(report: RankReport, name: str) -> int:
     text = report.facts.get(name, "")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
 
 
 CHECKS = (

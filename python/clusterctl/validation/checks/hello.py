@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import RankReport
 
 # The words of hello.c, whose ranks add up their numbers with an allreduce.
-_WRONG_SUM = re.compile(r"rank (?P<rank>\d+): the sum of 1\.\.(?P<size>\d+) came out as (?P<got>-?\d+)")
+_WRONG_SUM = re.compile(r"rank (?P<rank>\d{1,9}): the sum of 1\.\.(?P<size>\d{1,9}) came out as (?P<got>-?\d+)")
 _RELEASE = re.compile(r"Open MPI v[^\s,]+")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 QUANTITY = "diagnostics"
 ASKED, RANK = "nccl_diagnostics", "nccl_rank"  # the facts of a rank that asked for them
 _MOST_NAMED = 3
+_IS_RANK = re.compile(r"[0-9]{1,9}")
 
 
 def judged(judgement: base.Judgement, site: base.Site, outcome: JobOutcome) -> base.Judgement:
@@ -71,7 +73,7 @@ def _failed(
 
 def _places(site: base.Site, reports: Sequence[RankReport]) -> dict[int, RankReport]:
     """Return the report of each rank of NCCL's communicator; ranks that did not tell theirs are taken in order."""
-    known = {int(one.facts[RANK]): one for one in reports if one.facts.get(RANK, "").isdecimal()}
+    known = {int(one.facts[RANK]): one for one in reports if _IS_RANK.fullmatch(one.facts.get(RANK, ""))}
     whole = len(reports) == sum(site.slots.values())
     return known or ({one.rank: one for one in reports} if whole else {})
 

@@ -149,7 +149,9 @@ def _json(text: str) -> Iterable[Figure]:
         raise UnreadableError(f"the JSON of nccl-tests is cut off or damaged at line {error.lineno}") from None
     except KeyError as error:
         raise UnreadableError(f"the JSON of nccl-tests has no {error.args[0]}, so it is not whole") from None
-    except (TypeError, AttributeError, RecursionError):
+    except UnreadableError:
+        raise
+    except (TypeError, AttributeError, RecursionError, ValueError):  # a ValueError of a number of thousands of digits
         raise UnreadableError("this JSON is none that nccl-tests writes") from None
     for line in lines:
         _refuse_wrong(line)

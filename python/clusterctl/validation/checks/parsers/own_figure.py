@@ -74,7 +74,7 @@ def _documents(text: str) -> Iterator[Any]:
     while (match := _BEGIN.search(text, at)) is not None:
         try:
             value, at = _DECODER.raw_decode(text, match.start())
-        except json.JSONDecodeError:
+        except ValueError:  # also for a number of thousands of digits
             at = match.end()
         except RecursionError:
             return

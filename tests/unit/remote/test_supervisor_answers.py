@@ -1,0 +1,30 @@
+"""What is kept of a job's lines, whatever they hold."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from clusterctl.remote import supervisor_answers
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def line(text: str) -> str:
+    return json.dumps({"event": "line", "stream": "stdout", "at": 0.1, "text": text})
+
+
+def test_empty_lines_without_end_are_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_answers, "MOST_TEXT", 1 << 12)
+    answers = supervisor_answers.SupervisorAnswers(None, None)
+    for _ in range(1 << 12):
+        answers.take(line(""))
+    assert answers.flood
+    assert len(answers.lines) < 100
+
+
+def test_a_line_is_no_longer_than_the_supervisor_makes_one() -> None:
+    answers = supervisor_answers.SupervisorAnswers(None, None)
+    answers.take(line("x" * (1 << 20)))
+    assert [len(one.text) for one in answers.lines] == [1 << 17]

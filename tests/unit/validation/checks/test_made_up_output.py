@@ -1,0 +1,122 @@
+"""Output that a node makes up: lines that take long to search, and numbers that no program of ours prints."""
+
+from __future__ import annotations
+
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from clusterctl.analysis import nccl_diagnostics, nccl_ras, rank_deaths
+from clusterctl.diagnosis.rules import parameters
+from clusterctl.jobs import watch
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.results import RankReport, WrongAnswer
+from clusterctl.validation import check_runner
+from clusterctl.validation.checks import alone, base, blame, copies, hello
+from clusterctl.validation.checks import nccl_diagnostics as nccl_check
+from clusterctl.validation.checks.parsers import UnreadableError, nccl_tests, own_figure
+
+LONG_S = 5.0
+DIGITS = "9" * 5000
+NUMBERS = [DIGITS, "²", "9" * 300]
+
+
+def site() -> base.Site:
+    return base.Site(version="5.0.7", slots={"node1": 2}, names={"node1": "node1"}, libraries={"node1": "/usr"})
+
+
+def counted(text: str) -> None:
+    check_runner._RankCounter("hello", 2, None)(OutputLine("stdout", 0.1, text))  # noqa: SLF001 - of a running check
+
+
+def diagnosed(text: str) -> None:
+    nccl_diagnostics.read([text])
+
+
+def sized(text: str) -> None:
+    alone.found(site(), JobOutcome("exited", 1.0, rc=0, lines=(OutputLine("stdout", 0.1, text),)))
+
+
+def stalled(text: str) -> None:
+    own: Any = SimpleNamespace()
+    watch.Watch.heard(own, text.encode())
+
+
+@pytest.mark.parametrize(
+    ("read", "part"),
+    [
+        (counted, '"event": "started", '),
+        (counted, '"event": "result", '),
+        (sized, '{"clusterctl": 1, "event": "result", '),
+        (diagnosed, "NCCL DIAG [INFO] p2p: _ srcRank=1 dstRank=1 "),
+        (stalled, "[a]"),
+    ],
+)
+def test_no_line_takes_long_to_search(read: Any, part: str) -> None:
+    began = time.process_time()
+    read(part * ((1 << 17) // len(part)))
+    assert time.process_time() - began < LONG_S
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_number_of_ras_is_none_or_passed_over(number: str) -> None:
+    silent = f" Process {number} on node n1 managing GPU 0"
+    some = f"  {number} ranks have launched up to operation {number}"
+    kind = "  Communicator ranks have different AllReduce operation counts"
+    assert nccl_ras.behind([silent, kind, some], lambda _node, _pid: 1, 4) is None
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_number_of_an_end_is_none_or_passed_over(number: str) -> None:
+    words = f"Root Cause (first observed failure):\n[0]:\n  host : n1\n  rank : {number} (local_rank: 0)\n"
+    assert rank_deaths.first_death(f"{words}  exitcode : -{number} (pid: 1)\n") is None
+    assert rank_deaths.first_death(f"process rank 1 with PID 1 on node n exited on signal {number}.") is None
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_number_of_a_rank_is_none_or_passed_over(number: str) -> None:
+    facts = {"copies": number, nccl_check.RANK: number, nccl_check.ASKED: "1"}
+    wrong = (WrongAnswer(what=f"value from rank {number}", expected="1", got="2"),)
+    ranks = [
+        RankReport(rank=at, host=f"n{at}", state="answered", ok=False, facts=facts, problems=wrong) for at in (0, 1)
+    ]
+    assert copies._number(ranks[0], "copies") == 0  # noqa: SLF001 - of the judgement
+    assert blame.one_sender(ranks, ranks) is None
+    assert number not in map(str, nccl_check._places(site(), ranks))  # noqa: SLF001 - of the judgement
+    text = f"rank {number}: the sum of 1..{number} came out as {number}"
+    hello._with_wrong_sums(JobOutcome("exited", 1.0, lines=(OutputLine("stdout", 0.1, text),)))  # noqa: SLF001
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_number_of_another_program_is_unreadable(number: str) -> None:
+    check: Any = SimpleNamespace(regex="", json_path="$.other", scale=1.0)
+    with pytest.raises(UnreadableError):
+        own_figure.figure(check, f'{{"value": {number}}}')
+    with pytest.raises(UnreadableError):
+        nccl_tests.parse(f'{{"args": [], "out_of_bounds": {{"count": 0}}, "results": [{{"size": {number}}}]}}')
+
+
+@pytest.mark.parametrize("number", [DIGITS, "²", "-1", ""])
+def test_a_port_of_a_setting_is_a_number_or_passed_over(number: str) -> None:
+    setting = [
+        SimpleNamespace(name=name, value=number, in_session=True, source="/home/ada/.openmpi/mca-params.conf")
+        for name in ("btl_tcp_port_min_v4", "btl_tcp_port_range_v4")
+    ]
+    nodes: Any = {"node1": SimpleNamespace(parameters=setting)}
+    assert parameters.tcp_ports(nodes) == {}
+
+
+def test_a_line_of_a_rank_is_still_counted() -> None:
+    told: list[Any] = []
+    counter = check_runner._RankCounter("hello", 2, told.append)  # noqa: SLF001 - of a running check
+    head = {"clusterctl": 1, "event": "started", "check": "a" * 64, "rank": 7}
+    counter(OutputLine("stdout", 0.1, json.dumps(head)))
+    counter(OutputLine("stdout", 0.1, json.dumps({**head, "event": "result"})))
+    counter(OutputLine("stdout", 0.1, '{"rank": 3, "size": 4}'))
+    assert [one.text for one in told] == [
+        "1 of 2 ranks up, 0 have answered",
+        "1 of 2 ranks up, 1 have answered",
+        "1 of 2 ranks up, 2 have answered",
+    ]
