@@ -192,9 +192,8 @@ def _not_with_workers(
 
 def _stopwatch() -> Stopwatch:
     from clusterctl.provisioning.stopwatch import Stopwatch  # noqa: PLC0415 - see cli.main
-    from clusterctl.state.cpu_meter import CpuMeter  # noqa: PLC0415 - the same
 
-    return Stopwatch(CpuMeter().seconds)
+    return Stopwatch()
 
 
 def _validating(watch: Stopwatch | None) -> AbstractContextManager[None]:
