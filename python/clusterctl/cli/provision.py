@@ -84,7 +84,6 @@ def provision(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    gateways: options.Gateways = None,
     ca_passphrase_file: change.CaPassphraseFile = None,
     ask_ca_passphrase: change.AskCaPassphrase = False,
     cache: Annotated[
@@ -134,9 +133,7 @@ def provision(
     inventory = options.sources(named, more)
     watch = _stopwatch() if timing else None
     most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
-    asked = change.asked(
-        limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass, gateways
-    )
+    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = provisioning.ProvisionRequest(
         inventory=inventory,
         options=asked.options,
