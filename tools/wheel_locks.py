@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import tomllib
 import yaml
 from clusterctl.support import content
 from jinja2 import meta
@@ -26,11 +27,6 @@ from jinja2.nativetypes import NativeEnvironment
 from packaging import tags
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name, parse_wheel_filename
-
-try:
-    import tomllib
-except ImportError:  # before Python 3.11
-    from pip._vendor import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
