@@ -42,7 +42,7 @@ system:  ## Install the distribution's packages that the sandbox needs (skipped 
 	fi
 
 # Packages come from locks with a sha256 for each file ('make dev-locks'). Each has a wheel for x86_64 and aarch64 with
-# Python 3.10 to 3.14. Elsewhere, SOURCES=1 builds the others from their locked sources, with build tools that no lock has.
+# Python 3.11 to 3.14. Elsewhere, SOURCES=1 builds the others from their locked sources, with build tools that no lock has.
 LOCKS := tools/locks
 SOURCES ?=
 INSTALL := $(BIN)/pip install --quiet --require-hashes $(if $(SOURCES),,--only-binary :all:)

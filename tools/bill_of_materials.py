@@ -19,9 +19,9 @@ from typing import Any
 
 import dev_locks
 import locked
+from wheel_locks import shipped
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = ROOT / "plugins" / "plugin_utils" / "wheels" / "locks"
 
 
 def of_environment(python: Path) -> dict[str, Any]:
@@ -40,23 +40,22 @@ def of_environment(python: Path) -> dict[str, Any]:
         return found
 
 
-def for_nodes(locks: Path = LOCKS) -> list[dict[str, Any]]:
+def for_nodes(file: Path = shipped.FILE) -> list[dict[str, Any]]:
     """Return a component for each wheel that the collection pins for nodes."""
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(locks.glob("*.json")):
-        for wheel in (wheel for lock in json.loads(path.read_bytes()) for wheel in lock["wheels"]):
-            version = wheel["version"].replace("+", "%2B")
-            purl = f"pkg:pypi/{wheel['name']}@{version}?file_name={wheel['filename'].replace('+', '%2B')}"
-            found[purl] = {
-                "type": "library",
-                "bom-ref": f"node:{wheel['filename']}",
-                "name": wheel["name"],
-                "version": wheel["version"],
-                "purl": purl,
-                "scope": "optional",
-                "hashes": [{"alg": "SHA-256", "content": wheel["sha256"]}],
-                "properties": [{"name": "clusterctl:for", "value": "nodes"}],
-            }
+    for wheel in (wheel for lock in shipped.shipped_locks(file) for wheel in lock["wheels"]):
+        version = wheel["version"].replace("+", "%2B")
+        purl = f"pkg:pypi/{wheel['name']}@{version}?file_name={wheel['filename'].replace('+', '%2B')}"
+        found[purl] = {
+            "type": "library",
+            "bom-ref": f"node:{wheel['filename']}",
+            "name": wheel["name"],
+            "version": wheel["version"],
+            "purl": purl,
+            "scope": "optional",
+            "hashes": [{"alg": "SHA-256", "content": wheel["sha256"]}],
+            "properties": [{"name": "clusterctl:for", "value": "nodes"}],
+        }
     return [found[purl] for purl in sorted(found)]
 
 

@@ -18,20 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-try:
-    import tomllib
-except ImportError:  # before Python 3.11
-    from pip._vendor import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "tools" / "locks"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 _C_LIBRARY = "manylinux_2_31"  # of Debian 11 and Ubuntu 20.04
 WHOLE = "dev"  # the group that is installed with the dependencies of clusterctl; the others come on top of it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renew the wheel locks that ship with the collection: one JSON file for each Python, machine and C library.
+"""Renew the wheel locks that ship with the collection, for each Python, machine and C library.
 
 The program reads what the roles ask for by default, and resolves it from the metadata of the package index. It does
 not download wheels. It needs the program ``uv``, which ``make wheel-locks`` has.
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import tomllib
 import yaml
 from clusterctl.support import content
 from jinja2 import meta
@@ -26,11 +27,6 @@ from jinja2.nativetypes import NativeEnvironment
 from packaging import tags
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name, parse_wheel_filename
-
-try:
-    import tomllib
-except ImportError:  # before Python 3.11
-    from pip._vendor import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,9 +41,9 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
     Target,
     Wheel,
     parse_requirements,
+    shipped,
 )
 
-LOCKS = ROOT / "plugins" / "plugin_utils" / "wheels" / "locks"
 ROLES = ("mpi4py", "horovod", "nccl", "python_env")
 INDEX = "https://pypi.org/simple"
 
@@ -91,11 +87,6 @@ class Asked:
 def target_of(python: str, machine: str, glibc: str) -> Target:
     """Return the target of a platform."""
     return Target.of(f"any-{machine}-glibc{glibc}-py{python}")
-
-
-def file_of(target: Target) -> Path:
-    """Return the file with the locks of a target."""
-    return LOCKS / f"py{target.python}-{target.machine}-glibc{target.glibc}.json"
 
 
 def variables_of(role: str) -> dict[str, Any]:
@@ -269,11 +260,30 @@ def document(target: Target, asked: Asked, wheels: Sequence[Wheel]) -> dict[str,
     }
 
 
+def text_of(locks: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of the file for :func:`shipped.shipped_locks`: a line for each wheel, and one for each lock."""
+    files = {wheel["filename"]: wheel["sha256"] for lock in locks for wheel in lock["wheels"]}
+    lines = [
+        json.dumps({**lock["asked"], "wheels": [wheel["filename"] for wheel in lock["wheels"]]}, sort_keys=True)
+        for lock in locks
+    ]
+    listed = json.dumps(files, indent=1, sort_keys=True)
+    return f'{{"files": {listed},\n"locks": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
 def read(target: Target) -> dict[tuple[str, ...], list[Wheel]]:
     """Return the wheels by their requirements that the collection ships for a target now."""
-    path = file_of(target)
-    shipped = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return {tuple(lock["asked"]["requirements"]): [Wheel(**wheel) for wheel in lock["wheels"]] for lock in shipped}
+    return {tuple(lock["asked"]["requirements"]): list(shipped.wheels_in(lock)) for lock in shipped_for(target)}
+
+
+def shipped_for(target: Target) -> list[dict[str, Any]]:
+    """Return the locks that the collection ships for a target now."""
+    place = (target.python, target.machine, target.glibc)
+    return [
+        lock
+        for lock in shipped.shipped_locks()
+        if (lock["asked"]["python"], lock["asked"]["machine"], lock["asked"]["glibc"]) == place
+    ]
 
 
 def renew(target: Target, index: str, *, keep: bool) -> list[dict[str, Any]]:
@@ -311,17 +321,17 @@ def _place(asked: Asked) -> tuple[str, tuple[str, ...]]:
 
 
 def main() -> None:
-    """Write the files of all platforms."""
+    """Write the locks of all platforms."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", action="store_true", help="leave locks as they are that answer what a role asks")
     parser.add_argument("--index", default=INDEX, help="package index (default: %(default)s)")
     options = parser.parse_args()
-    LOCKS.mkdir(exist_ok=True)
+    locks: list[dict[str, Any]] = []
     for platform in PLATFORMS:
-        target = target_of(*platform)
-        locks = renew(target, options.index, keep=options.keep)
-        file_of(target).write_text(json.dumps(locks, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        print(f"{file_of(target).relative_to(ROOT)}: {len(locks)} locks")
+        found = renew(target_of(*platform), options.index, keep=options.keep)
+        print(f"{'-'.join(platform)}: {len(found)} locks")
+        locks += found
+    shipped.FILE.write_text(text_of(locks), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,4 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             node, invalid = None, str(error)
         times = {"before_s": before_s, "after_s": after_s}
         result.update(changed=False, node=node, failure=failure, invalid=invalid, **times)
-        if "cpu" in answer:  # of the module; see module_utils/cpu_used.py
-            result["cpu"] = answer["cpu"]
         return result

@@ -33,7 +33,6 @@ _KEPT = (
     "censored",
     "changed",
     "changes",
-    "cpu",
     "diff",
     "failed",
     "members",

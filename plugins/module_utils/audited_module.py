@@ -7,13 +7,14 @@ import os
 import time
 from typing import Any, Dict, NoReturn
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import measured_module, selinux_labels
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import selinux_labels
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file
 
 _RUN = "CLUSTERCTL_RUN"  # run, user and controller as JSON; the playbooks set it
 
 
-class AuditedModule(measured_module.MeasuredModule):
+class AuditedModule(AnsibleModule):
     """A module whose changes stand in the audit file and in the syslog, also when it fails after them."""
 
     keeps_file = True  # an uninstall, which removes the file, is in the syslog alone

@@ -237,6 +237,7 @@ import signal
 from pathlib import Path
 from typing import Any, BinaryIO, Dict, List
 
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_pack,
     atomic_file,
@@ -246,7 +247,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     build_step,
     build_user,
     disk_error,
-    measured_module,
     user_identity,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -322,7 +322,7 @@ _SPEC = {
 class Build:
     """One build in its own folder."""
 
-    def __init__(self, module: measured_module.MeasuredModule) -> None:
+    def __init__(self, module: AnsibleModule) -> None:
         """Read the module's parameters; nothing is touched yet."""
         self.p: Dict[str, Any] = module.params
         self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
@@ -479,7 +479,7 @@ class Build:
 
 def main() -> None:
     """Run the phase that the action plugin asked for."""
-    module = measured_module.MeasuredModule(argument_spec=_SPEC, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=_SPEC, supports_check_mode=True)
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, build_step.abandon)
     build = Build(module)

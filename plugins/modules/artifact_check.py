@@ -94,6 +94,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact,
     atomic_file,
@@ -102,7 +103,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     check_process,
     command,
     disk_error,
-    measured_module,
 )
 
 _TAIL_LINES = 10
@@ -210,7 +210,7 @@ def _run_as(uid: Optional[int], parameters: Dict[str, Any], own: Dict[str, str])
 
 def main() -> None:
     """Run every check and fail at the first one with an unexpected result."""
-    module = measured_module.MeasuredModule(
+    module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
             "link": {"type": "str", "required": True},

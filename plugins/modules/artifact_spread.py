@@ -116,7 +116,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, measured_module, user_identity
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, user_identity
 
 
 def progress_file(path: str) -> int:
@@ -173,7 +174,7 @@ def spread(given: Dict[str, Any], text: bytes, progress: int = -1) -> Dict[str, 
 
 def main() -> None:
     """Run the module."""
-    module = measured_module.MeasuredModule(
+    module = AnsibleModule(
         argument_spec={
             "user": {"type": "str", "required": True},
             "name": {"type": "str", "required": True},

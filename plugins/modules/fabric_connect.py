@@ -58,12 +58,13 @@ results:
   elements: list
 """
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe, measured_module
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
 
 
 def main() -> None:
     """Run the module."""
-    module = measured_module.MeasuredModule(
+    module = AnsibleModule(
         argument_spec={
             "plan": {"type": "dict"},
             "listens": {"type": "str"},

@@ -63,12 +63,13 @@ problems:
   type: dict
 """
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe, measured_module
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
 
 
 def main() -> None:
     """Run the module."""
-    module = measured_module.MeasuredModule(
+    module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
             "token": {"type": "str", "required": True, "no_log": False},  # good for one run's greetings

@@ -76,12 +76,13 @@ logins:
 
 from typing import Any, Dict
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import job_login, measured_module, mesh_rules
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_login, mesh_rules
 
 
 def main() -> None:
     """Run the module."""
-    module = measured_module.MeasuredModule(
+    module = AnsibleModule(
         argument_spec={
             "origin": {"type": "str", "required": True},
             "user": {"type": "str", "required": True},

@@ -73,7 +73,8 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import command, measured_module
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
 
 _LIBRARY = "libnccl.so.2"
@@ -218,7 +219,7 @@ def words(libraries: List[Dict[str, Any]], mapped: Dict[str, Dict[str, str]]) ->
 
 def main() -> None:
     """Run the module."""
-    module = measured_module.MeasuredModule(
+    module = AnsibleModule(
         argument_spec={
             "version": {"type": "str", "required": True},
             "align": {"type": "str", "choices": ["framework", "cluster", "report"], "default": "framework"},

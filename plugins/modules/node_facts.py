@@ -165,13 +165,13 @@ node:
     problems: {description: A sentence for each section without an answer., type: list}
 """
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import measured_module
+from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import record
 
 
 def main() -> None:
     """Run the probe as a module."""
-    module = measured_module.MeasuredModule(
+    module = AnsibleModule(
         argument_spec={
             "watch": {"type": "list", "elements": "dict", "default": []},
             "artifacts": {"type": "list", "elements": "dict"},

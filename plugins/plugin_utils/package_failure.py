@@ -12,10 +12,8 @@ _ANOTHER_FILE = re.compile(
 )
 
 
-# Ansible's words for a package manager whose module it lacks: of core 2.19, and of 2.17 and 2.18.
-_NO_MODULE = re.compile(
-    r"Could not find a (?:matching action for the \"(?P<new>\S+)\" package manager|module for (?P<old>\S+)\.)"
-)
+# Ansible's words for a package manager whose module it lacks.
+_NO_MODULE = re.compile(r"Could not find a matching action for the \"(?P<manager>\S+)\" package manager")
 
 
 def told(text: str) -> str:
@@ -27,7 +25,7 @@ def told(text: str) -> str:
     lacking = _NO_MODULE.search(text)
     if lacking is not None:
         return (
-            f"Ansible on the controller has no module for {lacking['new'] or lacking['old']}; run 'ansible-galaxy "
+            f"Ansible on the controller has no module for {lacking['manager']}; run 'ansible-galaxy "
             "collection install community.general' there, then run again."
         )
     found = _ANOTHER_FILE.search(text)

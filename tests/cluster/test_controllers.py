@@ -28,14 +28,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 NEWEST = "newest"
-# ansible-core 2.17 runs on Python 3.10 to 3.12; 2.18 and 2.19 on 3.11 to 3.13; 2.20 and 2.21 on 3.12 to 3.14.
+# ansible-core 2.19 runs on Python 3.11 to 3.13; 2.20 and 2.21 on 3.12 to 3.14.
 PAIRS = (
-    ("3.10", "2.17"),
-    ("3.11", "2.17"),
     ("3.11", "2.19"),
-    ("3.12", "2.17"),
+    ("3.12", "2.19"),
     ("3.12", NEWEST),
-    ("3.13", "2.18"),
+    ("3.13", "2.19"),
     ("3.13", NEWEST),
     ("3.14", "2.20"),
     ("3.14", NEWEST),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-TOOLS = ("ansible-builder>=3.1", "ansible-navigator>=25", "ansible-core>=2.17")
+TOOLS = ("ansible-builder>=3.1", "ansible-navigator>=25", "ansible-core>=2.19")
 DEFINITION = "execution-environment.yml"
 NEEDS = {
     kind: (installed.ROOT / "meta" / name).read_text(encoding="utf-8").splitlines()

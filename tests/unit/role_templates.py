@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from ansible import template
+from ansible._internal._templating import _jinja_plugins
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from clusterctl.support import content
@@ -15,11 +16,6 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import ModuleType
-
-REASON = (
-    "ansible-core 2.17 and 2.18 find filters of a collection by other means; test_controllers.py provisions with them"
-)
-_jinja_plugins = pytest.importorskip("ansible._internal._templating._jinja_plugins", reason=REASON)
 
 
 def variables_of(role: str, files: Iterable[str] = ("defaults/main.yml", "vars/main.yml")) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel locks that ship with the collection, one file for each Python, machine and C library."""
+"""The wheel locks that ship with the collection: one file that names each wheel once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from .target import Target
 
 from .packages import Wheel
+from .pep508 import canonicalize_name
 
-FOLDER = Path(__file__).resolve().parent / "locks"
+FILE = Path(__file__).resolve().parent / "locks.json"
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,22 @@ class Answer:
 
 
 @cache
-def shipped_locks(folder: Path = FOLDER) -> tuple[dict[str, Any], ...]:
-    """Return the locks in a folder."""
-    return tuple(lock for path in sorted(folder.glob("*.json")) for lock in json.loads(path.read_bytes()))
+def shipped_locks(file: Path = FILE) -> tuple[dict[str, Any], ...]:
+    """Return the locks of a file, in the form of those in the controller's cache.
+
+    The file holds ``files``, the sha256 of each wheel by its file name, and ``locks``: a target's ``python``,
+    ``machine`` and ``glibc``, the ``requirements``, and the file names that answer them as ``wheels``.
+    """
+    document = json.loads(file.read_bytes())
+    return tuple(
+        {"asked": lock, "wheels": [_entry(filename, document["files"][filename]) for filename in lock.pop("wheels")]}
+        for lock in document["locks"]
+    )
+
+
+def _entry(filename: str, sha256: str) -> dict[str, str]:
+    name, version, _rest = filename.split("-", 2)  # PEP 427
+    return {"name": canonicalize_name(name), "version": version, "filename": filename, "sha256": sha256}
 
 
 def wheels_in(lock: Mapping[str, Any]) -> tuple[Wheel, ...]:

@@ -78,7 +78,6 @@ def asked(
     private_key: str | None,
     become: bool,
     ask_become_pass: bool,
-    gateways: str | None = None,
 ) -> Asked:
     """Return what the options of the command line mean; passwords are asked for here.
 
@@ -89,9 +88,7 @@ def asked(
     for value in extra_vars or []:
         check_extra_vars(value)
     vault_ids, typed = vault_passwords(vault_id or [])
-    of_inventory = options.of_inventory(
-        limit, extra_vars, list(vault_ids), vault_password_file, user, private_key, gateways
-    )
+    of_inventory = options.of_inventory(limit, extra_vars, list(vault_ids), vault_password_file, user, private_key)
     return Asked(
         options=dataclasses.replace(of_inventory, become=become, vault_passwords=typed),
         become_password=ask_for("sudo's password on the hosts", "-K") if ask_become_pass else None,

@@ -31,7 +31,6 @@ def doctor(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    gateways: options.Gateways = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Look at each host alone: no logins or connections between hosts.")
     ] = False,
@@ -49,7 +48,7 @@ def doctor(
 
     if fix_script and form is Format.JSON:
         raise ConfigError("--fix-script and --format json both write to stdout; give one of them.")
-    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key, gateways)
+    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     found = examine(options.sources(named, more), DoctorOptions(asked, quick=quick), _transient)
     _transient("")
     if form is Format.JSON:

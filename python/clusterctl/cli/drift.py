@@ -26,7 +26,6 @@ def drift(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    gateways: options.Gateways = None,
     become: change.Become = False,
     ask_become_pass: change.AskBecomePass = False,
     form: Annotated[Format, typer.Option("--format", help="json: every difference, on stdout.")] = Format.TEXT,
@@ -38,9 +37,7 @@ def drift(
     """
     from clusterctl.provisioning import drift_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    asked = change.asked(
-        limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass, gateways
-    )
+    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     inventory = options.sources(named, more)
     request = drift_look.DriftRequest(inventory, asked.options, verify=verify, sudo_password=asked.become_password)
     report = drift_look.examine(request)
@@ -62,8 +59,6 @@ def _show(report: DriftReport, inventory: str) -> None:
         say(f"{hosts}: {difference}")
     for hosts, why in words.folded_words(report.unknown):
         say(f"{hosts}: {why}")
-    for note in report.notes:
-        say(note)
     same = [name for name in report.compared if name not in report.hosts]
     if same:
         how = "every file was compared" if report.verified else "contents of installed files were not compared"

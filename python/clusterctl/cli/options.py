@@ -60,14 +60,6 @@ User: TypeAlias = Annotated[str | None, typer.Option("--user", "-u", help="Log i
 PrivateKey: TypeAlias = Annotated[
     str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
 ]
-Gateways: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--gateways",
-        metavar="N|HOSTS",
-        help="Look at hosts through so many of them, or through these; 0: through none. Default: 1 in 32 above 128.",
-    ),
-]
 
 Network: TypeAlias = Annotated[
     Transport, typer.Option("--network", help="What MPI's messages go through; auto: UCX where RDMA is, else TCP.")
@@ -114,7 +106,6 @@ def of_inventory(
     vault_password_file: list[str] | None,
     user: str | None,
     private_key: str | None,
-    gateways: str | None = None,
 ) -> InventoryOptions:
     """Return what these options make of an inventory."""
     from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415 - see cli.main: --help stays quick
@@ -126,5 +117,4 @@ def of_inventory(
         vault_password_files=tuple(vault_password_file or ()),
         user=user,
         private_key=private_key,
-        gateways=gateways,
     )

@@ -84,7 +84,6 @@ def provision(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    gateways: options.Gateways = None,
     ca_passphrase_file: change.CaPassphraseFile = None,
     ask_ca_passphrase: change.AskCaPassphrase = False,
     cache: Annotated[
@@ -134,9 +133,7 @@ def provision(
     inventory = options.sources(named, more)
     watch = _stopwatch() if timing else None
     most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
-    asked = change.asked(
-        limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass, gateways
-    )
+    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = provisioning.ProvisionRequest(
         inventory=inventory,
         options=asked.options,
@@ -192,9 +189,8 @@ def _not_with_workers(
 
 def _stopwatch() -> Stopwatch:
     from clusterctl.provisioning.stopwatch import Stopwatch  # noqa: PLC0415 - see cli.main
-    from clusterctl.state.cpu_meter import CpuMeter  # noqa: PLC0415 - the same
 
-    return Stopwatch(CpuMeter().seconds)
+    return Stopwatch()
 
 
 def _validating(watch: Stopwatch | None) -> AbstractContextManager[None]:

@@ -55,7 +55,7 @@ def report(
     from clusterctl.report import files, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if schema:
-        from clusterctl.report import schema as record_schema  # noqa: PLC0415 - only here
+        from clusterctl.report import record_schema  # noqa: PLC0415 - only here
 
         sys.stdout.write(record_schema.text())
         return ExitCode.OK

@@ -139,7 +139,6 @@ def run(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    gateways: options.Gateways = None,
 ) -> int:
     """Start a program on the cluster by mpirun, horovodrun or torchrun.
 
@@ -171,7 +170,7 @@ def run(
     parameters = _parameters(mca or ())
     for word in export or ():
         environment.parse(word)
-    of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key, gateways)
+    of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     from clusterctl.jobs import first_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
     with first_look.begun(inventory, of_inventory) as look:  # the nodes answer while the rest is imported

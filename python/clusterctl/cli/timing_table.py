@@ -9,9 +9,8 @@ from clusterctl.cli import output
 if TYPE_CHECKING:
     from clusterctl.model.run_record import CriticalPath, PathStep, RunRecord, StageTiming
 
-_COLUMNS = ("STAGE", "WALL", "CONTROLLER CPU", "NODE CPU", "LARGEST NODE", "RUN", "SKIPPED")
+_COLUMNS = ("STAGE", "WALL", "RUN", "SKIPPED")
 _PATH_COLUMNS = ("STEP", "HOST", "WALL", "OTHERS WAITED")
-_UNKNOWN = "not measured"
 _LEAST_S = 0.05  # a shorter stage without a result is no row
 
 
@@ -23,8 +22,7 @@ def show(record: RunRecord) -> None:
 
     table = Table(title="Seconds by stage", title_justify="left", box=None, pad_edge=False)
     for column in _COLUMNS:
-        left = column in {"STAGE", "LARGEST NODE"}
-        table.add_column(column, overflow="fold", vertical="top", justify="left" if left else "right")
+        table.add_column(column, overflow="fold", vertical="top", justify="left" if column == "STAGE" else "right")
     for stage in record.timing.stages:
         if stage.run or stage.wall_s >= _LEAST_S:
             table.add_row(*row(stage))
@@ -67,14 +65,10 @@ def path_row(step: PathStep) -> tuple[str, ...]:
 
 def row(stage: StageTiming) -> tuple[str, ...]:
     """Return the words of a stage, one for each column."""
-    largest = "" if stage.largest_node_cpu_s is None else f"{stage.largest_node} {stage.largest_node_cpu_s:.2f}"
     is_task = bool(stage.run or stage.skipped)
     return (
         stage.stage,
         f"{stage.wall_s:.1f}",
-        _UNKNOWN if stage.controller_cpu_s is None else f"{stage.controller_cpu_s:.2f}",
-        _UNKNOWN if stage.node_cpu_s is None else f"{stage.node_cpu_s:.2f}",
-        largest,
         str(stage.run) if is_task else "",
         str(stage.skipped) if is_task else "",
     )

@@ -135,7 +135,6 @@ def validate(
     vault_password_file: options.VaultPasswordFile = None,
     user: options.User = None,
     private_key: options.PrivateKey = None,
-    gateways: options.Gateways = None,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Prove the cluster again and name what is wrong.
@@ -206,7 +205,7 @@ def validate(
         )
     )
     inventory = None if pods is not None else slurm_options.sources(wish, named, more)
-    of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key, gateways)
+    of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
     names = [word.strip() for value in checks for word in value.split(",") if word.strip()] if checks else None
     asked = validation.ValidationOptions(
         inventory=of_inventory,

@@ -81,19 +81,17 @@ def examine(
         memory_room.allow_for(len(hosts))
     name = paths.cluster_id(cluster.sources)
     past = hardware_looks.past(name, {host.name for host in hosts}, started)
-    told: list[str] = []
     with ssh.control_folder() as control:
         looking = f"looking at {_hosts(len(hosts))}"
         tell(looking)
         first = _look(hosts, control, lambda count: tell(f"{looking}, {count} done"))
         probe, closed = as_jobs_see_it(hosts, first, control)
-        told += probe.notes
-        seen = hardware.look(hosts, probe, past, control, note=told.append)
+        seen = hardware.look(hosts, probe, past, control)
         view = replace(view_of(cluster, probe), closed_to_jobs=closed)
         if not options.quick:
             tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
             view = _between(view, probe, control)
-            seen = hardware.look_again(hosts, seen, control, told.append)
+            seen = hardware.look_again(hosts, seen, control)
     view = with_hardware(view, name, seen)
     findings = skew.ordered((*registry.diagnose(view), *Certificates(cluster).findings(started)))
     kept = _keep(name, view, findings, cluster, started)
@@ -105,7 +103,7 @@ def examine(
         hosts=tuple(host.name for host in hosts),
         unreachable=tuple(name for name, failure in probe.failures.items() if failure.kind in _NOT_REACHED),
         findings=findings,
-        notes=(*registry.notes(view), *kept, *dict.fromkeys(told)),
+        notes=(*registry.notes(view), *kept),
     )
 
 
@@ -170,7 +168,7 @@ def as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[
         return probe, {}
     own = _ask([job_login.job_host(host) for host in hosts if host.name in known], hosts, control)
     seen = {name: node.model_copy(update={"job_user": known[name]}) for name, node in own.facts.items()}
-    return Probe({**probe.facts, **seen}, probe.failures, (*probe.notes, *own.notes)), own.failures
+    return Probe({**probe.facts, **seen}, probe.failures), own.failures
 
 
 def _ask(asked: Sequence[Host], hosts: Sequence[Host], control: Path, **more: Any) -> Probe:

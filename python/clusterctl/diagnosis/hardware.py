@@ -10,7 +10,7 @@ from clusterctl.model.hardware import COUNTING, OF_FABRIC, SECOND_LOOK, Hardware
 from clusterctl.remote import hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
@@ -26,7 +26,6 @@ def look(
     past: Mapping[str, tuple[Hardware, ...]],
     control: Path,
     within_s: float = _LOOK_S,
-    note: Callable[[str], None] | None = None,
 ) -> dict[str, HardwareLooks]:
     """Look at the hardware of every host that gave its facts, through sudo where the inventory has ``become``.
 
@@ -39,11 +38,10 @@ def look(
         past: looks of earlier runs by host, the oldest first.
         control: folder of shared connections.
         within_s: seconds that one trip to the hosts may take; there are at most three.
-        note: see :func:`clusterctl.remote.one_trip.ask`.
     """
     late = {name for name, failure in probe.failures.items() if failure.kind == "timeout"}
     there = [host for host in hosts if host.name in probe.facts or host.name in late]
-    found, failures = hardware.gather(there, timeout_s=within_s, control_dir=control, note=note)
+    found, failures = hardware.gather(there, timeout_s=within_s, control_dir=control)
     refused = [
         host for host in there if host.name in failures and host.become and failures[host.name].kind == "no_sudo"
     ]
@@ -98,11 +96,10 @@ def look_again(
     hosts: Sequence[Host],
     looks: Mapping[str, HardwareLooks],
     control: Path,
-    note: Callable[[str], None] | None = None,
 ) -> dict[str, HardwareLooks]:
     """Read the counters of those hosts once more, so that their growth since the first look is known.
 
-    A host of which that fails keeps its first look, with a note. ``note`` hears those about gateways.
+    A host of which that fails keeps its first look, with a note.
     """
     there = [
         host if looks[host.name].now.as_root else replace(host, become=False)
@@ -111,7 +108,7 @@ def look_again(
     ]
     if not there:
         return dict(looks)
-    later, failures = hardware.gather(there, sections=COUNTING, timeout_s=_LOOK_S, control_dir=control, note=note)
+    later, failures = hardware.gather(there, sections=COUNTING, timeout_s=_LOOK_S, control_dir=control)
     readers = [host for host in there if host.name in later and looks[host.name].now.numbers("fabric_link", "lanes")]
     if readers:
         fabric = _fabric(readers, looks, _LOOK_S, control)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, cache, host_ranges, templates
 from clusterctl.inventory.ansible_call import ansible_program
-from clusterctl.model import gateways, job_login, nodeset, prefixes
+from clusterctl.model import job_login, nodeset, prefixes
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
-from clusterctl.state import paths, snapshots
+from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
@@ -86,19 +86,7 @@ def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = F
     hosts = tuple(_host(sources, name, hostvars[name], options) for name in names)
     if wrong := prefixes.disagreement(hosts):
         raise ConfigError(f"In {sources}, {wrong}.")
-    return ReadInventory(sources, everything, {**listed, **hostvars}, _with_gateways(sources, hosts, options))
-
-
-def _with_gateways(sources: InventorySources, hosts: tuple[Host, ...], options: InventoryOptions) -> tuple[Host, ...]:
-    """Return the hosts with the gateways of the command line; without, those that were provisioned may use some."""
-    if options.gateways is not None:
-        wish = gateways.wish_of(options.gateways, [host.name for host in hosts])
-        return tuple(dataclasses.replace(host, gateways=wish) for host in hosts)
-    if len(hosts) <= gateways.DIRECT_UP_TO:
-        return hosts
-    known = snapshots.read(paths.cluster_id(sources)).hosts
-    default = gateways.GatewayWish()
-    return tuple(dataclasses.replace(host, gateways=default) if host.name in known else host for host in hosts)
+    return ReadInventory(sources, everything, {**listed, **hostvars}, hosts)
 
 
 class ReadInventory:

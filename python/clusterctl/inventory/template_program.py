@@ -19,8 +19,7 @@ from ansible.vars.hostvars import HostVars
 
 from clusterctl.inventory.templates import MARK
 
-_OMITTED = "__omit_place_holder__"  # the value of ``default(omit)`` before ansible-core 2.19
-_OMIT_ERROR = "AnsibleValueOmittedError"  # and what it raises since
+_OMIT_ERROR = "AnsibleValueOmittedError"  # of a value of ``default(omit)``
 
 
 class _Resolver(InventoryCLI):  # type: ignore[misc]
@@ -45,8 +44,7 @@ class _Resolver(InventoryCLI):  # type: ignore[misc]
                     if type(error).__name__ != _OMIT_ERROR:
                         failed.append((host, name, _cause(error)))
                     continue
-                if not str(value).startswith(_OMITTED):
-                    values.setdefault(host, {})[name] = value
+                values.setdefault(host, {})[name] = value
         sys.stdout.write(MARK + json.dumps({"values": values, "failed": failed}, default=str) + "\n")
 
 

@@ -48,7 +48,6 @@ class FirstLook:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[object] | None = None
         self._closed = False
-        self._notes: list[str] = []
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -62,7 +61,7 @@ class FirstLook:
                 failures[name] = answer
             else:
                 found[name] = answer
-        return Probe(found, failures, tuple(self._notes))
+        return Probe(found, failures)
 
     def close(self) -> None:
         """End the questions that are still under way."""
@@ -97,7 +96,6 @@ class FirstLook:
             _unread,
             timeout_s=_PROBE_TIMEOUT_S,
             control_dir=self.control,
-            note=self._notes.append,
         )
 
 

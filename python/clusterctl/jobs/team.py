@@ -81,7 +81,7 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         if launch_node not in hosts:
             names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
             raise ConfigError(f"The launch node '{launch_node}' is not among the selected hosts: {names}.")
-        nodes = _looked(look, tell)
+        nodes = _looked(look)
         users = {name: job_login.through_sudo(hosts[name], node) for name, node in nodes.items()}
         _refuse_unprovisioned(cluster, nodes)
         _gate(cluster, nodes, asked, tell)
@@ -89,10 +89,8 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control)
 
 
-def _looked(look: FirstLook, tell: Callable[[str], None]) -> dict[str, NodeFacts]:
+def _looked(look: FirstLook) -> dict[str, NodeFacts]:
     probe = look.probe()
-    for note in probe.notes:
-        tell(f"Note: {note}")
     if probe.failures:
         whys = [failure.message for failure in probe.failures.values()]
         more = f" And {len(whys) - _MOST_NAMED} more nodes." if len(whys) > _MOST_NAMED else ""

@@ -40,7 +40,6 @@ class DriftReport(Record):
         failed: the hosts among ``unknown`` that answered and could not be looked at.
         compared: the hosts that were compared.
         verified: whether the content of each file was compared.
-        notes: sentences about gateways that did not answer for their hosts.
     """
 
     schema_version: Literal[1] = 1
@@ -51,4 +50,3 @@ class DriftReport(Record):
     unknown: dict[str, str] = Field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()

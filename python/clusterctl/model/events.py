@@ -32,8 +32,7 @@ class HostResult:
     """One task's result on one host.
 
     ``changes`` are short human phrases of what changed (paths, versions). ``watch`` is what a later run compares to
-    find out whether the host still is as this task left it. ``problems`` are findings of preflight. ``cpu`` has the
-    processor seconds that each ssh connection of the host has used so far (``plugins/module_utils/cpu_used.py``).
+    find out whether the host still is as this task left it. ``problems`` are findings of preflight.
     """
 
     at: float
@@ -48,7 +47,6 @@ class HostResult:
     diff: str = ""
     data: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    cpu: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

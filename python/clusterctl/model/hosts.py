@@ -13,8 +13,6 @@ from clusterctl.model.layout import DEFAULT_PREFIX, Layout
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.gateways import GatewayWish
-
 
 OF_SLURM = "slurm:"  # begins the source of an inventory whose nodes Slurm has named
 OF_KUBERNETES = "kubernetes:"  # begins the source of hosts that are pods
@@ -91,7 +89,6 @@ class Host:
     """One machine of the inventory, with what is needed to reach it by ssh, or by a step of a Slurm job.
 
     ``address`` is what ssh connects to. ``slots`` is the inventory's own count of ranks, None where it gives none.
-    ``gateways`` are those that questions to many hosts may go through, None for none.
     """
 
     name: str
@@ -108,7 +105,6 @@ class Host:
     sudo_password: str | None = field(default=None, repr=False, compare=False)  # of the inventory, in memory alone
     slots: int | None = None
     step: SlurmStep | None = None  # with one, commands go through srun instead of ssh
-    gateways: GatewayWish | None = None
     variables: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)  # without passwords
 
     @property
@@ -167,7 +163,6 @@ class InventoryOptions:
     user: str | None = None
     private_key: str | None = None
     become: bool = False
-    gateways: str | None = None  # a number or names; None leaves it to the number of hosts
     vault_passwords: Mapping[str, str] = field(default_factory=dict, repr=False)  # for each id that says LABEL@prompt
 
     @property

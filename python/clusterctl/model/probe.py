@@ -22,8 +22,7 @@ class ProbeFailure:
 
 @dataclass(frozen=True)
 class Probe:
-    """The answers by host name; each host asked is in exactly one of the two. ``notes`` are about gateways."""
+    """The answers by host name; each host asked is in exactly one of the two."""
 
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     failures: dict[str, ProbeFailure] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field
 
-from clusterctl.model.base import Record
+from clusterctl.model.base import Fact, Record
 
 HostOutcome: TypeAlias = Literal["ok", "changed", "failed", "unreachable", "not run"]
 
@@ -54,26 +54,18 @@ class Problem(Record):
     kind: Literal["configuration", "host", "unreachable"] = "host"
 
 
-class StageTiming(Record):
+class StageTiming(Fact):
     """What a stage of a run took; a stage that came several times is one entry.
 
     Attributes:
         stage: the words of the progress display: what the controller did, the short name of a role, or a play's name.
         wall_s: seconds by the clock.
-        controller_cpu_s: processor seconds of clusterctl, Ansible and ssh on the controller; None: not measured.
-        node_cpu_s: processor seconds of all nodes together, on Ansible's connections; None where no node told.
-        largest_node: the node that used most of them.
-        largest_node_cpu_s: what that node used.
         run: results of tasks, one per task and host.
         skipped: tasks that a host skipped.
     """
 
     stage: str
     wall_s: float
-    controller_cpu_s: float | None = None
-    node_cpu_s: float | None = None
-    largest_node: str = ""
-    largest_node_cpu_s: float | None = None
     run: int = 0
     skipped: int = 0
 

@@ -28,8 +28,6 @@ _MOST_COMPARED = 1 << 20  # characters of a file that is compared line by line
 _MOST_FAILURE = 20000  # characters of a failure, which may be a table
 _MOST_LINES_COMPARED = 5000  # of both texts; the time grows with the square of the lines that are alike
 _MOST_DIFF_LINES = 60  # of a file that is shown line by line
-_LONGEST_S = 1e9  # that a connection can have used
-_LONGEST_CONNECTION = 100  # characters of its name
 _LONGEST_PATH = 4096
 _PROGRAM_ENDS = (".py", ".sh", ".so")
 _COMPLAINT = re.compile(
@@ -134,7 +132,6 @@ def _host_result(
         diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
         data=_decided(result, str(data.get("task_action")), host),
         warnings=tuple(_text(item) for item in _list(result, "warnings")),
-        cpu={} if elsewhere else _cpu(result),
     )
 
 
@@ -179,18 +176,6 @@ def _words(text: Any, most: int = _MOST_WORDS) -> str:
     """Return words of a node as one line of printable characters."""
     words: str = content.module_util("plain_text").one_line(str(text or ""), most)
     return words
-
-
-def _cpu(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return what each connection has used by the end of the task, in seconds; the items of a loop have one each."""
-    found: dict[str, float] = {}
-    for part in (result, *(result.get("results") or ())):
-        used = part.get("cpu") if isinstance(part, dict) else None
-        seconds = used.get("seconds") if isinstance(used, dict) else None
-        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds <= _LONGEST_S:
-            connection = _words((used or {}).get("connection"), _LONGEST_CONNECTION)
-            found[connection] = max(found.get(connection, 0.0), float(seconds))
-    return found
 
 
 def _list(result: Mapping[str, Any], key: str) -> list[Any]:

@@ -97,5 +97,4 @@ def _report(request: DriftRequest, cluster: Inventory, known: dict[str, HostSnap
         unknown=unknown,
         unreachable=tuple(name for name, problem in problems.items() if problem.kind == "unreachable"),
         failed=tuple(failed),
-        notes=probe.notes,
     )

@@ -1,14 +1,10 @@
-"""Measure each stage of a run: wall time, processor time of the controller, processor time of the nodes.
-
-A stage lasts until the next one begins. The controller's processors are read there. A node tells what a connection has
-used by the end of each clusterctl module. So what Ansible's own modules use counts with the module after them.
-"""
+"""Measure the wall time of each stage of a run; a stage lasts until the next one begins."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from clusterctl.model.events import Finished, HostResult, StageStarted
@@ -16,7 +12,7 @@ from clusterctl.model.run_record import RunTiming, StageTiming
 from clusterctl.provisioning.critical_path import END, PathFinder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from clusterctl.model.events import Event
     from clusterctl.provisioning.host_run import AskingObserver
@@ -31,35 +27,22 @@ PreviewT = TypeVar("PreviewT")
 @dataclass
 class _Stage:
     wall_s: float = 0.0
-    cpu_s: float | None = 0.0
-    nodes: dict[str, float] = field(default_factory=dict)  # node → processor seconds
     run: int = 0
     skipped: int = 0
 
     def timing(self, name: str) -> StageTiming:
-        node, seconds = max(self.nodes.items(), key=lambda item: item[1], default=("", None))
-        return StageTiming(
-            stage=name,
-            wall_s=round(self.wall_s, 2),
-            controller_cpu_s=None if self.cpu_s is None else round(self.cpu_s, 2),
-            node_cpu_s=round(sum(self.nodes.values()), 2) if self.nodes else None,
-            largest_node=node,
-            largest_node_cpu_s=None if seconds is None else round(seconds, 2),
-            run=self.run,
-            skipped=self.skipped,
-        )
+        return StageTiming(stage=name, wall_s=round(self.wall_s, 2), run=self.run, skipped=self.skipped)
 
 
 class Stopwatch:
     """Adds up what each stage takes."""
 
-    def __init__(self, cpu_s: Callable[[], float | None], clock: Callable[[], float] = time.time) -> None:
-        """Begin; ``cpu_s`` gives the controller's processor seconds so far, ``clock`` the seconds since 1970."""
-        self._cpu_s, self._clock = cpu_s, clock
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Begin; ``clock`` gives the seconds since 1970."""
+        self._clock = clock
         self._stages: dict[str, _Stage] = {}
         self._now = ""
-        self._since, self._cpu_before = clock(), cpu_s()
-        self._told: dict[tuple[str, str], float] = {}  # host and connection → processor seconds so far
+        self._since = clock()
         self._path = PathFinder(clock)
 
     def begin(self, name: str, at: float | None = None) -> None:
@@ -86,7 +69,6 @@ class Stopwatch:
             stage = self._of(event.stage)
             stage.run += event.outcome != "skipped"
             stage.skipped += event.outcome == "skipped"
-            self._add_node(stage, event.host, event.cpu)
         elif isinstance(event, Finished):
             self._enter(END, event.at)
 
@@ -109,22 +91,11 @@ class Stopwatch:
     def _of(self, name: str) -> _Stage:
         return self._stages.setdefault(name, _Stage())
 
-    def _add_node(self, stage: _Stage, host: str, cpu: Mapping[str, float]) -> None:
-        for connection, seconds in cpu.items():
-            before = self._told.get((host, connection), 0.0)
-            self._told[host, connection] = max(before, seconds)
-            stage.nodes[host] = stage.nodes.get(host, 0.0) + max(0.0, seconds - before)
-
     def _end(self, at: float) -> None:
-        """Add what was used since the last call to the present stage."""
-        cpu_s, before = self._cpu_s(), self._cpu_before
-        wall_s, self._since, self._cpu_before = max(0.0, at - self._since), max(at, self._since), cpu_s
-        if not self._now:
-            return
-        stage = self._of(self._now)
-        stage.wall_s += wall_s
-        is_known = cpu_s is not None and before is not None and stage.cpu_s is not None
-        stage.cpu_s = stage.cpu_s + cpu_s - before if is_known else None  # type: ignore[operator]
+        """Add the time since the last call to the present stage."""
+        wall_s, self._since = max(0.0, at - self._since), max(at, self._since)
+        if self._now:
+            self._of(self._now).wall_s += wall_s
 
 
 class TimedObserver(Generic[PreviewT]):
@@ -160,9 +131,6 @@ def _total(stages: Iterable[_Stage]) -> _Stage:
     total = _Stage()
     for stage in stages:
         total.wall_s += stage.wall_s
-        total.cpu_s = None if total.cpu_s is None or stage.cpu_s is None else total.cpu_s + stage.cpu_s
         total.run += stage.run
         total.skipped += stage.skipped
-        for node, seconds in stage.nodes.items():
-            total.nodes[node] = total.nodes.get(node, 0.0) + seconds
     return total

@@ -81,7 +81,6 @@ def gather(
         check_sudo=check_sudo,
         job_users=job_users,
     )
-    notes: list[str] = []
     found, failures = one_trip.ask(
         asked,
         NODE_PROBE,
@@ -89,10 +88,9 @@ def gather(
         timeout_s=timeout_s,
         fanout=fanout,
         control_dir=control_dir,
-        note=notes.append,
         ended=ended,
     )
-    return Probe(found, failures, tuple(notes))
+    return Probe(found, failures)
 
 
 def requests(

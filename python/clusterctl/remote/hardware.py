@@ -16,7 +16,7 @@ from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
@@ -33,7 +33,6 @@ def gather(
     timeout_s: float = 25,
     fanout: int = 64,
     control_dir: Path | None = None,
-    note: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, Hardware], dict[str, ProbeFailure]]:
     """Look at every host, at most ``fanout`` at a time.
 
@@ -44,7 +43,6 @@ def gather(
         timeout_s: seconds from the start of a connection until it is given up.
         fanout: connections at a time.
         control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
-        note: see :func:`clusterctl.remote.one_trip.ask`.
 
     Returns:
         The records and the failures by the host's name; nothing is raised for a host.
@@ -59,9 +57,7 @@ def gather(
         ).encode()
         for host in hosts
     }
-    return one_trip.ask(
-        requests, PROGRAM, _read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, note=note
-    )
+    return one_trip.ask(requests, PROGRAM, _read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
 
 
 def _read(host: Host, ending: python.Ending) -> Hardware | ProbeFailure:

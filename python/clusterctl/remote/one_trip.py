@@ -1,7 +1,5 @@
 """Ask nodes one question each by a program of ``plugins/module_utils``: one trip per node, many nodes at a time.
 
-Many nodes are asked through gateways among them, see :mod:`clusterctl.remote.gateway`.
-
 The connections are asyncio subprocesses, because ClusterShell's local workers take a shell string (``WorkerPopen``
 starts with ``shell=True``), and a command here is a list of tokens.
 """
@@ -12,16 +10,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from clusterctl.model.gateways import plan
-from clusterctl.model.nodeset import folded
 from clusterctl.model.probe import ProbeFailure
-from clusterctl.remote import bounded, gateway, python, reach, ssh_failure, sudo
+from clusterctl.remote import bounded, python, reach, ssh_failure, sudo
 from clusterctl.remote.reach import by_hand, classify, where
 from clusterctl.remote.ssh_failure import shortened
 from clusterctl.support import memory_room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
@@ -39,7 +35,6 @@ def ask(
     timeout_s: float,
     fanout: int = 64,
     control_dir: Path | None = None,
-    note: Callable[[str], None] | None = None,
     ended: Callable[[int], None] = lambda _count: None,
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Send each host its request, at most ``fanout`` at a time.
@@ -53,17 +48,13 @@ def ask(
         fanout: connections at a time; fewer where memory is short.
         control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`. It is left out where
             memory is short.
-        note: lets the question go through gateways, and hears a sentence about each that did not answer for hosts.
-            These are then asked directly, so a question that changes a node has no ``note``.
         ended: hears how many hosts have answered or failed by now, whenever some have.
 
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
     return asyncio.run(
-        asking(
-            requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, note=note, ended=ended
-        )
+        asking(requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, ended=ended)
     )
 
 
@@ -75,13 +66,12 @@ async def asking(
     timeout_s: float,
     fanout: int = 64,
     control_dir: Path | None = None,
-    note: Callable[[str], None] | None = None,
     ended: Callable[[int], None] = lambda _count: None,
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Do what :func:`ask` does, inside a loop of the caller's."""
     room = memory_room.for_questions(len(requests), min(fanout, reach.at_once(requests)))
     questions = _Questions(requests, module, timeout_s, control_dir if room.shared else None)
-    endings = await questions.everyone(room.at_once, note, ended)
+    endings = await questions.everyone(room.at_once, ended)
     answers: dict[str, Answer] = {}
     failures: dict[str, ProbeFailure] = {}
     for host in requests:
@@ -103,51 +93,17 @@ class _Questions:
     timeout_s: float
     control_dir: Path | None
 
-    async def everyone(
-        self, at_once: int, note: Callable[[str], None] | None, ended: Callable[[int], None]
-    ) -> dict[Host, python.Ending | ProbeFailure]:
+    async def everyone(self, at_once: int, ended: Callable[[int], None]) -> dict[Host, python.Ending | ProbeFailure]:
         turn = asyncio.Semaphore(at_once)
         endings: dict[Host, python.Ending | ProbeFailure] = {}
 
-        async def directly(host: Host) -> None:
+        async def one(host: Host) -> None:
             async with turn:
                 endings[host] = await self._talk(host, self.control_dir)
             ended(len(endings))
 
-        async def through(relay: Host, its: Sequence[Host]) -> None:
-            async with turn:
-                found = await self._relayed(relay, its)
-            endings.update({host: self._judged(host, ending) for host, ending in found.endings.items()})
-            ended(len(endings))
-            left = [host for host in its if host not in found.endings]
-            await asyncio.gather(*map(directly, left))
-            there = [host.name for host in left if not isinstance(endings[host], ProbeFailure)]
-            if there and note is not None:  # the others are not the gateway's fault
-                note(f"{folded(there)}: asked directly, because the gateway {relay.name} {found.why}.")
-
-        groups = {} if note is None else plan(list(self.requests))
-        relayed = {host for its in groups.values() for host in its}
-        await asyncio.gather(
-            *(through(relay, its) for relay, its in groups.items()),
-            *(directly(host) for host in self.requests if host not in relayed),
-        )
+        await asyncio.gather(*map(one, self.requests))
         return endings
-
-    async def _relayed(self, relay: Host, its: Sequence[Host]) -> gateway.Relayed:
-        return await gateway.ask(
-            relay,
-            {host: self.requests[host] for host in its},
-            self.module,
-            timeout_s=self.timeout_s,
-            connect_timeout_s=self._connect_timeout_s,
-            control_dir=self.control_dir,
-        )
-
-    def _judged(self, host: Host, found: gateway.HostEnding) -> python.Ending | ProbeFailure:
-        if found.late:
-            return self._late(host, found.reads)
-        ending = found.ending
-        return ending if ending.returncode == 0 else classify(host, ending.returncode, ending.errors)
 
     @property
     def _connect_timeout_s(self) -> int:

@@ -6,27 +6,16 @@ import contextlib
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 _ZOMBIE = "Z"
-_CPU = slice(11, 15)  # user and system time of the process, and of its children that ended and were waited for
 _AFTER_NAME = 19  # fields of /proc/PID/stat between the name and the start time, which is field 22 of proc(5)
 _STARTED = "%a %b %d %H:%M:%S %Y"  # what ps prints as lstart in the locale C
 _LSTART_WORDS = 5
 _ANSWER_S = 10
 
 PROC = Path("/proc")
-
-
-@dataclass(frozen=True)
-class CpuUse:
-    """What a process has used, with its children that have ended and that it waited for."""
-
-    parent: int
-    started_ticks: int
-    seconds: float
 
 
 def all_numbers() -> list[int]:
@@ -56,20 +45,6 @@ def children(parent: int) -> list[int]:
         return [pid for pid in all_numbers() if _stat(pid)[1:2] == [str(parent)]]
     rows = (line.split() for line in _ps("-A", "-o", "pid=,ppid=").splitlines())
     return [int(row[0]) for row in rows if row[1:] == [str(parent)]]
-
-
-def cpu_uses() -> dict[int, CpuUse]:
-    """Return what each process has used, by its number; nothing without /proc. A zombie still has what it used."""
-    if not _has_proc():
-        return {}
-    ticks = os.sysconf("SC_CLK_TCK")
-    found = {}
-    for pid in all_numbers():
-        fields = _stat(pid)
-        if len(fields) > _AFTER_NAME:
-            used = sum(int(word) for word in fields[_CPU]) / ticks
-            found[pid] = CpuUse(int(fields[1]), int(fields[_AFTER_NAME]), used)
-    return found
 
 
 def names() -> set[str]:

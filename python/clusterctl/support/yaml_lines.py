@@ -6,24 +6,40 @@ values. A duplicate key is an error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+import yaml
 
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ruamel.yaml.nodes import Node
-
 Place: TypeAlias = "tuple[str | int, ...]"
 
 _MOST_WORDS = 200
 _MOST_VALUES = 100_000  # aliases of aliases can make a short file fill the memory
+
+
+class _Loader(yaml.SafeLoader):
+    """Knows the plain values of YAML 1.2's core schema alone."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML reads it from the class
+
+
+for _kind, _form, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_form})$"), _first)
 
 
 @dataclass(frozen=True)
@@ -51,46 +67,45 @@ def read(text: str, name: str) -> Document:
     Raises:
         ConfigError: it is invalid YAML, or has a key twice.
     """
-    yaml = YAML(typ="safe", pure=True)
-    reader = _Reader(name, yaml)
+    lines: dict[Place, int] = {}
     try:
-        node = yaml.compose(text)
-        data = None if node is None else reader.value(node, ())
-    except MarkedYAMLError as error:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        data = None if node is None else _Reader(name, loader, lines).value(node, ())
+    except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}, line {mark.line + 1}" if mark else name
         raise ConfigError(f"{where}: invalid YAML: {error.problem or error.context}.") from None
-    except (YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{name} is invalid YAML: {' '.join(str(error).split())[:_MOST_WORDS]}.") from None
-    return Document(name, data, reader.lines)
+    return Document(name, data, lines)
 
 
 @dataclass
 class _Reader:
-    """Turns the nodes of ruamel.yaml into values, and collects the line of each.
-
-    Its round-trip loader knows lines too, but forgets how a key was written and follows an alias into itself.
-    """
+    """Turns the nodes of a document into values, and collects the line of each."""
 
     name: str
-    yaml: YAML
-    lines: dict[Place, int] = field(default_factory=dict)
+    loader: _Loader
+    lines: dict[Place, int]
 
-    def value(self, node: Node, place: Place) -> Any:
+    def value(self, node: yaml.Node, place: Place) -> Any:
         self.lines.setdefault(place, node.start_mark.line + 1)
         if len(self.lines) > _MOST_VALUES:
             raise ConfigError(f"{self.name} has more than {_MOST_VALUES:,} values; leave some out.")
-        if isinstance(node, MappingNode):
+        if isinstance(node, yaml.MappingNode):
             return self._mapping(node, place)
-        if isinstance(node, SequenceNode):
+        if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*place, number)) for number, item in enumerate(node.value)]
-        return self.yaml.constructor.construct_object(node)
+        if node.tag == "tag:yaml.org,2002:int":
+            return int(node.value, 0 if node.value[:2] in {"0o", "0x"} else 10)
+        return self.loader.construct_object(node)
 
-    def _mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            if not isinstance(key_node, ScalarNode):
+            if not isinstance(key_node, yaml.ScalarNode):
                 raise ConfigError(f"{self.name}, line {line}: a key has to be a word.")
             key = str(key_node.value)
             if key in found:

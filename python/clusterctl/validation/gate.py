@@ -45,7 +45,7 @@ class GateOutcome:
     probe: Probe
     nodes: Mapping[str, ReadyNode]
     is_open: bool
-    notes: tuple[str, ...] = ()  # about gateways, and what doctor finds in the same facts
+    notes: tuple[str, ...] = ()  # what doctor finds in the same facts
 
 
 def watch_entries(host: Host) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ class Gate:
         self._start(SKEW)
         is_open = self._judge_skew(nodes)
         found = doctor_notes.of(self._cluster, probe, self._results.all)
-        return GateOutcome(probe, nodes, is_open, (*probe.notes, *found))
+        return GateOutcome(probe, nodes, is_open, tuple(found))
 
     def _start(self, check: str, deadline_s: float = 0.0) -> None:
         number = (REACHABLE, PROVISIONED, SKEW).index(check) + 1
@@ -109,7 +109,7 @@ class Gate:
             timeout_s=_PROBE_TIMEOUT_S,
         )
         others = {host.name: ProbeFailure(host.name, "error", _beyond(host)) for host in hosts if not host.by_ssh}
-        return Probe(probe.facts, {**probe.failures, **others}, probe.notes)
+        return Probe(probe.facts, {**probe.failures, **others})
 
     def _judge_reachable(self, probe: Probe, began: float) -> list[Host]:
         hosts = self._cluster.selected_hosts

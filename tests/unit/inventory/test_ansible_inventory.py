@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.gateways import GatewayWish
 from clusterctl.model.hosts import InventoryOptions, InventorySources
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
-from clusterctl.state import paths, snapshots
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -133,29 +130,6 @@ def test_several_inventories_and_lists_of_hosts_are_one_cluster(tmp_path: Path) 
     assert [host.name for host in ansible_inventory.load(InventorySources(("alone,",))).hosts] == ["alone"]
     with pytest.raises(ConfigError, match=r"none\.ini does not exist"):
         ansible_inventory.load(InventorySources((str(first), str(tmp_path / "none.ini"))))
-
-
-def test_gateways_are_for_hosts_of_a_known_mesh_or_by_the_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    many = InventorySources(("node[1:200],",))
-
-    def wishes(gateways: str | None = None) -> list[GatewayWish | None]:
-        return [host.gateways for host in ansible_inventory.load(many, InventoryOptions(gateways=gateways)).hosts]
-
-    assert wishes() == [None] * 200, "never provisioned"
-    digest = ansible_inventory.load(many).digest
-    host = HostSnapshot(run_id="r", inputs={}, members="m", platform="p", host_keys=(), user="u", watch=())
-    known = {f"node{number}": host for number in range(1, 151)}
-    snapshots.write(paths.cluster_id(many), Snapshot(hosts=known))
-    assert wishes() == [GatewayWish()] * 150 + [None] * 50
-    assert wishes("0") == [None] * 200
-    assert wishes("3") == [GatewayWish(count=3)] * 200
-    assert wishes("node[7-8]") == [GatewayWish(names=("node7", "node8"))] * 200
-    assert ansible_inventory.load(many, InventoryOptions(gateways="3")).digest == digest
-    with pytest.raises(ConfigError, match="--gateways names 'node900'"):
-        wishes("node900")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import subprocess
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import import_graph as graph
 import pytest
+import tomllib
 from clusterctl.cli import launch, launch_alone, launch_start
 from clusterctl.launch import local_facts
 from clusterctl.model.facts import NodeFacts
@@ -22,7 +22,6 @@ from typer.models import OptionInfo
 if TYPE_CHECKING:
     from pathlib import Path
 
-tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli")
 PLACE = content.root() / "distributions" / "launch"
 LIB = "clusterctl_launch/lib/clusterctl/"
 MOST_BYTES = 1_000_000  # of the installed modules; the demand is 15 MB

@@ -13,6 +13,7 @@ import pytest
 import role_plays
 import yaml
 from ansible import template
+from ansible._internal._templating import _jinja_plugins
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from ansible_collections.clusterctl.hpc.plugins.filter import artifact as artifact_filters
@@ -22,11 +23,6 @@ from clusterctl.support import content
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-REASON = (
-    "ansible-core 2.17 and 2.18 find filters of a collection by other means; test_controllers.py provisions with them"
-)
-_jinja_plugins = pytest.importorskip("ansible._internal._templating._jinja_plugins", reason=REASON)
 
 OURS = {
     f"clusterctl.hpc.{name}": function

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.server
-import json
 import re
 import shutil
 import threading
@@ -385,7 +384,7 @@ def test_a_page_instead_of_a_wheel_is_named(index: Index, tmp_path: Path) -> Non
 def test_the_locks_answer_what_the_roles_ask_by_default(platform: tuple[str, str, str]) -> None:
     """After a change of a role's defaults, 'make wheel-locks' writes the locks anew."""
     target = tool.target_of(*platform)
-    locks = json.loads(tool.file_of(target).read_bytes())
+    locks = tool.shipped_for(target)
     have = {tuple(lock["asked"]["requirements"]) for lock in locks}
     assert len(have) == len(locks)
     asked = tool.tools_asked() | tool.environments_asked(target)
@@ -401,7 +400,7 @@ def test_the_locks_answer_what_the_roles_ask_by_default(platform: tuple[str, str
 @pytest.mark.parametrize("platform", tool.PLATFORMS, ids="-".join)
 def test_each_shipped_lock_holds_files_that_fit_and_satisfy_it(platform: tuple[str, str, str]) -> None:
     target = tool.target_of(*platform)
-    for lock in json.loads(tool.file_of(target).read_bytes()):
+    for lock in tool.shipped_for(target):
         question = lock["asked"]
         assert (question["python"], question["machine"], question["glibc"]) == platform
         wheels = shipped.wheels_in(lock)

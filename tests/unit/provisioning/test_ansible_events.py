@@ -139,20 +139,11 @@ def test_seams_of_our_modules() -> None:
 
 
 def test_what_a_delegated_task_saw_is_not_this_hosts() -> None:
-    seen = {"watch": [{"path": "/x", "kind": "file"}], "cpu": {"connection": "sshd 1 2", "seconds": 1.5}}
+    seen = {"watch": [{"path": "/x", "kind": "file"}]}
     data = {"host": "n", "res": {**seen, "_ansible_delegated_vars": {"ansible_host": "localhost"}}}
     event = ansible_events.translate({"event": "runner_on_ok", "event_data": data})
     assert isinstance(event, HostResult)
-    assert (event.watch, event.cpu) == ((), {})
-
-
-def test_each_connection_of_a_loop_tells_its_largest_sum() -> None:
-    told = [("sshd 1 2", 1.5), ("sshd 1 2", 2.5), ("sshd 3 4", 0.5), ("sshd 5 6", "much")]
-    items = [{"cpu": {"connection": name, "seconds": seconds}} for name, seconds in told]
-    data = {"host": "n", "res": {"results": [*items, {"cpu": "no mapping"}, "no item"]}}
-    event = ansible_events.translate({"event": "runner_on_ok", "event_data": data})
-    assert isinstance(event, HostResult)
-    assert event.cpu == {"sshd 1 2": 2.5, "sshd 3 4": 0.5}
+    assert event.watch == ()
 
 
 def test_a_note_is_one_line_of_printable_characters() -> None:
@@ -242,19 +233,6 @@ def of_a_node(result: object, *, action: str = "clusterctl.hpc.node_facts", outc
     found = ansible_events.translate(json.loads(json.dumps(raw)), keep_diff=True)
     assert isinstance(found, HostResult)
     return found
-
-
-@pytest.mark.parametrize("seconds", [10**400, float("inf"), float("nan"), -1, True, "1", 1e300])
-@pytest.mark.parametrize("in_loop", [False, True])
-def test_a_time_that_no_connection_can_have_used_does_not_count(seconds: object, *, in_loop: bool) -> None:
-    cpu = {"cpu": {"connection": "1", "seconds": seconds}}
-    assert of_a_node({"results": [cpu]} if in_loop else cpu).cpu == {}
-
-
-def test_the_name_of_a_connection_is_bounded() -> None:
-    (name,) = of_a_node({"cpu": {"connection": "\x1b[2J" + "x" * 10000, "seconds": 1}}).cpu
-    assert name.isprintable()
-    assert len(name) <= 100
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,9 @@ def test_a_lock_that_answers_is_not_stale() -> None:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ("ruff>=0.9", "ruff>=0.9 is missing for Python 3.10"),
+        ("ruff>=0.9", "ruff>=0.9 is missing for Python 3.11"),
         ("pytest>=9", "pytest>=9 is 8.4.0 for"),
-        ("numpy>=2.4", "numpy>=2.4 is 2.2.6 for Python 3.10"),
+        ("numpy>=2.5", "numpy>=2.5 is 2.4.6 for Python 3.11"),
     ],
 )
 def test_a_new_or_raised_requirement_makes_a_lock_stale(asked: str, told: str) -> None:

@@ -8,15 +8,11 @@ import sys
 from typing import Any
 
 import pytest
+import tomllib
 import yaml
 from clusterctl.sandbox.catalog import IMAGES
 from clusterctl.support import content
 from packaging.requirements import Requirement
-
-try:
-    import tomllib
-except ImportError:  # before Python 3.11
-    from pip._vendor import tomli as tomllib
 
 ROOT = content.root()
 WORKFLOW = ".github/workflows/ci.yml"
@@ -90,7 +86,7 @@ def test_nodes_of_every_image_are_tried_on_both_architectures() -> None:
 def test_controllers_of_every_python_are_tried(job: str) -> None:
     matrix = read(WORKFLOW)["jobs"][job]["strategy"]["matrix"]
     pythons = {str(one["python"]) for one in matrix["include"]} if "include" in matrix else set(matrix["python"])
-    assert pythons == {"3.10", "3.11", "3.12", "3.13", "3.14"}
+    assert pythons == {"3.11", "3.12", "3.13", "3.14"}
 
 
 def test_no_address_is_named() -> None:
