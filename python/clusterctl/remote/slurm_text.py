@@ -22,12 +22,13 @@ _SINFO = "%P|%N|%o|%X|%Y|%Z|%G|%T|%E"
 _SINFO_FIELDS = _SINFO.count("|") + 1
 _SQUEUE = "%T|%N|%r"
 _SQUEUE_FIELDS = _SQUEUE.count("|") + 1
-_COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?")
-_GPUS = re.compile(r"gpu(?::[^:(]+)?:(\d+)(?:\(.*\))?")
+# A number of a machine that answers for Slurm may have any length, which neither the memory nor int() takes.
+_COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
+_GPUS = re.compile(r"gpu(?::[^:(]+)?:(\d{1,9})(?:\(.*\))?")
 _COMMA_OUTSIDE = re.compile(r",(?![^(]*\))")
 _STATE_MARKS = "*~#!%$@^-+"
 _UNUSABLE = re.compile(r"down|drain|fail|maint|reboot|unk|future|no_respond|inval", re.IGNORECASE)
-_GRANTED = re.compile(r"(?:Pending|Granted) job allocation (\d+)|\bjob (\d+) (?:queued|has been allocated)")
+_GRANTED = re.compile(r"(?:Pending|Granted) job allocation (\d{1,10})\b|\bjob (\d{1,10}) (?:queued|has been allocated)")
 EVERY_PARTITION = "*"
 _TIME_LIMIT = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})")
 _IDLE = "idle"
@@ -249,12 +250,15 @@ def job_id(line: str) -> int | None:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Return the numbers per node that Slurm folds as ``2(x3),4``."""
+    """Return the numbers per node that Slurm folds as ``2(x3),4``; () for more nodes than a cluster may have."""
     found: list[int] = []
     for part in text.split(","):
         match = _COUNT.fullmatch(part.strip())
         if match is not None:
-            found += [int(match.group(1))] * int(match.group(2) or 1)
+            many = int(match.group(2) or 1)
+            if len(found) + many > nodeset.MOST_HOSTS:
+                return ()
+            found += [int(match.group(1))] * many
     return tuple(found)
 
 
@@ -303,5 +307,5 @@ def mixed(found: Iterable[SlurmNode]) -> str:
 
 
 def _number(text: str) -> int:
-    match = re.match(r"\d+", text)
+    match = re.match(r"\d{1,9}", text)
     return int(match.group()) if match else 1

@@ -176,3 +176,16 @@ def test_the_end_of_a_job_has_its_cure(state: str, word: str) -> None:
     assert word in slurm_refusal.ended(42, JobState(state), 30)
     assert "scontrol show job 42" in slurm_refusal.ended(42, None, 30)
     assert "time limit of 30 min" in slurm_refusal.ended(42, JobState("COMPLETING", "TimeLimit"), 30)
+
+
+@pytest.mark.parametrize("text", ["1(x999999999)", "9" * 5000, f"1(x{'9' * 5000})"])
+def test_a_count_that_no_slurm_has_fills_no_memory(text: str) -> None:
+    assert slurm_text.counts(text) == ()
+
+
+def test_a_number_of_thousands_of_digits_is_no_number() -> None:
+    digits = "9" * 5000
+    assert slurm_text.gpus_of(f"gpu:{digits}") == 0
+    assert slurm_text.job_id(f"Granted job allocation {digits}") is None
+    (node,) = slurm_text.nodes(f"all*|n1|n1|{digits}|1|1|(null)|idle|none\n")
+    assert node.sockets < 10**10
