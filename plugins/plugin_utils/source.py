@@ -188,7 +188,7 @@ def _opened(where: str) -> Any:
 
     Python would read the body of a redirect whole.
     """
-    for _ in range(_MOST_REDIRECTS):
+    for _unused in range(_MOST_REDIRECTS):
         try:
             return open_url(where, timeout=_CONNECT_TIMEOUT_S, decompress=False, use_netrc=False, follow_redirects="no")
         except urllib.error.HTTPError as error:

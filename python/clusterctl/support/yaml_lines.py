@@ -71,7 +71,7 @@ def read(text: str, name: str) -> Document:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        data = None if node is None else _Reader(name, loader, lines).value(node, ())
+        data = None if node is None else _Values(name, loader, lines).value(node, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}, line {mark.line + 1}" if mark else name
@@ -82,7 +82,7 @@ def read(text: str, name: str) -> Document:
 
 
 @dataclass
-class _Reader:
+class _Values:
     """Turns the nodes of a document into values, and collects the line of each."""
 
     name: str

@@ -105,14 +105,14 @@ def test_a_manifest_or_marker_that_is_no_file_of_ours_is_a_sentence_in_time(
 
 
 def within_bounds(act: Callable[[], list[str]]) -> list[str]:
-    """Return what a function gives within a few seconds and 100 MB."""
+    """Return what a function gives within a minute and 100 MB."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20), size + (100 << 20)))
-            signal.alarm(10)
+            signal.alarm(60)
             os.write(writer, json.dumps(act()).encode())
         except BaseException as error:  # noqa: BLE001 - the child must end here
             os.write(2, f"{type(error).__name__}: {error}\n".encode())
