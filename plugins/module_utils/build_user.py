@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import tree_removal
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, tree_removal
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 
 # Between the ranges of which systemd takes ids by itself (its UIDS-GIDS); a container with 16 bits of ids has them too.
@@ -327,7 +327,10 @@ def end_all(uid: int) -> None:
             os.kill(-1, signal.SIGKILL)  # all that this identity may signal: its own
         finally:
             os._exit(0)
-    os.waitpid(child, 0)
+    if not command.has_left(child):  # the user id can stop it before it has killed all
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        command.has_left(child)
     deadline = time.monotonic() + _LONGEST_END_S
     while True:
         left = processes_of(uid)

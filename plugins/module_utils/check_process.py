@@ -45,7 +45,7 @@ def run_check(
                 return process.returncode, output.decode(errors="replace")
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        command.end(process)
         return command.TIMED_OUT, output.decode(errors="replace")
 
 

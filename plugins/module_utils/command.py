@@ -6,12 +6,16 @@ from __future__ import annotations
 import os
 import pwd
 import subprocess
+import time
+from contextlib import suppress
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The exit statuses that a shell and timeout(1) give in these cases.
 NOT_STARTED = 127
 TIMED_OUT = 124
+_END_S = 5.0
+_POLL_S = 0.01
 _OVERFLOW = 65534  # the kernel's own number for a user without rights
 
 
@@ -31,6 +35,26 @@ class Done(NamedTuple):
     def said(self) -> str:
         """What it said about a failure."""
         return self.errors.strip() or self.output.strip()
+
+
+def has_left(child: int) -> bool:
+    """Whether a child that was killed ends within some seconds, and is taken.
+
+    One that reads a file system whose server does not answer never ends. It is left to init.
+    """
+    until = time.monotonic() + _END_S
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def end(process: "subprocess.Popen[Any]") -> None:
+    """Kill a program, and wait some seconds for its end; see :func:`has_left`."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
 
 
 def _nobody() -> Dict[str, Any]:

@@ -148,8 +148,7 @@ def _ask_loader_as(
             process.wait(max(0.0, until - time.monotonic()) if has_ended else 0)
         except subprocess.TimeoutExpired:
             has_ended = False
-            process.kill()
-            process.wait()
+            command.end(process)
         if not has_ended:
             raise ArtifactError(
                 f"The loader gave no answer about {batch[0]} within {_LOADER_S:g} s, or one without end; do not use"

@@ -19,6 +19,7 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Optional
 
+from . import command
 from .node_probe.identity import ActingAs
 
 if TYPE_CHECKING:
@@ -86,6 +87,11 @@ def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dic
     reply = _answer_of(child, source)
     if "failure" in reply:
         raise IdentityError(reply["failure"] or f"The work as user {user.pw_name} ended without an answer; try again.")
+    if "left" in reply:
+        raise IdentityError(
+            f"Process {reply['left']} of user {user.pw_name} does not end, as behind a file system whose server does not"
+            " answer; unmount what does not answer (see /proc/mounts), then try again."
+        )
     if "result" not in reply:
         raise IdentityError(
             f"The work as user {user.pw_name} gave no answer within {ANSWER_S:g} s; look if a process of this user "
@@ -96,7 +102,7 @@ def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dic
 
 
 def _answer_of(child: int, source: int) -> Dict[str, Any]:
-    """Return what a child wrote, and end it; {} where it was late, a failure without words where it was cut off.
+    """Return what a child wrote, and end it; {} or ``left`` where it was late, a failure without words where it was cut off.
 
     The user of the child may stop or kill it at any time.
     """
@@ -108,9 +114,9 @@ def _answer_of(child: int, source: int) -> Dict[str, Any]:
                 block = stream.read(_BLOCK)
                 data, has_ended = data + block, not block
     os.kill(child, signal.SIGKILL)  # also behind its answer: a child that its user stopped there would never end
-    os.waitpid(child, 0)
+    is_over = command.has_left(child)
     if not has_ended and len(data) <= MOST_ANSWER:
-        return {}
+        return {} if is_over else {"left": child}
     try:
         reply = json.loads(data) if has_ended else None
     except (ValueError, RecursionError):

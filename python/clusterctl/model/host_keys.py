@@ -91,7 +91,7 @@ def place(name: str, port: int = _SSH_PORT) -> str:
 
 def known_keys(text: str, names: Collection[str]) -> tuple[HostKey, ...]:
     """Return the keys that a known_hosts file has for a host, also in hashed lines."""
-    found = (_parsed(line) for line in text.splitlines())
+    found = (_parsed(line) for line in _lines_of(text))
     return tuple(dict.fromkeys(key for hosts, key, _ in filter(None, found) if _split(hosts, names)[0]))
 
 
@@ -104,7 +104,7 @@ def with_keys(text: str, names: Sequence[str], keys: Sequence[HostKey]) -> str:
     """
     told: set[str] = set()
     lines = []
-    for line in text.splitlines():
+    for line in _lines_of(text):
         parsed = _parsed(line)
         ours, others = _split(parsed[0], names) if parsed else ([], [])
         if parsed is None or not ours:
@@ -120,6 +120,11 @@ def with_keys(text: str, names: Sequence[str], keys: Sequence[HostKey]) -> str:
     if names[0].lower() not in told:
         lines += [f"{names[0]} {key}" for key in dict.fromkeys(keys)]
     return "\n".join(lines) + "\n"
+
+
+def _lines_of(text: str) -> list[str]:
+    """Return the lines as ssh reads them; str.splitlines() also ends them at a form feed in a comment."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def _parsed(line: str) -> tuple[str, HostKey, bool] | None:

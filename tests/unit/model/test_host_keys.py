@@ -103,3 +103,11 @@ def test_hashed_lines_stay_hashed_and_ssh_keygen_finds_the_new_key(tmp_path: Pat
 def test_a_port_of_its_own_is_part_of_the_name() -> None:
     assert host_keys.place("node3") == "node3"
     assert host_keys.place("node3", 2222) == "[node3]:2222"
+
+
+@pytest.mark.parametrize("sign", ["\f", "\v", "\x1c", "\x85", "\u2028", "\r"])
+def test_a_line_of_known_hosts_ends_at_a_newline_alone(sign: str) -> None:
+    """Ssh reads what follows another sign as part of the comment."""
+    text = f"# a comment{sign}node3 {OLD}\nother {OLD} note{sign}node3 {OLD_RSA}\n"
+    assert host_keys.known_keys(text, ("node3",)) == ()
+    assert host_keys.with_keys(text, ("node3",), [NEW]) == f"{text}node3 {NEW}\n"

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import check_process, library_closure, pod_runner
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    build_user,
+    check_process,
+    command,
+    library_closure,
+    pod_runner,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 
 if TYPE_CHECKING:
@@ -67,3 +75,37 @@ def test_a_command_of_a_pod_that_prints_without_an_end_is_cut_off() -> None:
     assert code != 0
     assert len(said) < 32 << 20
     assert pod_runner.asked(["sh", "-c", "echo 1; exit 3"], 60) == (3, "1\n")
+
+
+def test_a_proof_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system whose server never answers holds it; here it is never killed."""
+    groups: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _number: groups.append(group))
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda _process: None)
+    monkeypatch.setattr(command, "_END_S", 0.2, raising=False)
+    began = time.monotonic()
+    assert check_process.run_check(["sleep", "20"], _ENVIRONMENT, 1)[0] == command.TIMED_OUT
+    assert time.monotonic() - began < 10
+    monkeypatch.undo()
+    os.killpg(groups[0], signal.SIGKILL)
+
+
+def test_a_child_that_is_to_end_a_builds_processes_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The build's own user may stop it before it kills."""
+    for name in ("setgroups", "setresgid", "setresuid"):
+        monkeypatch.setattr(os, name, lambda *_ids: None)
+    tester, plain = os.getpid(), os.kill
+    monkeypatch.setattr(
+        os,
+        "kill",
+        lambda pid, number: plain(pid, number) if os.getpid() == tester else plain(os.getpid(), signal.SIGSTOP),
+    )
+    monkeypatch.setattr(build_user, "processes_of", lambda _uid: [])
+    monkeypatch.setattr(command, "_END_S", 0.2, raising=False)
+    signal.alarm(20)  # ends the test where it is
+    try:
+        build_user.end_all(60578)
+    finally:
+        signal.alarm(0)

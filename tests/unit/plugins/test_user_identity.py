@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -374,3 +375,27 @@ def test_a_path_on_a_home_that_refuses_root_is_looked_at_as_its_owner(home: Home
     assert euid.strip() == "0", done.stdout + done.stderr
     assert json.loads(answer) == path_state.watch_state(str(path))
     assert json.loads(answer)["sha256"]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_child_that_cannot_be_killed_is_left(home: Home, monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """A file system of the user whose server never answers holds it; here it is never killed."""
+    children: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda child, _number: children.append(child))
+    leave = os._exit
+    monkeypatch.setattr(os, "_exit", lambda status: (time.sleep(60), leave(status)))
+    monkeypatch.setattr(user_identity, "ANSWER_S", 1.0)
+    monkeypatch.setattr(command, "_END_S", 0.2, raising=False)
+    signal.alarm(8)  # ends the test where it is
+    try:
+        if answers:
+            assert user_identity.in_child(home.user, lambda: {"it": "answered"}) == {"it": "answered"}
+        else:
+            with pytest.raises(user_identity.IdentityError, match=r"Process \d+ of user nobody does not end"):
+                user_identity.in_child(home.user, lambda: time.sleep(60) or {})
+    finally:
+        signal.alarm(0)
+        monkeypatch.undo()
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

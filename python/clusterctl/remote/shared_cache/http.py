@@ -52,7 +52,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage
     ) -> urllib.response.addinfourl | None:
         fp.close()
-        if urlsplit(urljoin(req.full_url, headers.get("Location", ""))).scheme not in {"http", "https"}:
+        if urlsplit(urljoin(req.full_url, headers.get("Location", headers.get("URI", "")))).scheme not in {
+            "http",
+            "https",
+        }:
             return None
         return super().http_error_302(req, fp, code, msg, headers)
 

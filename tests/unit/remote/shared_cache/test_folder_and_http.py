@@ -14,17 +14,20 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.request
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 from clusterctl.model import shared_cache
+from clusterctl.remote.shared_cache.http import HttpStore
 from clusterctl.state import cache_files
+from clusterctl.support.errors import UnreachableError
 from shared_caches import PLATFORM, Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.programs,
@@ -587,3 +590,22 @@ def test_list_tells_who_signed(second: Site, shared: Path) -> None:
     answer = json.loads(second.run("list", shared, "--format", "json").stdout)
     assert {entry["kind"] for entry in answer["entries"]} == {"pack", "lock"}
     assert json.loads(second.run("list", "--format", "json").stdout)["entries"] == []
+
+
+@pytest.mark.parametrize("header", ["Location", "URI"])
+def test_a_redirect_to_another_scheme_is_not_followed(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(urllib.request.FTPHandler, "ftp_open", lambda _self, request: asked.append(request.full_url))
+
+    class Elsewhere(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header(header, "ftp://127.0.0.1:9/index.json")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+            pass
+
+    with web_server(Path(), Elsewhere) as url, pytest.raises(UnreachableError, match="answered 302"):
+        HttpStore(url).names()
+    assert asked == []
