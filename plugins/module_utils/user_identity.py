@@ -19,7 +19,8 @@ import stat
 import time
 from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Optional
 
-from . import command
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command
+
 from .node_probe.identity import ActingAs
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dic
         raise IdentityError(reply["failure"] or f"The work as user {user.pw_name} ended without an answer; try again.")
     if "left" in reply:
         raise IdentityError(
-            f"Process {reply['left']} of user {user.pw_name} does not end, as behind a file system whose server does not"
-            " answer; unmount what does not answer (see /proc/mounts), then try again."
+            f"Process {reply['left']} of user {user.pw_name} does not end, as behind a file system whose server does"
+            " not answer; unmount what does not answer (see /proc/mounts), then try again."
         )
     if "result" not in reply:
         raise IdentityError(
@@ -102,9 +103,10 @@ def in_child(user: pwd.struct_passwd, work: Callable[[], Dict[str, Any]]) -> Dic
 
 
 def _answer_of(child: int, source: int) -> Dict[str, Any]:
-    """Return what a child wrote, and end it; {} or ``left`` where it was late, a failure without words where it was cut off.
+    """Return what a child wrote, and end it; a failure without words where it was cut off.
 
-    The user of the child may stop or kill it at any time.
+    One that was late gives {}, or ``left`` with its number where it does not end either. The user of the child may stop
+    or kill it at any time.
     """
     until = time.monotonic() + ANSWER_S
     data, has_ended = b"", False

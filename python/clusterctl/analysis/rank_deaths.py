@@ -15,8 +15,9 @@ _MPIRUN = re.compile(
 )
 # torchrun's words about the worker of its node that ended first.
 _TORCHRUN = re.compile(
-    r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:\s*host\s*: (?P<host>\S+)[^\n]*\n)?\s*rank\s*: (?P<rank>\d{1,9}) [^\n]*\n"
-    r"\s*exitcode\s*: (?P<code>-?\d{1,9}) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
+    r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:[^\S\n]*host\s*: (?P<host>\S+)[^\n]*\n)?"
+    r"[^\S\n]*rank\s*: (?P<rank>\d{1,9}) [^\n]*\n"
+    r"[^\S\n]*exitcode\s*: (?P<code>-?\d{1,9}) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
 )
 _EXITED = re.compile(
     r"The first process to do so was: Process name: \[\S+,(?P<rank>\d{1,9})\] Exit code: (?P<code>\d{1,3})\b"

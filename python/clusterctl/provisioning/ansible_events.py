@@ -45,7 +45,9 @@ _DECIDED_BY = {
     "told": {"clusterctl.hpc.artifact_collect", "clusterctl.hpc.fabric_decide", "clusterctl.hpc.uninstall"},
 }
 _FREE = frozenset({"problems"})
-_SPEAKS_OF_OTHERS = frozenset({_JUDGE, "clusterctl.hpc.ssh_mesh_sign"})
+_SPEAKS_OF_OTHERS = frozenset(  # they work on the controller alone
+    {_JUDGE, "clusterctl.hpc.fabric_decide", "clusterctl.hpc.fabric_plan", "clusterctl.hpc.ssh_mesh_sign"}
+)
 _BAD = frozenset({"failed", "unreachable"})
 _HOST_EVENTS: dict[str, Outcome] = {
     "runner_on_ok": "ok",

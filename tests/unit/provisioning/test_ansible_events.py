@@ -285,3 +285,12 @@ def test_what_is_told_is_texts() -> None:
 def test_what_is_to_hold_is_a_path_with_a_kind(entry: dict[str, object]) -> None:
     good = {"kind": "link", "path": "/usr/local/openmpi", "target": "openmpi-5.0.7-0123456789abcdef"}
     assert of_a_node({"watch": [entry, good]}, outcome="ok").watch == (good,)
+
+
+@pytest.mark.parametrize(
+    ("action", "host"),
+    [("fabric_plan", "h2"), ("fabric_decide", "h2"), ("node_facts", "h1"), ("package_install", "h1")],
+)
+def test_a_problem_of_another_host_counts_from_what_works_on_the_controller_alone(action: str, host: str) -> None:
+    found = of_a_node({"problems": [{"host": "h2", "problem": "no network"}]}, action=f"clusterctl.hpc.{action}")
+    assert [problem["host"] for problem in found.data["problems"]] == [host]

@@ -17,7 +17,7 @@ _MOST_WORDS = 300
 _SIGNALLED = 128  # a shell and mpirun add this to a signal's number to make an exit code
 # What mpirun of both series says of a rank that a signal ended.
 _DIED = re.compile(
-    r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) (?P<how>exited on signal[^.]*)\."
+    r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) (?P<how>exited on signal[^.]{0,200})\."
 )
 # mpirun 5.0 loses that message where a rank ends while others start. With this parameter its error manager tells each
 # process that ends badly as it hears of it: process 8 of job 1 is rank 8, the processes of job 0 are the daemons.

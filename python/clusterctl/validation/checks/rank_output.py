@@ -25,7 +25,10 @@ _BEGIN = re.compile(r'\{"(?:clusterctl|rank)"')
 ABOUT_NODES = frozenset(
     {"held_back", "mapped", "nccl_path", "carried"}
 )  # events that say nothing of the rank that prints them
+_SIGNS_OF_LIFE = frozenset({"started", "waiting"})
 _DECODER = json.JSONDecoder()
+_MOST_PARTS = 300_000  # lines of measurements of one job
+_MOST_STRANGERS = 1000  # ranks beyond those that the job has
 LOAD, CPUS = "load_processes", "load_cpus"  # of a rank's machine, in its signs of life
 
 
@@ -101,19 +104,20 @@ def read(
     other: list[str] = []
     started: dict[int, float] = {}
     moved_s = 0.0
-    measured: list[dict[str, Any]] = []
+    measured: list[_Part] = []
     printed: dict[int, list[str]] = {}
+    most_ranks = len(placement) + _MOST_STRANGERS
     for line in lines:
         found, rest = _events_of_ranks(line.text)
         if rest and line.at_s <= until_s:
             other.append(rest)
         for event in found:
-            rank = event["rank"]
+            rank = event["rank"] if 0 <= event["rank"] < most_ranks else most_ranks
             at_s = _given_s(event, started.get(rank), line.at_s)
             if at_s > until_s:
                 continue
             if event.get("event") == "measured":
-                measured.append(event)
+                measured += _parts(event, names) if len(measured) < _MOST_PARTS else ()
                 continue
             if event.get("event") == "output":
                 printed.setdefault(rank, []).append(str(event.get("text", "")) + "\n" * bool(event.get("whole")))
@@ -133,7 +137,7 @@ def read(
         other=tuple(other),
         all_started_s=max(started.values(), default=0.0),
         moved_s=moved_s,
-        measured=_whole(measured, names),
+        measured=_whole(measured),
         printed={rank: "".join(parts) for rank, parts in printed.items()},
     )
 
@@ -178,15 +182,19 @@ def _events(text: str) -> tuple[list[dict[str, Any]], str]:
     return events, "".join(rest).strip()
 
 
-def _whole(events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> tuple[Measured, ...]:
+def _parts(event: Mapping[str, Any], names: Mapping[str, str]) -> tuple[_Part, ...]:
+    """Return a line of a measurement; nothing for half a line, or an invalid number."""
+    ends = {end: names.get(str(event[end]), str(event[end])) for end in ("host", "peer") if end in event}
+    try:
+        return (_Part.model_validate({**event, **ends}),)
+    except ValidationError:
+        return ()
+
+
+def _whole(parts: Iterable[_Part]) -> tuple[Measured, ...]:
     """Put the parts of every measurement together."""
     groups: dict[tuple[object, ...], list[_Part]] = {}
-    for event in events:
-        ends = {end: names.get(str(event[end]), str(event[end])) for end in ("host", "peer") if end in event}
-        try:
-            part = _Part.model_validate({**event, **ends})
-        except ValidationError:
-            continue  # half a line, or an invalid number
+    for part in parts:
         groups.setdefault(tuple(part.model_dump(exclude={"samples", "part", "parts"}).values()), []).append(part)
     found = []
     for group in groups.values():
@@ -201,10 +209,7 @@ def _whole(events: Iterable[Mapping[str, Any]], names: Mapping[str, str]) -> tup
 def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, str], at_s: float) -> RankReport:
     host = names.get(str(event.get("host", "")), str(event.get("host", ""))) or before.host
     kind = event.get("event", "hello")  # the C program has one kind of line without a name
-    if before.state == "answered" and kind in {
-        "started",
-        "waiting",
-    }:  # it may wait in MPI_Finalize
+    if before.state == "answered" and kind in _SIGNS_OF_LIFE:  # it may wait in MPI_Finalize
         return before.model_copy(update={"seen_s": at_s, "step": str(event.get("step", ""))})
     if kind == "started":
         return before.model_copy(update={"host": host, "state": "started", "seen_s": at_s})

@@ -50,3 +50,16 @@ def test_a_figure_that_is_no_number_is_a_wrong_answer_and_the_record_loads_again
     assert (report.ok, report.figures) == (False, {"step_s": 2.0})
     assert blame.wrong_words([report]) == "rank 0 on node1: loss: expected a finite number, got nan"
     assert type(report).model_validate_json(report.model_dump_json()) == report
+
+
+def test_measurements_and_ranks_without_end_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_output, "_MOST_PARTS", 5)
+    monkeypatch.setattr(rank_output, "_MOST_STRANGERS", 5)
+    figure = '{"rank": 0, "event": "measured", "host": "node1", "quantity": "q%d", "unit": "s", "better": "lower"'
+    figure += ', "samples": [1]}'
+    lines = [OutputLine("stdout", 0.1, figure % number) for number in range(20)]
+    lines += [OutputLine("stdout", 0.1, f'{{"rank": {number}, "event": "started"}}') for number in range(20)]
+    lines.append(OutputLine("stdout", 0.1, '{"rank": -5, "event": "started"}'))
+    output = rank_output.read(lines, ("node1",), {})
+    assert len(output.measured) == 5
+    assert [report.rank for report in output.ranks] == list(range(7))
