@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -55,9 +56,7 @@ def report(
     from clusterctl.report import files, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if schema:
-        from clusterctl.report import record_schema  # noqa: PLC0415 - only here
-
-        sys.stdout.write(record_schema.text())
+        sys.stdout.write(schema_text())
         return ExitCode.OK
     if run is None:
         raise typer.BadParameter("give a run's id, 'last', 'last-1', or the path of a record", param_hint="RUN")
@@ -101,3 +100,13 @@ def show(record: ValidationRecord, *, told: bool = False) -> None:
         console.print(table)
     for line in validation_table.closing(record):
         console.print(line, markup=False, soft_wrap=output.keeps_lines())
+
+
+def schema_text() -> str:
+    """Return the JSON schema of a record as clusterctl writes it: every field is required, and no other is taken."""
+    from clusterctl.model.results import ValidationRecord  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    name = f"validation-{ValidationRecord.model_fields['schema_version'].default}"
+    schema = ValidationRecord.model_json_schema(mode="serialization")
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:clusterctl:{name}", **schema}
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
-from clusterctl.report import record_schema
+from clusterctl.cli.report import schema_text
 from report_records import CHECKS, record, records
 
 if TYPE_CHECKING:
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def test_the_schema_is_one_itself() -> None:
-    jsonschema.Draft202012Validator.check_schema(json.loads(record_schema.text()))
+    jsonschema.Draft202012Validator.check_schema(json.loads(schema_text()))
 
 
 @pytest.mark.parametrize("one", records())
 def test_records_are_as_the_schema_says(one: ValidationRecord) -> None:
     data = json.loads(one.model_copy(update={"checks": tuple(map(readable, one.checks))}).model_dump_json())
-    jsonschema.validate(data, json.loads(record_schema.text()), format_checker=jsonschema.FormatChecker())
+    jsonschema.validate(data, json.loads(schema_text()), format_checker=jsonschema.FormatChecker())
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_the_schema_refuses_what_is_no_record(damage: Any) -> None:
     data = json.loads(record(CHECKS[:1]).model_dump_json())
     damage(data)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(data, json.loads(record_schema.text()))
+        jsonschema.validate(data, json.loads(schema_text()))
 
 
 def readable(check: CheckResult) -> CheckResult:
