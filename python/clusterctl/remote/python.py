@@ -101,7 +101,8 @@ class Conversation:
     @property
     def reading(self) -> str:
         """What the program says that it reads, '' if it says nothing."""
-        return reading_in(self._said)
+        lines = [line for line in self._said.splitlines() if line.startswith(_READS)]
+        return lines[-1].removeprefix(_READS).decode("utf-8", "replace").strip() if lines else ""
 
     @classmethod
     async def start(cls, argv: Sequence[str]) -> Conversation:
@@ -181,19 +182,9 @@ class Conversation:
         return ""
 
     def _stderr(self) -> str:
-        return errors_in(self._said)
-
-
-def reading_in(said: bytes | bytearray) -> str:
-    """Return what a program says on stderr that it reads, '' if it says nothing."""
-    lines = [line for line in said.splitlines() if line.startswith(_READS)]
-    return lines[-1].removeprefix(_READS).decode("utf-8", "replace").strip() if lines else ""
-
-
-def errors_in(said: bytes | bytearray) -> str:
-    """Return the stderr of a program without what it says of its way."""
-    lines = said.splitlines(keepends=True)
-    return b"".join(line for line in lines if not line.startswith(_READS)).decode("utf-8", "replace")
+        """Return the stderr of the program without what it says of its way."""
+        lines = self._said.splitlines(keepends=True)
+        return b"".join(line for line in lines if not line.startswith(_READS)).decode("utf-8", "replace")
 
 
 @contextlib.asynccontextmanager
