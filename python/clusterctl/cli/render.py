@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterctl.cli import output, prefix_option
-from clusterctl.cli.launch_start import HELP
 from clusterctl.launch.nccl_options import OPTIONS, NcclOptions
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 
@@ -67,7 +66,6 @@ def render(
             "of an MPI program through PMIx.",
         ),
     ] = RenderLauncher.MPIRUN,
-    prove: Annotated[bool, typer.Option("--prove", help=HELP["--prove"])] = False,
     variables: Annotated[
         list[str] | None, typer.Option("-x", metavar="NAME=VALUE", help="A variable of the job; may be repeated.")
     ] = None,
@@ -205,7 +203,6 @@ def render(
         nccl=NcclOptions(gid_index, socket_threads, sockets_per_thread),
         by_torchrun=launcher is RenderLauncher.TORCHRUN,
         by_srun=launcher is RenderLauncher.SRUN,
-        prove=prove,
         layout=prefix_option.layout_of(prefix),
     )
     text = submission.KINDS[kind.value](job)
