@@ -241,7 +241,7 @@ def parse_deb822(text: str) -> list[dict[str, str]]:
     """Return the stanzas of an apt ``.sources`` file (or of ``/etc/os-release``-like fields) as mappings."""
     stanzas: list[dict[str, str]] = [{}]
     field = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("#"):
             continue
         if not line.strip():
@@ -263,7 +263,7 @@ _ONE_LINE = re.compile(r"^deb(?:-src)?\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)((?:\s
 def parse_one_line(text: str) -> list[dict[str, str]]:
     """Return the entries of a one-line-style apt list in the form of :func:`parse_deb822`."""
     entries = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         match = _ONE_LINE.match(line.strip())
         if not match:
             continue
@@ -282,7 +282,7 @@ def parse_one_line(text: str) -> list[dict[str, str]]:
 
 def _distribution(etc: Path) -> tuple[str, str]:
     fields = dict(
-        line.split("=", 1) for line in (etc / "os-release").read_text(encoding="utf-8").splitlines() if "=" in line
+        line.split("=", 1) for line in (etc / "os-release").read_text(encoding="utf-8").split("\n") if "=" in line
     )
     return fields.get("ID", "").strip('"'), fields.get("VERSION_CODENAME", "").strip('"')
 
