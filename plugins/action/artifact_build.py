@@ -226,7 +226,9 @@ class ActionModule(ArtifactActionBase):
             rest = {field: value for field, value in item.items() if field not in _PLACES}
             if "wheels" in item or "sdist" in item:
                 cache_dir = Path(str(arguments["cache_dir"])).expanduser()
-                for local, dest in wheels.bring(item, cache_dir, self._warnings.append):
+                for local, dest in wheels.bring(
+                    item, cache_dir, self._warnings.append, lambda text: self._note(host, text)
+                ):
                     pushed.append(self._push(local, work_dir))
                     brought.append(
                         {**rest, "dest": dest, "path": pushed[-1], "sha256": sha256_of(local), **_size(local)}

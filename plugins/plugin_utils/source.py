@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from ansible.module_utils.urls import open_url  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, waited_lock
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file, waited_lock
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,6 @@ _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REASON = 80
 _APT_TIMEOUT_S = 300
-_LOCK_POLL_S = 0.2
 _PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
 
 _BEGINNING = 1024  # bytes of a file in which a page of HTML shows itself
@@ -470,9 +469,7 @@ def _alone(name: str, version: str, cache_dir: Path, note: Callable[[str], None]
     _make(locks)
     with (locks / f".source-{name}-{version}.flock").open("w") as handle:
         with suppress(OSError):  # a file system without locks: each process fetches a file of its own
-            waited_lock.wait_for(
-                handle, f"waiting for another process that fetches {name} {version}", note, _LOCK_POLL_S
-            )
+            waited_lock.wait_for(handle, f"waiting for another process that fetches {name} {version}", note)
         yield
 
 
