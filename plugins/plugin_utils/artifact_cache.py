@@ -18,17 +18,18 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     SCHEMA,
     ArtifactError,
+    most_unpacked,
     sha256_of,
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import (
+    DamagedPackError,
+    decompressed,
+    zstd_errors,
+    zstd_library,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
-
-try:
-    import zstandard
-except ImportError:  # optional for users of the collection alone; the function that needs it says so
-    zstandard = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -184,7 +185,7 @@ class ArtifactCache:
 
     def compress(self, plain_gzip: Path, target: Path) -> None:
         """Convert a ``.tar.gz`` to a ``.tar.zst``, for builders without zstd."""
-        compressor = _zstandard("compress").ZstdCompressor(level=3)
+        compressor = zstd_library("compress").ZstdCompressor(level=3)
         with gzip.open(plain_gzip, "rb") as source, target.open("wb") as out:
             compressor.copy_stream(source, out)
 
@@ -239,16 +240,14 @@ class ArtifactCache:
                 partial.open("wb") as raw,
                 gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=4, mtime=0) as out,
             ):
+                left = most = most_unpacked(artifact.size)
                 try:
-                    _zstandard("decompress").ZstdDecompressor().copy_stream(source, out)
-                except zstandard.ZstdError as error:
+                    with decompressed(source, "zst") as portions:
+                        for portion in portions:
+                            left -= len(portion)
+                            if left < 0:
+                                raise DamagedPackError(f"{artifact.path.name} unpacks to more than {most} bytes")
+                            out.write(portion)
+                except zstd_errors() as error:
                     raise DamagedPackError(f"{artifact.path.name} cannot be unpacked ({error})") from error
             return self.keep_gzip(artifact, partial)
-
-
-def _zstandard(what: str) -> Any:
-    if zstandard is None:
-        raise ArtifactError(
-            f"The controller needs the Python package 'zstandard' to {what} an artifact; install it beside ansible."
-        )
-    return zstandard

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
 
@@ -88,6 +89,17 @@ def test_a_pack_that_cannot_be_unpacked_is_named(cache: ArtifactCache) -> None:
         artifact = cache.store(staged, RECORD)
     with pytest.raises(DamagedPackError, match=r"demo-1\.0-0123456789abcdef\.tar\.zst cannot be unpacked"):
         cache.gzip_of(artifact, print)
+
+
+def test_a_pack_that_unpacks_to_more_than_any_is_refused(cache: ArtifactCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact, "_LEAST_UNPACKED", 1 << 10)
+    monkeypatch.setattr(artifact, "_RATIO", 2)
+    pack = stored(cache)
+
+    with pytest.raises(DamagedPackError, match=rf"{pack.path.name} unpacks to more than"):
+        cache.gzip_of(pack, print)
+
+    assert not pack.path.with_suffix(".gz").exists()
 
 
 def test_a_pack_without_its_record_was_never_finished(cache: ArtifactCache) -> None:
