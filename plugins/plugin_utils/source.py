@@ -132,10 +132,7 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
 def disk_full(path: Path, what: str, number: int | None = errno.ENOSPC) -> ArtifactError:
     """Return the error for a full disk on the controller, or for a quota (EDQUOT)."""
     cure = "make room there or choose another cache folder (<role>_cache_dir)"
-    if number == errno.EDQUOT:
-        return ArtifactError(f"The controller's quota on {path} is used up, so {what} did not fit; {cure}.")
-    free = shutil.disk_usage(path).free
-    return ArtifactError(f"The controller's disk is full: {path} has {free} bytes free and {what} did not fit; {cure}.")
+    return ArtifactError(disk_error.no_room("The controller's", str(path), what, number or errno.ENOSPC, cure))
 
 
 class _Download:
