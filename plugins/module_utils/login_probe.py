@@ -89,7 +89,7 @@ class Client:
             check=False,
             timeout=10,
         )
-        pairs = [line.partition(" ")[::2] for line in done.stdout.decode("utf-8", "replace").splitlines()]
+        pairs = [line.partition(" ")[::2] for line in done.stdout.decode("utf-8", "replace").split("\n")]
         self._words = dict(pairs)
         self._identities = [os.path.expanduser(value) for key, value in pairs if key == "identityfile"]
 

@@ -21,7 +21,7 @@ _MOST_OF_PROCESS = 1 << 22  # bytes; prctl(PR_SET_MM_MAP) lets a process show al
 def read_text(path: str, default: str | None = None) -> str:
     """Return a file's text without surrounding blanks, or the default if the file is not readable."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as stream:
             return stream.read().strip()
     except OSError:
         if default is None:
@@ -61,7 +61,7 @@ def read_text_of_user(path: str, user: pwd.struct_passwd | None) -> str:
 def _regular_text(path: str) -> str:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the opening of a pipe could wait for ever
-        with open(handle, encoding="utf-8", errors="replace") as stream:
+        with open(handle, encoding="utf-8", errors="replace", newline="\n") as stream:
             return stream.read(_MOST_OF_USER).strip() if stat.S_ISREG(os.fstat(handle).st_mode) else ""
     except OSError:
         return ""
