@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from .chain_plan import ChainPlan
-from .chain_relay import command, open_regular
+from .chain_relay import command, ended, open_regular
 
 Json = Dict[str, Any]
 
@@ -381,12 +381,7 @@ class ChainHead:
     def _end(self) -> None:
         for node in self._nodes.values():
             if node.process is not None:
-                node.process.kill()
-                for stream in (node.process.stdin, node.process.stdout, node.process.stderr):
-                    if stream is not None:
-                        with contextlib.suppress(OSError):
-                            stream.close()
-                node.process.wait()
+                ended(node.process)
         self._selector.close()
         if self._handle >= 0:
             os.close(self._handle)
