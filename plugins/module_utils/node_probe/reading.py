@@ -7,7 +7,9 @@ import grp
 import hashlib
 import os
 import pwd
+import signal
 import stat
+import time
 
 from .identity import ActingAs
 
@@ -141,6 +143,14 @@ def output_of(argv: list[str], limit_s: float) -> tuple[int, bytes]:
     except (OSError, subprocess.TimeoutExpired):
         return -1, b""
     return done.returncode, done.stdout
+
+
+def reap(child: int) -> None:
+    """Kill a child process; one that cannot end within a second, as a file system may hold it, is left to init."""
+    os.kill(child, signal.SIGKILL)
+    until = time.monotonic() + 1.0
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def user_name(uid: int) -> str:
