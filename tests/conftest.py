@@ -13,6 +13,7 @@ import os
 import sys
 
 import pytest
+from long_groups import LeftOut
 
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -42,3 +43,4 @@ def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ToldAtOnce(terminal))
+    config.pluginmanager.register(LeftOut(config))
