@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterctl.cli import options, output
-from clusterctl.cli.launch_start import HELP
 from clusterctl.launch.nccl_options import OPTIONS, NcclOptions
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 
@@ -204,7 +203,6 @@ def render(
             "of an MPI program through PMIx.",
         ),
     ] = RenderLauncher.MPIRUN,
-    prove: Annotated[bool, typer.Option("--prove", help=HELP["--prove"])] = False,
     variables: Annotated[
         list[str] | None, typer.Option("-x", metavar="NAME=VALUE", help="A variable of the job; may be repeated.")
     ] = None,
@@ -251,7 +249,6 @@ def render(
         nccl=NcclOptions(nccl.gid_index, nccl.socket_threads, nccl.sockets_per_thread),
         by_torchrun=launcher is RenderLauncher.TORCHRUN,
         by_srun=launcher is RenderLauncher.SRUN,
-        prove=prove,
         layout=options.layout_of(slurm.prefix),
     )
     text = submission.KINDS[kind.value](job)

@@ -30,8 +30,7 @@ class Submission:
     ``nproc_per_node`` None leaves it to the pod: its GPUs, else its cores. ``rdma`` are extended resources (name and
     count) of each pod, ``networks`` the network attachments, ``annotations`` further ones. ``cpus``, ``memory`` and
     ``shm_size`` are Kubernetes quantities; for Slurm, ``cpus`` is a whole number. ``nccl`` are options of NCCL
-    in each pod. ``prove`` has ``clusterctl launch`` prove the way between nodes first. ``layout`` says where the
-    software lies on nodes of Slurm.
+    in each pod. ``layout`` says where the software lies on nodes of Slurm.
     """
 
     name: str
@@ -55,7 +54,6 @@ class Submission:
     time: str = ""
     by_torchrun: bool = False
     by_srun: bool = False
-    prove: bool = False
     nccl: nccl_options.NcclOptions = nccl_options.NO_OPTIONS
     layout: Layout = DEFAULT_LAYOUT
 
@@ -298,5 +296,4 @@ def _in_pod(job: Submission) -> list[str]:
     if job.is_idle:
         return list(job.program)
     count = [f"--nproc-per-node={job.nproc_per_node}"] if job.nproc_per_node else []
-    count += ["--prove"] if job.prove else []
     return ["clusterctl", "launch", *count, *nccl_options.words(job.nccl), "--", *job.program]

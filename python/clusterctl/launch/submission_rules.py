@@ -73,11 +73,6 @@ def _refuse_nccl(job: Submission, *, by_launch: bool) -> None:
         raise ConfigError(
             "--gid-index auto needs 'clusterctl launch' in each pod, which does not run here; give a number."
         )
-    if job.prove and not launches:
-        raise ConfigError(
-            "--prove is a part of 'clusterctl launch', which does not run here; leave it out, or have torchrun start "
-            "the workers."
-        )
     twice = nccl_options.variables(job.nccl).keys() & job.environment.keys()
     if twice:
         raise ConfigError(f"{', '.join(sorted(twice))} is given by -x and by an option; leave one of them out.")
