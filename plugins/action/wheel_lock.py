@@ -19,7 +19,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
 
 
 class ActionModule(ArtifactActionBase):
-    """See the module of the same name for the options."""
+    """Its options are those that the roles give; plugins/modules has a note of what it does."""
 
     _requires_connection = False
 
