@@ -20,7 +20,7 @@ _CACHED_AS = "source"  # only the archive itself tells its version
 
 
 class ActionModule(ArtifactActionBase):
-    """See the module of the same name for the options."""
+    """Its options are those that the roles give; plugins/modules has a note of what it does."""
 
     _requires_connection = False
 
