@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.remote import bounded, kubectl_refusal, kubectl_text
+from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Kubectl:
             ["kubectl", *self._options, *words, *self._place()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,  # the terminal's Ctrl-C is for this process, which then deletes the job
         )
 
@@ -193,7 +194,7 @@ def _read(output: bytes) -> dict[str, Any]:
         ValidationCouldNotRunError: it is none.
     """
     with contextlib.suppress(ValueError):
-        value = json.loads(output)
+        value = node_json.loads(output)
         if isinstance(value, dict):
             return value
     raise ValidationCouldNotRunError("kubectl printed no JSON; run 'kubectl version' and see what answers.")

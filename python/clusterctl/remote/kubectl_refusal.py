@@ -8,6 +8,7 @@ from clusterctl.support.errors import ClusterctlError, ConfigError, ValidationCo
 
 _SETUP = "give another --kubeconfig or --context"
 _MOST_SAID = 300
+_MOST_READ = 4096  # characters; a search takes the square of it
 # klog's lines come before the sentence: "E1123 10:03:32.406805   25758 memcache.go:265] ...".
 _LOG_LINE = re.compile(r"[EWI]\d{4} \d\d:\d\d:\d\d")
 # kubectl's own words around the cause, and its advice to look away.
@@ -79,7 +80,7 @@ _CLUSTER: tuple[tuple[str, str, str], ...] = (
 
 def error(said: str) -> ClusterctlError:
     """Return the error for what kubectl said on stderr: of the configuration (exit 1), or of the cluster (exit 11)."""
-    text = meaningful(said)
+    text = meaningful(said)[:_MOST_READ]
     forbidden = _FORBIDDEN.search(text)
     if forbidden is not None:
         return ValidationCouldNotRunError(_without_rights(forbidden))

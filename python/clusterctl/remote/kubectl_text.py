@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from clusterctl.support import words
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,6 +28,9 @@ _HOPELESS = frozenset(
 )
 _STARTLESS = frozenset({"StartError", "ContainerCannotRun"})
 _MOST_SAID = 200
+_MOST_TEXT = 400  # characters; a name has 253
+_MOST_READ = 4096
+_PHASES: tuple[Phase, ...] = ("Pending", "Running", "Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,7 @@ def job(document: Mapping[str, Any]) -> PodJobStatus:
     for condition in conditions:
         kind = str(condition.get("type", ""))
         if kind in {"Succeeded", "Failed"} and str(condition.get("status")) == "True":
-            return PodJobStatus(
-                _uid(document), kind, str(condition.get("reason", "")), str(condition.get("message", ""))
-            )
+            return PodJobStatus(_uid(document), kind, _text(condition.get("reason")), _text(condition.get("message")))
     return PodJobStatus(_uid(document))
 
 
@@ -104,20 +107,21 @@ def _pod(item: Mapping[str, Any]) -> Pod:
     waits, hopeless, died = _unscheduled(_list(status.get("conditions"))), False, ""
     for state in (_map(container.get("state")) for container in containers):
         held = _map(state.get("waiting"))
-        if held.get("reason") and held["reason"] not in {"ContainerCreating", "PodInitializing"}:
-            waits, hopeless = _words(held), hopeless or held["reason"] in _HOPELESS
+        if (reason := _text(held.get("reason"))) and reason not in {"ContainerCreating", "PodInitializing"}:
+            waits, hopeless = _words(held), hopeless or reason in _HOPELESS
         over = _map(state.get("terminated"))
         if over and over.get("exitCode"):
-            if over.get("reason") in _STARTLESS:
+            reason = _text(over.get("reason"))
+            if reason in _STARTLESS:
                 waits, hopeless = _words(over), True
-            died = died or f"{over.get('reason') or 'Error'} (exit code {over['exitCode']})"
+            died = died or f"{reason or 'Error'} (exit code {_text(over['exitCode'])})"
     if status.get("reason"):  # of the whole pod, such as Evicted
         died = _words(status)
-    phase = status.get("phase", "Pending")
+    phase = _text(status.get("phase", "Pending"))
     return Pod(
-        name=str(_map(item.get("metadata")).get("name", "")),
-        node=str(_map(item.get("spec")).get("nodeName", "")),
-        phase=phase if phase in {"Pending", "Running", "Succeeded", "Failed"} else "Unknown",
+        name=_text(_map(item.get("metadata")).get("name")),
+        node=_text(_map(item.get("spec")).get("nodeName")),
+        phase=next((known for known in _PHASES if known == phase), "Unknown"),
         waits=waits,
         is_hopeless=hopeless,
         died=died,
@@ -133,12 +137,19 @@ def _unscheduled(conditions: Iterable[Mapping[str, Any]]) -> str:
 
 def _words(state: Mapping[str, Any]) -> str:
     """Return reason and message as one line of bounded length."""
-    line = " ".join(": ".join(str(state[key]) for key in ("reason", "message") if state.get(key)).split())
+    line = ": ".join(filter(None, (_text(state.get(key)) for key in ("reason", "message"))))
     return line if len(line) <= _MOST_SAID else f"{line[: _MOST_SAID - 3]}..."
 
 
+def _text(value: Any) -> str:
+    """Return a text or a number as one printable line of bounded length; '' for anything else."""
+    if not isinstance(value, str | int):
+        return ""
+    return words.one_line(" ".join(str(value)[:_MOST_READ].split()), _MOST_TEXT)
+
+
 def _uid(document: Mapping[str, Any]) -> str:
-    return str(_map(document.get("metadata")).get("uid", ""))
+    return _text(_map(document.get("metadata")).get("uid"))
 
 
 def _map(value: Any) -> Mapping[str, Any]:
