@@ -25,7 +25,7 @@ from clusterctl.model.results import (
     Verdict,
     worst,
 )
-from clusterctl.remote import kubectl_refusal
+from clusterctl.remote import kubectl_text
 from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
 from clusterctl.state import files, history, paths, runs
@@ -87,7 +87,7 @@ def checked(kubectl: Kubectl, job: ValidationJob) -> None:
     for verb, named in _RIGHTS:
         resource = named or job.resource
         if not kubectl.may(verb, resource):
-            raise ValidationCouldNotRunError(kubectl_refusal.no_right(verb, resource, kubectl.namespace))
+            raise ValidationCouldNotRunError(kubectl_text.no_right(verb, resource, kubectl.namespace))
 
 
 def validate(
