@@ -23,7 +23,7 @@ _PROLOG = "Slurm's prolog (slurm-prolog)"
 
 
 class Kind(str, Enum):
-    """What to print; a test holds the submissions among it equal to ``submission.KINDS``."""
+    """What to print; a test holds the submissions among it equal to ``submission_text.KINDS``."""
 
     RUNAI = "runai"
     RUNAI_SUBMIT_DIST = "runai-submit-dist"
@@ -180,9 +180,10 @@ def render(
     if kind is Kind.SLURM_PROLOG:
         sys.stdout.write(_prolog(program, prefix, with_reason=reason, deadline_s=deadline))
         return ExitCode.OK
-    from clusterctl.launch import submission  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.launch import submission_text  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.launch.submission import Submission  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    job = submission.Submission(
+    job = Submission(
         name=name,
         program=tuple(program or ()),
         image=image,
@@ -208,7 +209,7 @@ def render(
         prove=prove,
         layout=prefix_option.layout_of(prefix),
     )
-    text = submission.KINDS[kind.value](job)
+    text = submission_text.KINDS[kind.value](job)
     if dry_run:
         _have_checked(text, job, kubeconfig, context)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
