@@ -47,7 +47,6 @@ PURE = (
     "provisioning.ansible_events",
     "provisioning.drift",
     "provisioning.plan",
-    "remote.kubectl_refusal",
     "remote.kubectl_text",
     "remote.slurm_text",
     "nightly.cron",

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.remote import bounded, kubectl_refusal, kubectl_text
+from clusterctl.remote import bounded, kubectl_text
 from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 
@@ -85,7 +85,7 @@ class Kubectl:
             return True
         if answer.startswith("no"):
             return False
-        raise kubectl_refusal.error(done.errors.decode("utf-8", "replace"))
+        raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))
 
     def check(self, *documents: Mapping[str, Any]) -> None:
         """Have the API server check documents without keeping them.
@@ -112,10 +112,10 @@ class Kubectl:
         """
         done = self._ran(["get", resource, name, "--output=json", *self._place()])
         errors = done.errors.decode("utf-8", "replace")
-        if done.returncode != 0 and kubectl_refusal.is_missing(errors):
+        if done.returncode != 0 and kubectl_text.is_missing(errors):
             return None
         if done.returncode != 0:
-            raise kubectl_refusal.error(errors)
+            raise kubectl_text.refusal(errors)
         return kubectl_text.job(_read(done.output))
 
     def pods(self, selector: str) -> tuple[kubectl_text.Pod, ...]:
@@ -165,7 +165,7 @@ class Kubectl:
         """
         done = self._ran(words, document, is_local=is_local)
         if done.returncode != 0:
-            raise kubectl_refusal.error(done.errors.decode("utf-8", "replace"))
+            raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))
         return done.output
 
     def _ran(

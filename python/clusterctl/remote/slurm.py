@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, final
 
 from pydantic import BaseModel, Field, TypeAdapter
 
-from clusterctl.remote import bounded, python, slurm_refusal, slurm_text, ssh, ssh_failure
+from clusterctl.remote import bounded, python, slurm_text, ssh, ssh_failure
 from clusterctl.support import node_json
 from clusterctl.support.errors import ValidationCouldNotRunError
 
@@ -214,7 +214,7 @@ class Slurm:
         if self.submit is not None and returncode == _SSH_FAILED:
             failure = ssh_failure.classify(self.submit, returncode, said)
             return ValidationCouldNotRunError(f"The submit host is needed for Slurm: {failure.message}")
-        return ValidationCouldNotRunError(slurm_refusal.sentence(said, request, place=self.place))
+        return ValidationCouldNotRunError(slurm_text.refusal(said, request, place=self.place))
 
 
 @dataclass(frozen=True)
@@ -316,14 +316,14 @@ class Allocation:
                 return self._grant(variables)
             if self._job is not None and time.monotonic() >= look_at:
                 state = self._slurm.state(self._job) or state
-                if words := slurm_refusal.hopeless(self._job, state, self._request):
+                if words := slurm_text.hopeless(self._job, state, self._request):
                     raise ValidationCouldNotRunError(words)
                 self._tell(_waiting(self._job, state))
                 look_at = time.monotonic() + _LOOK_EVERY_S
         if self._problem:
             raise ValidationCouldNotRunError(f"{self._problem}.")
         if self._ended is None or self._ended.why == "late":
-            words = slurm_refusal.never_started(self._job, state, self._start_within_s)
+            words = slurm_text.never_started(self._job, state, self._start_within_s)
             raise ValidationCouldNotRunError(words)
         if self._job is not None:  # it was taken into the queue, and ended there
             raise ValidationCouldNotRunError(f"{self._why_gone(self._job, self._slurm.state(self._job))}.")
@@ -349,12 +349,12 @@ class Allocation:
 
     def _why_gone(self, job: int, state: JobState | None) -> str:
         until = time.monotonic() + _END_IS_TOLD_S
-        while state is not None and not slurm_refusal.tells_end(state) and time.monotonic() < until:
+        while state is not None and not slurm_text.tells_end(state) and time.monotonic() < until:
             time.sleep(_POLL_S)
             state = self._slurm.state(job) or state
         if any(_TIME_IS_UP in line for line in self._said):
             state = slurm_text.JobState("TIMEOUT")
-        return slurm_refusal.ended(job, state, slurm_text.minutes(self._request.time_s))
+        return slurm_text.ended(job, state, slurm_text.minutes(self._request.time_s))
 
     def _grant(self, variables: _Variables) -> Grant:
         self._job = variables.job

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.remote import kubectl_refusal, kubectl_text, pod_job
+from clusterctl.remote import kubectl_text, pod_job
 from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
 from clusterctl.support.errors import ClusterctlError, ValidationCouldNotRunError
@@ -42,7 +42,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 )
 def test_no_refusal_takes_long_to_read(said: str) -> None:
     began = time.monotonic()
-    assert len(str(kubectl_refusal.error(said))) < 1000
+    assert len(str(kubectl_text.refusal(said))) < 1000
     assert time.monotonic() - began < 2
 
 
