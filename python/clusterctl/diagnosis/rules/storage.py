@@ -1,13 +1,15 @@
-"""Do the file systems of nodes answer, may they be written to, and has every node the shared ones?"""
+"""Rules of storage: file systems, disks, segments of shared memory, and processes that wait for them."""
 
 from __future__ import annotations
 
 import statistics
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.rules import alike
+from clusterctl.diagnosis.rules.engines import LEAST, TIMES, beyond, groups, growth
+from clusterctl.diagnosis.rules.table import ARRAYS, DISK, DISKS
 from clusterctl.model.findings import Finding
 from clusterctl.support import content
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,15 +22,14 @@ if TYPE_CHECKING:
 else:
     _rules = content.module_util("fitness_rules")
 
-ORDER = 74
 _CHECK = "file systems"
-_SLOW_S, _SLOW_TO_PEERS_S, _TIMES = 1.0, 0.2, 10.0
+_SLOW_S, _SLOW_TO_PEERS_S = 1.0, 0.2
 _LEAST_FREE = 0.01
 _LOST = frozenset({"Stale file handle", "Transport endpoint is not connected"})  # ESTALE and ENOTCONN
 _DEAD = "look at its server and network; then 'umount -l {place}' and mount it again"
 
 
-def findings(view: View) -> Iterator[Finding]:
+def file_systems(view: View) -> Iterator[Finding]:
     """Return file systems that are dead, slow, full, read-only or not mounted."""
     for host, looks in view.hardware.items():
         yield from _state(host, looks, told=_told(view.nodes.get(host)))
@@ -73,7 +74,7 @@ def _slow(view: View) -> Iterator[Finding]:
     for place, by_host in times.items():
         usual = statistics.median(by_host.values())
         for host, seconds in by_host.items():
-            beside = len(by_host) >= alike.LEAST and seconds > max(_SLOW_TO_PEERS_S, _TIMES * usual)
+            beside = len(by_host) >= LEAST and seconds > max(_SLOW_TO_PEERS_S, TIMES * usual)
             if seconds > _SLOW_S or beside:
                 peers = f", and {usual * 1000:.0f} ms are usual" if beside else ""
                 cause = f"{place} took {seconds * 1000:.0f} ms to list a few names{peers}"
@@ -82,7 +83,7 @@ def _slow(view: View) -> Iterator[Finding]:
 
 def _unlike(view: View) -> Iterator[Finding]:
     """Report a file system that is read-only, or missing, on a node while the others have it."""
-    for group in alike.groups(view):
+    for group in groups(view):
         states: dict[str, dict[str, str]] = {}
         for host, seen in group.items():
             for place, remote in seen.flags("filesystem", "remote").items():
@@ -103,3 +104,70 @@ def _unlike(view: View) -> Iterator[Finding]:
                 cause = f"{place} is not mounted, and most nodes have it"
                 fix = (("mount", place),) if place.startswith("/") else ()
                 yield Finding(_CHECK, "error", missing, cause, f"mount it: 'mount {place}'", fix)
+
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+
+def disks(view: View) -> Iterator[Finding]:
+    """Return disks that fail or are worn, and arrays that lost a member."""
+    for host, looks in view.hardware.items():
+        yield from beyond(host, looks.now, DISKS)
+        oldest = next(reversed(tuple(looks.earlier())), None)
+        for (kind, disk, name), grown in growth(oldest, looks.now).items():
+            if kind == "disk" and grown.grown:
+                cause = f"{disk} has {grown.grown} more {name} than {grown.seconds / 3600:.2g} h before"
+                yield Finding("disks", "warning", (host,), cause, DISK)
+        yield from beyond(host, looks.now, ARRAYS)
+
+
+# --- processes that wait in the kernel and do not come on, and segments of shared memory that jobs left ---------------
+
+_SHOWN_PROCESSES = 3
+SEGMENTS_OF_JOBS = (
+    "sm_segment.*",
+    "vader_segment.*",
+    "nccl-*",
+    "torch_*",
+    "ucx_*",
+    "psm2_shm*",
+    "psm_shm*",
+    "cuda.shm.*",
+    "mpich_*",
+    "osc_rdma.*",
+    "__KMP_REGISTERED_LIB*",
+)
+# It removes old files of those names that no process has open or mapped; without fuser, it removes none.
+_UNUSED = 'command -v fuser >/dev/null || exit 1; for file; do fuser -s "$file" || rm -- "$file"; done'
+_LEAST_S = 2.0  # between two looks; a busy disk keeps a reader for less
+
+
+def blocked(view: View) -> Iterator[Finding]:
+    """Return what blocks, and what is left in /dev/shm."""
+    for host, looks in view.hardware.items():
+        yield from _stuck(host, looks)
+        sizes = looks.now.numbers("shared memory", "stale bytes")
+        for place, size in sizes.items():
+            count = looks.now.number("shared memory", "stale segments", place)
+            largest = looks.now.text("shared memory", "largest", place)
+            what = f"the segment {largest}" if count == 1 else f"{count} segments (the largest is {largest})"
+            cause = f"ended jobs left {what} with {int(size) >> 20} MiB in {place}"
+            cure = f"remove them: 'rm {place}/{largest}' and the like"
+            yield Finding("shared memory", "warning", (host,), cause, cure, removal_of_segments(place))
+
+
+def removal_of_segments(place: str) -> tuple[tuple[str, ...], ...]:
+    """Return the command that removes the segments; their names are those that ``node_hardware`` looks for."""
+    names = [word for name in SEGMENTS_OF_JOBS for word in ("-o", "-name", name)][1:]
+    found = ("find", place, "-xdev", "-maxdepth", "1", "-type", "f", "-mmin", "+10", "(", *names, ")")
+    return ((*found, "-exec", "sh", "-c", _UNUSED, "sh", "{}", "+"),)
+
+
+def _stuck(host: str, looks: HardwareLooks) -> Iterator[Finding]:
+    found = growth(looks.first, looks.now).items()
+    stuck = [key[1] for key, grown in found if key[0] == "process" and not grown.grown and grown.seconds >= _LEAST_S]
+    if stuck:
+        words = "a process waits" if len(stuck) == 1 else f"{len(stuck)} processes wait"
+        cause = f"{words} in the kernel and cannot be ended: {and_more(stuck, _SHOWN_PROCESSES)}"
+        cure = "look at file systems and disks that do not answer; a restart of the node ends them"
+        yield Finding("blocked", "warning", (host,), cause, cure)

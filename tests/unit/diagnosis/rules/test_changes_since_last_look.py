@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.rules import own_past
+from clusterctl.diagnosis.rules import changes_since_last_look
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading, Part
 
@@ -29,12 +29,12 @@ def view(*nodes: tuple[Hardware, Hardware | None]) -> View:
 
 
 def causes(given: View) -> list[str]:
-    return [one.cause for one in own_past.findings(given)]
+    return [one.cause for one in changes_since_last_look.changes(given)]
 
 
 def test_a_node_alone_is_held_against_its_past_and_told_once() -> None:
     before, now = look(10_000, at=0.0), look(1_000)
-    (told,) = own_past.findings(view((now, before)))
+    (told,) = changes_since_last_look.changes(view((now, before)))
     assert told.hosts == ("node1",)
     assert told.cause == "the speed in Mb/s of eth0 is 1000, and was 10000 at the last look 25 h ago"
     assert causes(view((look(1_000), now))) == []
@@ -44,7 +44,7 @@ def test_a_node_alone_is_held_against_its_past_and_told_once() -> None:
 def test_what_got_better_is_a_note() -> None:
     given = view((look(10_000), look(1_000, at=0.0)))
     assert causes(given) == []
-    assert list(own_past.notes(given)) == [
+    assert list(changes_since_last_look.changes_notes(given)) == [
         "Changed on node1: the speed in Mb/s of eth0 is 10000, and was 1000 at the last look."
     ]
 
@@ -53,7 +53,7 @@ def test_a_change_that_neighbours_share_or_judge_is_a_note() -> None:
     before, now = look(10_000, mtu=1500, at=0.0), look(10_000, mtu=9000)
     shared = view((now, before), (now, before), (now, before))
     assert causes(shared) == []
-    assert list(own_past.notes(shared)) == [
+    assert list(changes_since_last_look.changes_notes(shared)) == [
         "Changed on node[1-3]: the MTU of eth0 is 9000, and was 1500 at the last look."
     ]
     odd = view((now, before), (look(10_000, mtu=4000), before), (before, before))

@@ -1,4 +1,4 @@
-"""What changed on a device since the last look at it: speed, width, MTU, links up, power limit, firmware, settings.
+"""Rules of what changed since the last look at a node: readings that should stay as they are, and parts.
 
 Of two nodes that differ, neither is the odd one, and a node alone has no neighbour. There, the node's own past tells
 which one changed. Where neighbours have a usual value, other rules judge by it, and a change is a note. Each change is
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.diagnosis import gpu_peers
-from clusterctl.diagnosis.growing import span
-from clusterctl.diagnosis.rules import alike
+from clusterctl.diagnosis.rules.engines import LEAST, SHOWN, by_model, groups, number, span
+from clusterctl.diagnosis.rules.table import FLASH, WATCHED, Watched
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding, majority
 from clusterctl.support.words import and_more
@@ -21,97 +20,18 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.hardware import Hardware
+    from clusterctl.model.parts import PartChange
     from clusterctl.model.readings import Value
 
-ORDER = 85
-_CHECK = "changed"
-_SHOWN = 4
 _LESS = 0.98  # of the memory of before; kernels reserve a little more or less
 _OF_GPU = ("gpu", "nvlink")
-# '@' stands for the device and '=' for the value.
-_COMMANDS = {
-    ("gpu", "power limit W"): ("nvidia-smi", "-i", "@", "-pl", "="),
-    ("interface", "mtu"): ("ip", "link", "set", "dev", "@", "mtu", "="),
-}
-_STATES = {"operstate": "up", "state": "ACTIVE"}
-_LINK = "reseat or replace the cable, and look at the port of the switch"
-_SEAT = "reseat the card and its riser or cable, and look at the slot's setting in the firmware"
-_GPU = "drain the node and reset its GPUs, or restart it; if it comes back, have the GPU or the board replaced"
-_MEANT = "if nobody changed it on purpose, set it back"
-_FLASH = "if nobody updated it on purpose, flash the earlier version; give all devices of the model the same one"
-
-
-class _Watched(NamedTuple):
-    """A reading that should stay as it is; of a number with ``less``, only a smaller one is a fault."""
-
-    kind: str
-    name: str
-    what: str
-    cure: str
-    less: bool = False
-
-
-_WATCHED = (
-    _Watched("interface", "operstate", "the state", _LINK),
-    _Watched("rdma_port", "state", "the state", _LINK),
-    _Watched("interface", "speed", "the speed in Mb/s", _LINK, less=True),
-    _Watched("interface", "mtu", "the MTU", _MEANT),
-    _Watched("interface", "duplex", "the duplex mode", _LINK),
-    _Watched("bond", "mode", "the mode", _MEANT),
-    _Watched("bond", "members", "the number of members", "add the missing interface to the bond", less=True),
-    _Watched("rdma_port", "rate_gbps", "the rate in Gb/s", _LINK, less=True),
-    _Watched("rdma_port", "width", "the number of lanes", _LINK, less=True),
-    _Watched(
-        "rdma_port",
-        "active_mtu",
-        "the active MTU",
-        "set that of the subnet manager's partition, or of RoCE's interface",
-    ),
-    _Watched("rdma_port", "pkeys", "the P_Key table", "make the port a member of the same partitions as before"),
-    _Watched("rdma_port", "link_layer", "the link layer", "set it back with 'mlxconfig', then restart the node"),
-    _Watched("lossless", "pfc", "the priorities with PFC", _MEANT),
-    _Watched("lossless", "trust", "the trust state", _MEANT),
-    _Watched("lossless", "ecn_roce_np", "the priorities with ECN (notification point)", _MEANT),
-    _Watched("lossless", "ecn_roce_rp", "the priorities with ECN (reaction point)", _MEANT),
-    _Watched("gpu", "PCIe lanes", "the number of PCIe lanes", _SEAT, less=True),
-    _Watched("gpu", "PCIe GT/s possible", "the PCIe speed in GT/s that its slot allows", _SEAT, less=True),
-    _Watched("rdma card", "PCIe lanes", "the number of PCIe lanes", _SEAT, less=True),
-    _Watched("rdma card", "PCIe GT/s", "the PCIe speed in GT/s", _SEAT, less=True),
-    _Watched("nvlink", "links up", "the number of NVLinks up", _GPU, less=True),
-    _Watched("nvlink", "slowest GB/s", "the speed in GB/s of the slowest NVLink", _GPU, less=True),
-    _Watched("gpu", "power limit W", "the power limit in W", "raise it with 'nvidia-smi -pl'", less=True),
-    _Watched("gpu", "persistence", "persistence mode", _MEANT),
-    _Watched("gpu", "compute mode", "the compute mode", _MEANT),
-    _Watched("gpu", "mig", "MIG mode", _MEANT),
-    _Watched("gpu", "ecc", "ECC", _MEANT),
-    _Watched("gpu", "way to the nearest RDMA card", "the way to the nearest RDMA card", _SEAT),
-    _Watched("board", "firmware", "the firmware of the board", _FLASH),
-    _Watched("memory", "memory modules", "the number of memory modules", "seat or replace the missing one", less=True),
-    _Watched("memory", "memory in KiB", "the memory in KiB", "look for a memory module that failed", less=True),
-    _Watched("memory", "reserved huge pages", "the number of reserved huge pages", _MEANT),
-    *(
-        _Watched("cpu", name, f"the setting '{name}'", _MEANT)
-        for name in (
-            "governor",
-            "energy preference",
-            "turbo",
-            "idle driver",
-            "deepest C-state of intel_idle",
-            "transparent huge pages",
-            "automatic NUMA balancing",
-            "zone reclaim",
-            "hyperthreading",
-            "processors offline",
-            "NUMA nodes",
-        )
-    ),
-)
+_STATES = ("operstate", "state")
 
 
 class _Change(NamedTuple):
     """A reading of a device that is another one than at the last look."""
 
-    watched: _Watched
+    watched: Watched
     device: str
     before: Value
     now: Value
@@ -123,41 +43,41 @@ class _Change(NamedTuple):
         return f"is {_shown(self.now)}, and was {_shown(self.before)}"
 
 
-def findings(view: View) -> Iterator[Finding]:
+def changes(view: View) -> Iterator[Finding]:
     """Return changes for the worse, and changes of settings, that no neighbour's usual value explains."""
     for host, looks in view.hardware.items():
         if not looks.past:
             continue
         ago = span(max(0.0, looks.now.time - looks.past[-1].time))
         for (watched, told), devices in _by_text(view, host, judged=False).items():
-            of = f" of {and_more(devices, _SHOWN)}" if any(devices) else ""
+            of = f" of {and_more(devices, SHOWN)}" if any(devices) else ""
             cause = f"{watched.what}{of} {told} at the last look {ago} ago"
             fix = tuple(command for device in devices for command in _fix(watched, device, looks.past[-1]))
-            yield Finding(_CHECK, "warning", (host,), cause, watched.cure, fix)
+            yield Finding("changed", "warning", (host,), cause, watched.cure, fix)
 
 
-def _fix(watched: _Watched, device: str, before: Hardware) -> tuple[tuple[str, ...], ...]:
+def _fix(watched: Watched, device: str, before: Hardware) -> tuple[tuple[str, ...], ...]:
     """Return the command that sets a number as it was, for the settings that have one."""
     value = before.number(watched.kind, watched.name, device)
-    if value is None or (watched.kind, watched.name) not in _COMMANDS:
+    if value is None or not watched.fix:
         return ()
     words = {"@": device, "=": f"{value:g}"}
-    return (tuple(words.get(word, word) for word in _COMMANDS[watched.kind, watched.name]),)
+    return (tuple(words.get(word, word) for word in watched.fix),)
 
 
-def notes(view: View) -> Iterator[str]:
+def changes_notes(view: View) -> Iterator[str]:
     """Return the other changes: those that neighbours share or that other rules judge, and those for the better."""
     hosts: dict[str, list[str]] = {}
     for host in view.hardware:
         for (watched, told), devices in _by_text(view, host, judged=True).items():
-            of = f" of {and_more(devices, _SHOWN)}" if any(devices) else ""
+            of = f" of {and_more(devices, SHOWN)}" if any(devices) else ""
             hosts.setdefault(f"{watched.what}{of} {told} at the last look", []).append(host)
     for text, names in hosts.items():
         yield f"Changed on {nodeset.folded(names)}: {text}."
 
 
-def _by_text(view: View, host: str, *, judged: bool) -> dict[tuple[_Watched, str], list[str]]:
-    found: dict[tuple[_Watched, str], list[str]] = {}
+def _by_text(view: View, host: str, *, judged: bool) -> dict[tuple[Watched, str], list[str]]:
+    found: dict[tuple[Watched, str], list[str]] = {}
     for change in _changes(view, host):
         if change.judged is judged:
             found.setdefault((change.watched, change.told), []).append(change.device)
@@ -169,21 +89,21 @@ def _changes(view: View, host: str) -> Iterator[_Change]:
     if not looks.past:
         return
     now, before = looks.now, looks.past[-1]
-    for watched in _WATCHED:
+    for watched in WATCHED:
         earlier = before.values(watched.kind, watched.name)
         for device, value in now.values(watched.kind, watched.name).items():
             if device not in earlier or earlier[device] == value or not _is_same(before, now, watched.kind, device):
                 continue
             if not _counts(watched, device, before, now):
                 continue
-            better = watched.less and gpu_peers.number(value) > gpu_peers.number(earlier[device])
+            better = watched.less and number(value) > number(earlier[device])
             yield _Change(
                 watched, device, earlier[device], value, better or _is_judged(view, host, watched, device, value)
             )
     yield from _firmware(view, host)
 
 
-def _counts(watched: _Watched, device: str, before: Hardware, now: Hardware) -> bool:
+def _counts(watched: Watched, device: str, before: Hardware, now: Hardware) -> bool:
     """Whether a change tells anything: without a link neither speed nor width does."""
     if watched.name == "memory in KiB":
         low, high = sorted(look.number(watched.kind, watched.name, device) or 0 for look in (before, now))
@@ -200,15 +120,15 @@ def _is_up(look: Hardware, device: str) -> bool:
     return look.text("interface", "operstate", device) == "up"
 
 
-def _is_judged(view: View, host: str, watched: _Watched, device: str, value: Value) -> bool:
+def _is_judged(view: View, host: str, watched: Watched, device: str, value: Value) -> bool:
     """Whether neighbours have a usual value: three or more nodes do, or the GPUs of this node are not all alike."""
-    hosts = next((group for group in alike.groups(view, least=1) if host in group), {})
+    hosts = next((group for group in groups(view, least=1) if host in group), {})
     if watched.kind in _OF_GPU:
-        for members in gpu_peers.values(view, watched.kind, watched.name).values():
+        for members in by_model(view, watched.kind, watched.name).values():
             if (host, device) in members:
                 usual = majority(members).usual
-                odd_one = len(members) >= gpu_peers.LEAST and value != usual
-                return usual is not None and (odd_one or len({name for name, _ in members}) >= alike.LEAST)
+                odd_one = len(members) >= LEAST and value != usual
+                return usual is not None and (odd_one or len({name for name, _ in members}) >= LEAST)
     found = {
         name: look.values(watched.kind, watched.name)[device]
         for name, look in hosts.items()
@@ -216,7 +136,7 @@ def _is_judged(view: View, host: str, watched: _Watched, device: str, value: Val
     }
     if watched.name == "state" and any(_is_up(hosts[name], device) for name in found):
         return True  # the rule of RDMA ports tells it
-    return len(found) >= alike.LEAST and majority(found).usual is not None
+    return len(found) >= LEAST and majority(found).usual is not None
 
 
 def _firmware(view: View, host: str) -> Iterator[_Change]:
@@ -234,8 +154,8 @@ def _firmware(view: View, host: str) -> Iterator[_Change]:
             for one in looks.now.parts
             if (one.kind, one.model) == (part.kind, part.model) and one.firmware
         }
-        judged = len({name for name, _ in versions}) >= alike.LEAST and majority(versions).usual is not None
-        watched = _Watched(part.kind, "firmware", f"the firmware of the {part.model or part.kind}", _FLASH)
+        judged = len({name for name, _ in versions}) >= LEAST and majority(versions).usual is not None
+        watched = Watched(part.kind, "firmware", f"the firmware of the {part.model or part.kind}", FLASH)
         yield _Change(watched, part.place, old.firmware, part.firmware, judged)
 
 
@@ -267,3 +187,46 @@ def _serial(look: Hardware, kind: str, place: str) -> str:
 
 def _shown(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# --- parts that were swapped, moved or lost, by the ledger ------------------------------------------------------------
+
+_NAMES = {
+    "gpu": "GPU",
+    "hca": "RDMA card",
+    "dimm": "memory module",
+    "disk": "disk",
+    "board": "board",
+    "nic": "network adapter",
+}
+
+
+def parts(view: View) -> Iterator[Finding]:
+    """Return parts that a node had at the last look, and that no node has now."""
+    gone: dict[tuple[str, str, str], list[PartChange]] = {}
+    for one in view.part_changes:
+        if one.change == "gone":
+            gone.setdefault((one.host, one.kind, f"{one.before.last:%Y-%m-%d}"), []).append(one)
+    for (host, kind, day), parts in gone.items():
+        shown = and_more((f"{one.name} in {one.place}" for one in parts), SHOWN)
+        verbs = ("were there", "are gone") if len(parts) > 1 else ("was there", "is gone")
+        cause = f"{_name(kind)} {shown} {verbs[0]} until {day}, and {verbs[1]}"
+        cure = "look whether it failed or was taken out; 'clusterctl inventory-of' shows all parts of the node"
+        yield Finding("parts", "warning", (host,), cause, cure)
+
+
+def parts_notes(view: View) -> Iterator[str]:
+    """Return parts that were swapped, moved or brought back."""
+    for one in view.part_changes:
+        what, place = f"{_name(one.kind)} {one.name}", f"{one.place} of {one.host}"
+        before = f"{one.before.place} of {one.before.host}"
+        if one.change == "moved":
+            yield f"Moved: {what} is in {place}, and was in {before}."
+        elif one.change == "returned":
+            yield f"Back: {what} is in {place}; it was last seen on {one.before.last:%Y-%m-%d} in {before}."
+        elif one.change == "swapped":
+            yield f"Swapped: {what} is in {place}, in the place of {one.before.name}."
+
+
+def _name(kind: str) -> str:
+    return _NAMES.get(kind, kind)
