@@ -49,7 +49,7 @@ def findings(view: View) -> Iterator[Finding]:
 
 
 def _removal(place: str) -> tuple[tuple[str, ...], ...]:
-    """Return the command that removes the segments; their names are those that ``node_hardware`` looks for."""
+    """Return the command that removes the segments; their names are those that ``node_look.hardware`` looks for."""
     names = [word for name in _JOBS for word in ("-o", "-name", name)][1:]
     found = ("find", place, "-xdev", "-maxdepth", "1", "-type", "f", "-mmin", "+10", "(", *names, ")")
     return ((*found, "-exec", "sh", "-c", _UNUSED, "sh", "{}", "+"),)
