@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Callable, Collection, Iterator, List, NamedTuple, Sequence, Set
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, origins, tree_removal, user_identity
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.reading import of_process
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import of_process
 
 PACKS = "/var/cache/clusterctl/packs"
 _RUN = b"CLUSTERCTL_RUN="  # run, user and controller as JSON; the playbooks set it

@@ -3,7 +3,7 @@
 
 Beyond it the record is inert: names, addresses, versions, keys and paths are of a pattern, texts for people are
 printable, and everything is bounded. A record that does not fit is a problem of that node. Who adds a field to
-``node_probe`` adds it here; one without a form does not pass.
+``node_look`` adds it here; one without a form does not pass.
 
 Both ways to the controller go through it: a bare ssh (``clusterctl.remote.facts``) and Ansible (``preflight_look``).
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 from . import command, mesh_rules, text_edit, user_identity
-from .node_probe import path_state
+from .node_look import path_state
 
 if TYPE_CHECKING:
     import pwd

@@ -18,8 +18,8 @@ from clusterctl.model.hardware import OF_FABRIC, Hardware, HardwareLooks
 from clusterctl.support import content
 
 sys.path.append(str(content.root() / "plugins" / "module_utils"))
-from node_hardware import record
-from node_probe import switch_ports
+from node_look import switch_ports
+from node_look.hardware import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,7 +23,7 @@ from clusterctl.support import content, node_json
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
-NODE_PROBE = "node_probe.__main__"  # the program that reports a node's facts
+NODE_PROBE = "node_look.record"  # the program that reports a node's facts
 
 # argv[1] is the size of node_starter.py in bytes, argv[2] that of the zip, argv[3] the module; then its arguments.
 _READ_STARTER = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
@@ -31,7 +31,7 @@ _MOST_ANSWERS = 1000  # lines
 _MOST_EVIDENCE = 300
 _BLOCK = 1 << 16
 _STDERR_WAIT_S = 1.0
-_READS = b"clusterctl reads "  # node_probe.record.READS
+_READS = b"clusterctl reads "  # node_look.record.READS
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,13 @@ def program(module: str) -> Program:
     """Return a program of ``plugins/module_utils``.
 
     Args:
-        module: a module that has ``main(arguments)``, for example ``login_probe`` or ``node_probe.__main__``.
+        module: a module that has ``main(arguments)``, for example ``login_probe`` or ``node_look.record``. The
+            modules of its package are sent along, not those of the packages around that.
     """
     folder = content.root() / "plugins" / "module_utils"
-    top = module.partition(".")[0]
-    paths = sorted((folder / top).rglob("*.py")) or [folder / f"{top}.py"]
+    place = folder / f"{module.replace('.', '/')}.py"
+    paths = [place] if place.parent == folder else sorted(place.parent.glob("*.py"))
+    paths += [above / "__init__.py" for above in place.parent.parents if folder in above.parents]
     archive = zipped({str(path.relative_to(folder)): path.read_bytes() for path in paths})
     starter = (folder / "node_starter.py").read_bytes()
     return Program(module, len(starter), len(archive), starter + archive)

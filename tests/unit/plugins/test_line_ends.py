@@ -10,22 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import leftovers, mesh_trust_look, sshd_keys, text_edit
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import file_systems
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
-    control_groups,
-    frozen,
-    known_hosts,
-    login_files,
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
+    artifacts,
     login_session,
+    machine,
     parameters,
     path_state,
-    prefix,
-    shell_files,
-    ssh_daemon,
-    sudo_rights,
-    system,
+    record,
+    ssh,
+    users,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import storage
 from ansible_collections.clusterctl.hpc.plugins.modules import host_key, hosts_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 from clusterctl.model import host_keys
@@ -47,14 +42,14 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJhZA"
 _BEGIN, _END = (of(mesh_trust_look.MARKER) for of in (text_edit.begin_of, text_edit.end_of))
 # Each reads a text in which one line is a comment, and what follows the separator in it means nothing.
 READERS: dict[str, tuple[Callable[[str], object], str]] = {
-    "environment": (read_environment_file, "PATH=/evil"),
-    "os-release": (lambda text: system.read_os_release(text)["version_id"], "VERSION_ID=9"),
+    "environment": (login_session.read_environment_file, "PATH=/evil"),
+    "os-release": (lambda text: machine.read_os_release(text)["version_id"], "VERSION_ID=9"),
     "open mpi": (lambda text: parameters.read_settings(text)[1], "btl = tcp"),
-    "prefix": (prefix.candidates, "# clusterctl: added PATH /evil/openmpi/bin"),
-    "pam": (login_files.pam_settings, "PATH DEFAULT=/evil"),
-    "shell": (lambda text: shell_files.exports(text, bool)[0], "export PATH=/evil"),
+    "prefix": (artifacts.prefix_candidates, "# clusterctl: added PATH /evil/openmpi/bin"),
+    "pam": (parameters.pam_settings, "PATH DEFAULT=/evil"),
+    "shell": (lambda text: parameters.exports(text, bool)[0], "export PATH=/evil"),
     "sudo": (
-        lambda text: sudo_rights.is_root_without_password(f"x may run the following commands on n:\n{text}"),
+        lambda text: users.is_root_without_password(f"x may run the following commands on n:\n{text}"),
         "    (ALL) NOPASSWD: ALL",
     ),
     "hosts": (text_edit.host_names, "10.0.0.66 node1"),
@@ -68,11 +63,11 @@ READERS: dict[str, tuple[Callable[[str], object], str]] = {
         f"{_BEGIN}\n{_END}",
     ),
     "mounts": (
-        lambda text: frozen.has_server(f"1 2 0:1 / /run rw - tmpfs {text}"),
+        lambda text: record.has_server(f"1 2 0:1 / /run rw - tmpfs {text}"),
         "1 2 0:1 / /mnt rw - nfs server:/ rw",
     ),
-    "file systems": (file_systems.mounts, "server:/ /mnt nfs rw 0 0"),
-    "control groups": (lambda text: control_groups.folders("/none", text, "cpu"), "0::/evil"),
+    "file systems": (storage.mounts, "server:/ /mnt nfs rw 0 0"),
+    "control groups": (lambda text: machine.control_group_folders("/none", text, "cpu"), "0::/evil"),
     "console": (
         lambda text: host_keys.on_console(
             f"-----BEGIN SSH HOST KEY KEYS-----\n{KEY[:-3]}Z29 {text}\n-----END SSH HOST KEY KEYS-----\n"
@@ -110,20 +105,20 @@ def test_files_of_a_node_are_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
         path.write_bytes(f"# a comment{separator}{hidden}\n".encode())
         return path
 
-    monkeypatch.setattr(known_hosts, "_SYSTEM_FILE", str(written("ssh_known_hosts", f"node9 {KEY}")))
+    monkeypatch.setattr(ssh, "_SYSTEM_FILE", str(written("ssh_known_hosts", f"node9 {KEY}")))
     written(".ssh/known_hosts", f"node8 {KEY}")
     sshd = written("etc/ssh/sshd_config", "HostKey /evil")
     written("etc/security/limits.conf", "* hard memlock 1")
     block = written("block", "# BEGIN clusterctl hosts")
 
-    assert known_hosts.known_hosts([KEY], str(tmp_path))["known_hosts"]["own_names"] == []
-    assert ssh_daemon.read_sshd_config(str(sshd)) == {}
+    assert ssh.known_hosts([KEY], str(tmp_path))["known_hosts"]["own_names"] == []
+    assert ssh.read_sshd_config(str(sshd)) == {}
     assert login_session.limit_settings(str(sshd.parents[1] / "security")) == {}
     assert path_state._block(str(block), "hosts") == b""  # noqa: SLF001 - shown as a hash alone
 
     sshd.write_text("PermitUserEnvironment yes\n", encoding="ascii")
     written(".ssh/environment", "PATH=/evil")
-    assert login_files.read_files(str(tmp_path), None, "PATH".__eq__, str(tmp_path)) == {}
+    assert parameters.login_files(str(tmp_path), None, "PATH".__eq__, str(tmp_path)) == {}
 
 
 @pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 gate = content.module_util("node_record_gate")
-probe = content.module_util("node_probe.record")
+probe = content.module_util("node_look.record")
 # Without processes: the gate makes one line of a command line, and this machine may run anything.
 REQUEST = {"resolve": ["localhost"], "job_user": "", "check_sudo": False}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIwwYGMGDwWPrygxQ4O3kv+UcH3baMHTl4kBu/CfhWR4"

@@ -14,7 +14,7 @@ from clusterctl.support import content
 sys.path.insert(0, str(content.collections_path()))
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import system
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 SCRATCH = "/var/tmp"  # noqa: S108 - a name in facts, nothing is written there
@@ -99,7 +99,7 @@ class TestNode:
         role = yaml.safe_load((content.root() / "roles/preflight/defaults/main.yml").read_text(encoding="utf-8"))
         limits = dataclasses.replace(LIMITS, supported=role["preflight_supported"])
         text = (DATA / "node_probe" / f"os-release.{captured}.txt").read_text(encoding="utf-8")
-        facts = node(distribution=system.read_os_release(text))
+        facts = node(distribution=machine.read_os_release(text))
         assert rules.node_problems("n", facts, limits, builder=False) == []
 
     @pytest.mark.parametrize(("tools", "told"), [({}, False), ({"ssh": True}, False), ({"ssh": False}, True)])

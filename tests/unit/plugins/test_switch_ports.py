@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gpu_trees
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import switch_ports
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import switch_ports
 from clusterctl.model.facts import SwitchPort
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "switch_ports"

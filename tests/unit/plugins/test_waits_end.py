@@ -16,7 +16,7 @@ from clusterctl.support import content
 sys.path.insert(0, str(content.collections_path()))
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_relay, login_probe, pod_runner
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import library_version, name_lookup
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import libraries, network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,24 +46,24 @@ def immortal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("immortal")
 def test_a_resolver_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_lookup, "_addresses_of", lambda _name: time.sleep(_SLEEP_S))
-    monkeypatch.setattr(name_lookup, "_ANSWER_OF_NAMES_S", 0.3)
-    assert all("no answer" in entry["problem"] for entry in name_lookup.resolved(["node1"])["names"])
+    monkeypatch.setattr(network, "_addresses_of", lambda _name: time.sleep(_SLEEP_S))
+    monkeypatch.setattr(network, "_ANSWER_OF_NAMES_S", 0.3)
+    assert all("no answer" in entry["problem"] for entry in network.resolved(["node1"])["names"])
 
 
 @pytest.mark.usefixtures("immortal")
 def test_a_library_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_version, "_tell_nccl_version", lambda _path, _writer: time.sleep(_SLEEP_S))
-    monkeypatch.setattr(library_version, "_NCCL_ANSWER_S", 0.3)
-    assert library_version.library_version("libnccl.so.2", "/a/libnccl.so.2", "/usr/local") == ""
+    monkeypatch.setattr(libraries, "_tell_nccl_version", lambda _path, _writer: time.sleep(_SLEEP_S))
+    monkeypatch.setattr(libraries, "_NCCL_ANSWER_S", 0.3)
+    assert libraries.library_version("libnccl.so.2", "/a/libnccl.so.2", "/usr/local") == ""
 
 
 @pytest.mark.parametrize("said", [b"x", b"-", b"9" * 32, b"\xff"])
 def test_what_a_library_writes_in_the_place_of_its_version_is_no_version(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library_version, "_tell_nccl_version", lambda _path, writer: os.write(writer, said))
-    assert library_version.library_version("libnccl.so.2", "/a/libnccl.so.2", "/usr/local") == ""
+    monkeypatch.setattr(libraries, "_tell_nccl_version", lambda _path, writer: os.write(writer, said))
+    assert libraries.library_version("libnccl.so.2", "/a/libnccl.so.2", "/usr/local") == ""
 
 
 @pytest.mark.usefixtures("immortal")

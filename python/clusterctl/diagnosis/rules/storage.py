@@ -157,7 +157,7 @@ def blocked(view: View) -> Iterator[Finding]:
 
 
 def removal_of_segments(place: str) -> tuple[tuple[str, ...], ...]:
-    """Return the command that removes the segments; their names are those that ``node_hardware`` looks for."""
+    """Return the command that removes the segments; their names are those that ``node_look.hardware`` looks for."""
     names = [word for name in SEGMENTS_OF_JOBS for word in ("-o", "-name", name)][1:]
     found = ("find", place, "-xdev", "-maxdepth", "1", "-type", "f", "-mmin", "+10", "(", *names, ")")
     return ((*found, "-exec", "sh", "-c", _UNUSED, "sh", "{}", "+"),)

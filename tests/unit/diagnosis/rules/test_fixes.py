@@ -108,7 +108,7 @@ def test_a_command_with_a_fix_stands_as_a_word_in_its_module() -> None:
 
 
 def test_the_command_removes_the_names_that_the_look_counts() -> None:
-    source = (content.root() / "plugins" / "module_utils" / "node_hardware" / "shared_memory.py").read_text("utf-8")
+    source = (content.root() / "plugins" / "module_utils" / "node_look" / "hardware" / "machine.py").read_text("utf-8")
     begins = re.search(r'r"\^\((.+)\)"', source)
     assert begins is not None
     looked_for = {word.replace("\\", "") for word in begins[1].split("|")}
