@@ -118,7 +118,7 @@ def divide(workers: Sequence[Host], cluster: Inventory, read: ReadInventory, opt
     wanted = {}
     for name, pattern in patterns.items():
         try:
-            wanted[name] = read.limited(dataclasses.replace(options, limit=pattern), remembered=True).selected
+            wanted[name] = read.limited(dataclasses.replace(options, limit=pattern)).selected
         except ConfigError as error:
             raise ConfigError(f"{NODES} of the worker {name} cannot be used: {error}") from None
     try:

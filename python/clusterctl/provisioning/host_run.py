@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model import run_record
     from clusterctl.model.events import Event
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
@@ -71,7 +72,7 @@ class AskingObserver(RunObserver, Protocol[PreviewT_contra]):
 class HostRequest:
     """What the user asked of every run that changes hosts."""
 
-    inventory: AnyInventory
+    inventory: AnyInventory | Cluster  # read once by whoever needs it first
     options: InventoryOptions = field(default_factory=InventoryOptions)
     check: bool = False
     diff: bool = False
@@ -161,10 +162,16 @@ class HostRun(Generic[RequestT, ObserverT]):
         return None
 
     def look(
-        self, watch: Mapping[str, list[dict[str, Any]]], *, content: Sequence[int] = (), busy: bool = False
+        self,
+        watch: Mapping[str, list[dict[str, Any]]],
+        *,
+        content: Sequence[int] = (),
+        busy: bool = False,
+        also: Mapping[str, Any] | None = None,
     ) -> Probe:
         """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
-        return look(self.cluster, watch, content=content, busy=busy, sudo_password=self.request.become_password)
+        password = self.request.become_password
+        return look(self.cluster, watch, content=content, busy=busy, sudo_password=password, also=also)
 
     def play(
         self,

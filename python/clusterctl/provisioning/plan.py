@@ -49,7 +49,7 @@ class NodeState:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class ClusterDigests:
     """What each node's provision depends on beside the node itself.
 
     Attributes:
@@ -142,9 +142,9 @@ def offers_digest(states: Mapping[str, NodeState], snapshots: Mapping[str, HostS
 
 def cluster_of(
     states: Mapping[str, NodeState], snapshots: Mapping[str, HostSnapshot], hosts: Sequence[str], smaller: str = ""
-) -> Cluster:
+) -> ClusterDigests:
     """Return what matters of a cluster; ``smaller`` is that of :class:`Cluster`."""
-    return Cluster(members_digest(states, snapshots, hosts), offers_digest(states, snapshots, hosts), smaller)
+    return ClusterDigests(members_digest(states, snapshots, hosts), offers_digest(states, snapshots, hosts), smaller)
 
 
 def decide(
@@ -152,7 +152,7 @@ def decide(
     states: Mapping[str, NodeState],
     snapshots: Mapping[str, HostSnapshot],
     inputs: Inputs,
-    cluster: Cluster,
+    cluster: ClusterDigests,
     *,
     every_role: bool = False,
 ) -> ProvisionPlan:
@@ -182,7 +182,7 @@ def decide(
     return ProvisionPlan(reasons, drifted, as_left)
 
 
-def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, cluster: Cluster) -> str:
+def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, cluster: ClusterDigests) -> str:
     if snapshot is None:
         return NOT_PROVISIONED
     digests = inputs.digests
@@ -222,7 +222,7 @@ def snapshots_after(
     states: Mapping[str, NodeState],
     watch: Mapping[str, tuple[dict[str, Any], ...]],
     inputs: Inputs,
-    cluster: Cluster,
+    cluster: ClusterDigests,
     addresses: Mapping[str, str] | None = None,
 ) -> dict[str, HostSnapshot]:
     """Return the snapshots of hosts that a full run has just left in order.

@@ -12,7 +12,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import nodeset, run_record
 from clusterctl.provisioning import claims, cleaning, members, plan, refusals, software
 from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
@@ -53,7 +53,7 @@ def remove(request: RemoveRequest, observer: AskingObserver[MembersPreview]) -> 
         ConfigError: the inventory or a node is wrong, or another run holds a host; nothing was changed.
     """
     observer.phase("reading the inventory")
-    reading = ansible_inventory.read(request.inventory, request.options)
+    reading = Cluster.of(request.inventory, request.options).reading
     whole = reading.inventory()
     before = snapshots.read(paths.cluster_id(whole.sources))
     names = [host.name for host in whole.hosts]

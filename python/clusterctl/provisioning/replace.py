@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.provisioning import claims, known_hosts, meeting, members, plan, playbook, refusals, software
 from clusterctl.provisioning.held import Held
 from clusterctl.provisioning.host_run import HostRequest, HostRun, RunObserver, recorded
@@ -63,7 +63,7 @@ def replace(request: ReplaceRequest, observer: Observer) -> run_record.RunRecord
     """
     observer.phase("reading the inventory")
     extra_vars = plan.digest_of([refusals.extra_vars_content(value) for value in request.options.extra_vars])
-    reading = ansible_inventory.read(request.inventory, request.options)
+    reading = Cluster.of(request.inventory, request.options).reading
     whole = reading.inventory()
     before = snapshots.read(paths.cluster_id(whole.sources))
     cluster = reading.inventory(without=outsiders(request.node, whole, before))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clusterctl.provisioning.host_run import HostRequest
 from clusterctl.provisioning.look import EVERY_SLICE
 from clusterctl.provisioning.shared_cache import NO_SHARED_CACHE, SharedCache
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.model.hosts import Host
     from clusterctl.provisioning import partial
     from clusterctl.provisioning.stopwatch import Stopwatch
+
+
+AskedAfter: TypeAlias = "Callable[[Sequence[Host]], Mapping[str, Any]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,7 @@ class ProvisionRequest(HostRequest):
     batch: partial.Amount | None = None  # None: all hosts at once
     workers: str = ""  # other controllers that play a part: an inventory of them, or their names
     cache: SharedCache = NO_SHARED_CACHE  # in place of the inventory's
+    asked_after: AskedAfter | None = None  # what the look after the run asks, so that a validation can use it
     stopwatch: Stopwatch | None = None  # measures the stages; the record then has them
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
 from clusterctl.provisioning import claims, known_hosts, members, plan, playbook, refusals
 from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
@@ -43,7 +43,7 @@ def rotate(request: RotateRequest, observer: AskingObserver[MembersPreview]) -> 
         ConfigError: the inventory is wrong or was not provisioned, or another run holds a host; nothing was changed.
     """
     observer.phase("reading the inventory")
-    reading = ansible_inventory.read(request.inventory, request.options)
+    reading = Cluster.of(request.inventory, request.options).reading
     whole = reading.inventory()
     before = snapshots.read(paths.cluster_id(whole.sources))
     known = {str(member.get("name")) for member in before.members}

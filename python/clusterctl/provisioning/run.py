@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import claims, drift, meeting, partial, plan, playbook, refusals, rolling, sharing
@@ -51,10 +51,8 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     observer = observer if request.stopwatch is None else TimedObserver(observer, request.stopwatch)
     observer.phase("reading the inventory")
     extra_vars = plan.digest_of([refusals.extra_vars_content(value) for value in request.options.extra_vars])
-    reading = ansible_inventory.read(request.inventory, request.options, remembered=True)
-    cluster = (
-        reading.inventory() if request.options.limit is None else reading.limited(request.options, remembered=True)
-    )
+    whole = Cluster.of(request.inventory, request.options)
+    reading, cluster = whole.reading, whole.inventory
     refusals.check_files(cluster, request.options)
     refusals.check_tags((*request.tags, *request.skip_tags))
     crew = Crew.of(request.workers, cluster, reading, request.options)
@@ -65,6 +63,7 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
         smaller = reading.inventory(without=new).digest if new else ""
         with recorded(run), _Provision(request, observer, cluster, run, before, extra_vars, smaller, crew) as it:
             record = it.go()
+            whole.seen = it.seen
         return record if request.stopwatch is None else run.update(timing=request.stopwatch.timing())
 
 
@@ -86,11 +85,12 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         self._crew = crew
         self._before = before
         self._extra_vars = extra_vars  # their digest
-        self._smaller = smaller  # see plan.Cluster
+        self._smaller = smaller  # see plan.ClusterDigests
         self._only_meeting: frozenset[str] = frozenset()  # the hosts that do not play all roles
         self._shared = request.cache.of(cluster.hosts)
         self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
         self.told = self._held.told
+        self.seen: Probe | None = None  # by the look after the run
 
     def go(self) -> run_record.RunRecord:
         cluster, request, before = self.cluster, self.request, self._before
@@ -363,7 +363,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         run may have changed what decides. A host that this run lost counts as unknown to the others, so that a run
         that brings it in visits all of them.
         """
-        states = {**states, **{name: state_of(node) for name, node in self.look({}).facts.items()}}
+        also = self.request.asked_after(self.cluster.selected_hosts) if self.request.asked_after else None
+        self.seen = self.look({}, also=also)
+        states = {**states, **{name: state_of(node) for name, node in self.seen.facts.items()}}
         members = self.tally.members() or before.members
         names = {host.name for host in self.cluster.hosts}
         after = snapshots.read(self.run.record.cluster_id).hosts  # without those of hosts that the run worked on
@@ -386,7 +388,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
 
     def _cluster_of(
         self, states: Mapping[str, plan.NodeState], chosen: Container[str], known: Mapping[str, HostSnapshot]
-    ) -> plan.Cluster:
+    ) -> plan.ClusterDigests:
         """Return what matters of the cluster; a host that is neither chosen nor known is not one of its members yet."""
         its = {name: state for name, state in states.items() if name in chosen or name in known}
         return plan.cluster_of(its, known, [host.name for host in self.cluster.hosts], self._smaller)

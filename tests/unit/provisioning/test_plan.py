@@ -137,4 +137,6 @@ def test_the_last_word_on_a_path_counts() -> None:
 
 
 def test_a_host_with_nothing_to_watch_gets_no_snapshot() -> None:
-    assert plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH}, INPUTS, plan.Cluster("m")).keys() == {"node1"}
+    assert plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH}, INPUTS, plan.ClusterDigests("m")).keys() == {
+        "node1"
+    }
