@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.model.run_record import RunRecord
     from clusterctl.provisioning.partial import Amount
     from clusterctl.provisioning.run import ProvisionRequest
-    from clusterctl.provisioning.stopwatch import Stopwatch
+    from clusterctl.provisioning.timing import Stopwatch
     from clusterctl.validation.run import ValidationOptions
 
 _ANSIBLE = "Ansible's own options"
@@ -192,7 +192,7 @@ def provision(
 
 
 def _stopwatch() -> Stopwatch:
-    from clusterctl.provisioning.stopwatch import Stopwatch  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning.timing import Stopwatch  # noqa: PLC0415 - see cli.main
 
     return Stopwatch()
 

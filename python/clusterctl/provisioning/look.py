@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.model.drift import SLICES
-from clusterctl.provisioning import plan
+from clusterctl.model.drift import SLICES, NodeState
 from clusterctl.remote import facts
 
 if TYPE_CHECKING:
@@ -45,9 +44,9 @@ def look(
     return facts.gather(hosts, **{"watch": watch, **(also or {})}, content=content, busy=busy, timeout_s=patience_s)
 
 
-def state_of(node: NodeFacts) -> plan.NodeState:
+def state_of(node: NodeFacts) -> NodeState:
     """Return what of a node's facts decides."""
-    return plan.NodeState(
+    return NodeState(
         platform=node.platform,
         host_keys=tuple(node.ssh.host_keys),
         user=node.user.name,

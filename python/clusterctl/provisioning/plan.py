@@ -7,14 +7,19 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from clusterctl import __version__
 from clusterctl.model.snapshot import HostSnapshot
 from clusterctl.provisioning import drift
+from clusterctl.support import content
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clusterctl.model.drift import NodeState
     from clusterctl.model.events import HostResult
+    from clusterctl.model.hosts import Inventory, InventoryOptions
+    from clusterctl.state.certificates import Certificates
 
 _MOST_NAMED = 5
 
@@ -24,28 +29,6 @@ NOT_PROVISIONED = "not provisioned yet, or its last run was partial or did not f
 ASKED_FOR = "asked for by an option"
 ANOTHER_NODE = "another node is new or has changed"
 OTHER_OFFERS = "the nodes offer other libraries or GPUs than before, which decide what is built"
-
-
-@dataclass(frozen=True)
-class NodeState:
-    """What of a node's facts decides.
-
-    ``watch`` is the present state of the paths that its snapshot names; ``gpus`` counts those that NVIDIA's driver has
-    taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
-    Open MPI and NCCL are told to use there, where the node no longer has it. ``addresses`` are all that it has, and
-    ``traits`` its settings, and ``offers`` what builds can rely on (see
-    :class:`clusterctl.model.snapshot.HostSnapshot`).
-    """
-
-    platform: str
-    host_keys: tuple[str, ...]
-    user: str
-    watch: tuple[Mapping[str, Any], ...] = ()
-    gpus: str = ""
-    lost_address: str = ""
-    addresses: frozenset[str] = frozenset()
-    traits: Mapping[str, str] = field(default_factory=dict)
-    offers: str = ""
 
 
 @dataclass(frozen=True)
@@ -251,3 +234,17 @@ def snapshots_after(
                 address=address if address in state.addresses else "",
             )
     return snapshots
+
+
+def inputs_of(
+    cluster: Inventory, options: InventoryOptions, extra_vars: str, held: str, certificates: Certificates
+) -> Inputs:
+    """Return what a run would be made from now; ``extra_vars`` is their digest, ``held`` the run of a hold."""
+    return Inputs(
+        inventory=cluster.digest,
+        content=content.digest(),
+        version=__version__,
+        options={"extra_vars": extra_vars, "become": str(options.become), "user": options.user or ""},
+        held=held,
+        revoked=certificates.revoked,
+    )

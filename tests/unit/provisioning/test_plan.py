@@ -3,9 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from clusterctl.model.drift import NodeState
 from clusterctl.model.events import HostResult
 from clusterctl.provisioning import plan
-from clusterctl.provisioning.plan import Inputs, NodeState
+from clusterctl.provisioning.plan import Inputs
 
 INPUTS = Inputs(inventory="i", content="c", version="1", options={"become": "True"})
 WATCH = (
