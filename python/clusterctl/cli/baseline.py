@@ -22,7 +22,7 @@ Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
 
 @app.command()
 def accept(
-    which: options.OneInventory,
+    which: options.OneInventoryGroup,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help=f"{options.RUN_HELP} Default: last.")] = None,
     form: Output = Format.TEXT,
 ) -> None:
@@ -43,7 +43,7 @@ def accept(
 
 
 @app.command()
-def reset(which: options.Inventories, form: Output = Format.TEXT) -> None:
+def reset(which: options.InventoriesGroup, form: Output = Format.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
@@ -60,7 +60,7 @@ def reset(which: options.Inventories, form: Output = Format.TEXT) -> None:
 
 @app.command()
 def show(
-    which: options.Inventories,
+    which: options.InventoriesGroup,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes and links.")] = False,
     form: Output = Format.TEXT,

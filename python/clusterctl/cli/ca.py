@@ -31,8 +31,8 @@ SomeNodes = Annotated[
 
 @app.command()
 def show(
-    which: options.Inventories,
-    reading: change.AskingReading,
+    which: options.InventoriesGroup,
+    reading: change.AskingReadingGroup,
     form: Output = Format.TEXT,
 ) -> None:
     """Show each node's certificates: serial numbers, expiry and state."""
@@ -59,8 +59,8 @@ def show(
 
 @app.command()
 def renew(
-    how: change.Change,
-    ca: change.CaPassphrase,
+    how: change.ChangeGroup,
+    ca: change.CaPassphraseGroup,
     words: Nodes = None,
     more: options.More = None,
     form: Output = Format.TEXT,
@@ -76,7 +76,7 @@ def renew(
     given = list(words or ())
     sources = options.sources(Path(given.pop(0)) if given and not more else None, more)
     request = how.asked(provisioning.ProvisionRequest(inventory=sources))
-    cluster = ansible_inventory.load(sources, request.options)
+    cluster = ansible_inventory.load(request.inventory)
     authority = certificates.authority_of(cluster)
     request = ca.into(request)
     names = given or [host.name for host in cluster.hosts]
@@ -87,7 +87,7 @@ def renew(
 
 @app.command()
 def revoke(
-    how: change.Change,
+    how: change.ChangeGroup,
     words: SomeNodes = None,
     more: options.More = None,
     form: Output = Format.TEXT,
@@ -103,14 +103,15 @@ def revoke(
 
     sources, nodes = options.inventory_and_words(words or (), more, "NODE")
     request = how.asked(provisioning.ProvisionRequest(inventory=sources, skip_unreachable=True))
-    cluster = ansible_inventory.load(sources, request.options)
+    cluster = ansible_inventory.load(request.inventory)
     authority = certificates.authority_of(cluster)
     certificates.revoke(authority, nodes, datetime.now(timezone.utc))
     others = [host.name for host in cluster.hosts if host.name not in nodes]
     if not others:
         return ExitCode.OK
     limit = None if len(others) == len(cluster.hosts) else ",".join(others)
-    request = dataclasses.replace(request, options=dataclasses.replace(request.options, limit=limit))
+    narrowed = dataclasses.replace(request.options, limit=limit)
+    request = dataclasses.replace(request, inventory=sources, options=narrowed)
     return _provision(request, form)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
-from clusterctl.cli.options import Login, Reading
+from clusterctl.cli.options import LoginGroup, ReadingGroup
 from clusterctl.cli.output import StreamFormat, shown_command
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.cli.progress import Quiet
     from clusterctl.model.hosts import InventoryOptions
     from clusterctl.model.run_record import RunRecord
-    from clusterctl.provisioning.host_run import HostRequest
+    from clusterctl.provisioning.request import HostRequest
 
 Diff: TypeAlias = Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")]
 Forks: TypeAlias = Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")]
@@ -39,7 +39,7 @@ RequestT = TypeVar("RequestT", bound="HostRequest")
 
 
 @dataclass(frozen=True)
-class AskingReading(Reading):
+class AskingReadingGroup(ReadingGroup):
     """How Ansible reads the inventory; passwords of vaults may be typed."""
 
     vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE or LABEL@prompt.")] = None
@@ -57,7 +57,7 @@ class AskingReading(Reading):
 
 
 @dataclass(frozen=True)
-class Sudo(AskingReading, Login):
+class SudoGroup(AskingReadingGroup, LoginGroup):
     """How a command logs in to the hosts and becomes root there; passwords may be typed."""
 
     become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts.")] = False
@@ -66,7 +66,7 @@ class Sudo(AskingReading, Login):
     )
 
     def options(self, limit: str | None = None) -> InventoryOptions:
-        """As for :class:`AskingReading`."""
+        """As for :class:`AskingReadingGroup`."""
         return dataclasses.replace(super().options(limit), become=self.become)
 
     def password(self) -> str | None:
@@ -79,7 +79,7 @@ class Sudo(AskingReading, Login):
 
 
 @dataclass(frozen=True)
-class Change(Sudo):
+class ChangeGroup(SudoGroup):
     """What every command has in common that changes hosts."""
 
     adopt: Annotated[
@@ -101,9 +101,13 @@ class Change(Sudo):
             BadParameter: an extra variable is malformed.
             ConfigError: a password is to be typed, and standard input is not a terminal.
         """
+        options = self.options(limit)
+        from clusterctl.inventory.ansible_inventory import Cluster  # noqa: PLC0415 - see cli.main
+
         return dataclasses.replace(
             request,
-            options=self.options(limit),
+            inventory=Cluster.of(request.inventory, options),
+            options=options,
             become_password=self.password(),
             adopt=self.adopt,
             take_lock=self.take_lock,
@@ -112,7 +116,7 @@ class Change(Sudo):
 
 
 @dataclass(frozen=True)
-class CaPassphrase:
+class CaPassphraseGroup:
     """How the passphrase of the certificate authority is given."""
 
     ca_passphrase_file: Annotated[
@@ -145,7 +149,7 @@ class CaPassphrase:
         if must_exist:
             from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
 
-            certificates.Certificates(ansible_inventory.load(request.inventory, request.options)).refuse_missing()
+            certificates.Certificates(ansible_inventory.load(request.inventory)).refuse_missing()
         words = "the passphrase of the certificate authority"
         return dataclasses.replace(request, ca_passphrase=ask_for(words, "--ask-ca-passphrase"))
 

@@ -15,16 +15,16 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.findings import Diagnosis
-    from clusterctl.model.hosts import AnyInventory, InventoryOptions
 
 _STYLES = {"ERROR": "red", "WARNING": "yellow"}
 _NARROW = 120  # columns; below, a cure has its own line under the cause
 
 
 def doctor(
-    which: options.Inventories,
-    login: options.Login,
+    which: options.InventoriesGroup,
+    login: options.LoginGroup,
     limit: options.Limit = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Look at each host alone: no logins or connections between hosts.")
@@ -40,11 +40,12 @@ def doctor(
     host is out of reach.
     """
     from clusterctl.diagnosis.doctor import DoctorOptions, examine, exit_code  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.inventory.ansible_inventory import Cluster  # noqa: PLC0415 - the same
 
     if fix_script and form is Format.JSON:
         raise ConfigError("--fix-script and --format json both write to stdout; give one of them.")
-    asked = login.options(limit)
-    found = examine(which.sources, DoctorOptions(asked, quick=quick), _transient)
+    cluster = Cluster.of(which.sources, login.options(limit))
+    found = examine(cluster, DoctorOptions(quick=quick), _transient)
     _transient("")
     if form is Format.JSON:
         sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
@@ -52,16 +53,14 @@ def doctor(
     else:
         _show(found)
     if fix_script:
-        _print_cures(found, which.sources, asked)
+        _print_cures(found, cluster)
     return int(exit_code(found))
 
 
-def _print_cures(found: Diagnosis, inventory: AnyInventory, asked: InventoryOptions) -> None:
-    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
-    from clusterctl.report import fix_script  # noqa: PLC0415
+def _print_cures(found: Diagnosis, cluster: Cluster) -> None:
+    from clusterctl.report import fix_script  # noqa: PLC0415 - see cli.main
 
-    hosts = {host.name: host for host in ansible_inventory.load(inventory, asked).selected_hosts}
-    sys.stdout.write(fix_script.script(found, hosts))
+    sys.stdout.write(fix_script.script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
     sys.stdout.flush()
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def drift(
-    which: options.Inventories,
-    how: change.Sudo,
+    which: options.InventoriesGroup,
+    how: change.SudoGroup,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also compare the content of every installed file; takes seconds per GB.")
     ] = False,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def gc(
-    which: options.OneInventory,
-    how: change.Change,
+    which: options.OneInventoryGroup,
+    how: change.ChangeGroup,
     limit: options.Limit = None,
     keep: Annotated[
         int, typer.Option("--keep", min=2, metavar="N", help="How many different sets of versions stay; 2 or more.")

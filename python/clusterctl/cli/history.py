@@ -24,7 +24,7 @@ _MOST_CHANGES = 12
 
 
 def history(
-    which: options.Inventories,
+    which: options.InventoriesGroup,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="The last N runs.")] = _SHOWN,
     keep_runs: Annotated[

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def inventory_of(
     host: Annotated[str, typer.Argument(help="Name of a host of the inventory.", metavar="HOST")],
-    which: options.Inventories,
+    which: options.InventoriesGroup,
     form: Annotated[Format, typer.Option("--format", help="json: every stay of a part, on stdout.")] = Format.TEXT,
 ) -> int:
     """Show the parts of a node, and since when it has them.
@@ -34,7 +34,7 @@ def inventory_of(
     ansible_inventory.refuse_missing(inventory)
     stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
     if not stays:
-        ansible_inventory.load(inventory, InventoryOptions(limit=host), remembered=True)  # refuses what is no host
+        ansible_inventory.load(inventory, InventoryOptions(limit=host))  # refuses what is no host
         raise ConfigError(
             f"No part of {host} is known for {inventory.shown}; run 'clusterctl doctor {inventory.shown}' first, with "
             "become in the inventory, since only root may read most serial numbers."

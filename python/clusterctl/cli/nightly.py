@@ -34,7 +34,7 @@ Output = Annotated[Format, typer.Option("--format", help="json writes to standar
 
 
 @dataclass(frozen=True)
-class EnabledJob:
+class EnabledJobGroup:
     """Which job is meant."""
 
     named: Annotated[list[Path] | None, typer.Argument(metavar="INVENTORY", help="The inventory that was enabled.")] = (
@@ -62,7 +62,7 @@ class EnabledJob:
 
 
 @dataclass(frozen=True)
-class NightLogin(options.Login):
+class NightLoginGroup(options.LoginGroup):
     """How a night's drift check reads the inventory and logs in."""
 
     extra_vars: Annotated[
@@ -79,9 +79,9 @@ class NightLogin(options.Login):
 @app.command()
 def enable(
     at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When, by the local clock of this machine.")],
-    which: options.Inventories,
-    login: NightLogin,
-    slurm: slurm_options.Slurm,
+    which: options.InventoriesGroup,
+    login: NightLoginGroup,
+    slurm: slurm_options.SlurmGroup,
     suite: Annotated[
         str | None,
         typer.Option(
@@ -172,7 +172,7 @@ def enable(
 
 
 @app.command()
-def run(which: EnabledJob, form: Output = Format.TEXT) -> int:
+def run(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     """Carry out a night now, as the timer does.
 
     Ends with 0 when all is right, and 11 when the checks could not run. 10 means that something is wrong or has
@@ -192,7 +192,7 @@ def run(which: EnabledJob, form: Output = Format.TEXT) -> int:
 
 
 @app.command()
-def status(which: EnabledJob, form: Output = Format.TEXT) -> int:
+def status(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     """Show what comes next, what the last nights found, and which nights never came.
 
     Without an inventory, all jobs. Ends with 0 when all is well, and 10 when the last verdict is bad, the last night
@@ -216,7 +216,7 @@ def status(which: EnabledJob, form: Output = Format.TEXT) -> int:
 
 
 @app.command()
-def disable(which: EnabledJob) -> int:
+def disable(which: EnabledJobGroup) -> int:
     """Remove the timer or cron line of an inventory; the records of its nights stay."""
     from clusterctl.nightly import install, storage  # noqa: PLC0415 - see cli.main
 

@@ -103,7 +103,7 @@ def given(*groups: DataclassInstance) -> dict[str, object]:
 
 
 @dataclass(frozen=True)
-class Inventories:
+class InventoriesGroup:
     """The inventories of a command, by position and by ``-i``."""
 
     named: Annotated[
@@ -122,7 +122,7 @@ class Inventories:
 
 
 @dataclass(frozen=True)
-class OneInventory:
+class OneInventoryGroup:
     """The inventory of a command by position, or several by ``-i``; other words may follow by position."""
 
     named: Annotated[Path | None, typer.Argument(metavar="INVENTORY", help=f"{_ANY}; several are given by -i.")] = None
@@ -130,7 +130,7 @@ class OneInventory:
 
     @property
     def sources(self) -> InventorySources:
-        """As for :class:`Inventories`."""
+        """As for :class:`InventoriesGroup`."""
         return sources(self.named, self.more)
 
     def and_run(self, run: str | None) -> tuple[InventorySources, str | None]:
@@ -147,7 +147,7 @@ class OneInventory:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingGroup:
     """How Ansible reads the inventory."""
 
     extra_vars: Annotated[
@@ -177,7 +177,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Login(Reading):
+class LoginGroup(ReadingGroup):
     """How Ansible reads the inventory, and how it and ssh log in."""
 
     user: Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")] = None
@@ -191,7 +191,7 @@ class Login(Reading):
 
 
 @dataclass(frozen=True)
-class JobPath:
+class JobPathGroup:
     """What a job's messages go through, and where its ranks are kept."""
 
     network: Annotated[

@@ -15,7 +15,7 @@ from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.cli.slurm_options import Slurm
+    from clusterctl.cli.slurm_options import SlurmGroup
     from clusterctl.model.pods_wish import PodsKind, PodsWish
     from clusterctl.validation.run import ValidationOptions
 
@@ -56,7 +56,7 @@ Via: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class Pods:
+class PodsGroup:
     """What a validation asks of Kubernetes."""
 
     image: Annotated[
@@ -111,7 +111,7 @@ class Pods:
         ),
     ] = False
 
-    def wish(self, via: Reach | None, slurm: Slurm, others: Iterable[str]) -> PodsWish | None:
+    def wish(self, via: Reach | None, slurm: SlurmGroup, others: Iterable[str]) -> PodsWish | None:
         """Return how Kubernetes is asked for pods, None where it is not.
 
         Args:
@@ -159,7 +159,7 @@ class Pods:
         )
 
 
-def shown(asked: ValidationOptions, pods: PodsWish, given: Pods) -> int | None:
+def shown(asked: ValidationOptions, pods: PodsWish, given: PodsGroup) -> int | None:
     """Print the manifest or have the API server check it, where that is all; None where the validation goes on.
 
     Raises:

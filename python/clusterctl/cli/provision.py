@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from clusterctl.support.errors import ExitCode
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from clusterctl.model.hosts import InventorySources
     from clusterctl.model.run_record import RunRecord
     from clusterctl.provisioning.partial import Amount
     from clusterctl.provisioning.run import ProvisionRequest
-    from clusterctl.provisioning.stopwatch import Stopwatch
+    from clusterctl.provisioning.timing import Stopwatch
     from clusterctl.validation.run import ValidationOptions
 
 _ANSIBLE = "Ansible's own options"
@@ -29,7 +31,7 @@ _NOT_WITH_WORKERS = frozenset({"--batch", "--max-fail", "--tags", "--skip-tags",
 
 
 @dataclass(frozen=True)
-class Play:
+class PlayGroup:
     """How Ansible plays the roles."""
 
     tags: Annotated[
@@ -54,7 +56,7 @@ class Play:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartsGroup:
     """Which hosts a run works on, how many at a time, and how many may be lost."""
 
     limit: options.Limit = None
@@ -89,7 +91,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Cache:
+class CacheGroup:
     """Where a run looks before something is compiled."""
 
     cache: Annotated[
@@ -111,12 +113,12 @@ class Cache:
 
 
 def provision(
-    which: options.Inventories,
-    how: change.Change,
-    ca: change.CaPassphrase,
-    play: Play,
-    parts: Parts,
-    shared: Cache,
+    which: options.InventoriesGroup,
+    how: change.ChangeGroup,
+    ca: change.CaPassphraseGroup,
+    play: PlayGroup,
+    parts: PartsGroup,
+    shared: CacheGroup,
     yes: change.Yes = False,
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
     timing: Annotated[
@@ -162,17 +164,22 @@ def provision(
         stopwatch=watch,
     )
     request = ca.into(how.asked(request, parts.limit))
-    from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
+    proof = None
+    if not (no_validate or play.check or play.tags or play.skip_tags):
+        from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
+        from clusterctl.validation import gate  # noqa: PLC0415 - the same
 
-    leave_out = no_validate or play.check or play.tags or play.skip_tags
-    proof = None if leave_out else validate.in_short(request.inventory, request.options)
+        proof = validate.in_short(which.sources, request.options)
+        request = dataclasses.replace(request, asked_after=gate.asked_ahead)
     with change.observer_for(form, ask=not (yes or play.check)) as observer:
         record = provisioning.provision(request, observer)
     proof = proof if record.exit_code == ExitCode.OK else None
     if form is StreamFormat.JSON:
         return _answer_in_json(record, request, proof)
-    code = change.show(record, form, "" if proof is not None else _next_step(request))
+    code = change.show(record, form, "" if proof is not None else _next_step(which.sources, check=play.check))
     if proof is not None:
+        from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
+
         with _validating(watch):
             code = validate.after_provision(request.inventory, proof, form)
     if watch is not None:
@@ -185,7 +192,7 @@ def provision(
 
 
 def _stopwatch() -> Stopwatch:
-    from clusterctl.provisioning.stopwatch import Stopwatch  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning.timing import Stopwatch  # noqa: PLC0415 - see cli.main
 
     return Stopwatch()
 
@@ -217,13 +224,10 @@ def _answer_in_json(record: RunRecord, request: ProvisionRequest, asked: Validat
     return code
 
 
-def _next_step(request: ProvisionRequest) -> str:
-    from clusterctl.model import hosts  # noqa: PLC0415 - see cli.main
-
-    where = hosts.InventorySources.of(request.inventory).shown
-    if request.check:
-        return f"'clusterctl provision {where}' does it."
-    return f"'clusterctl validate {where}' proves that it works."
+def _next_step(inventory: InventorySources, *, check: bool) -> str:
+    if check:
+        return f"'clusterctl provision {inventory.shown}' does it."
+    return f"'clusterctl validate {inventory.shown}' proves that it works."
 
 
 def _amount(option: str, text: str | None, least: int) -> Amount | None:

@@ -14,7 +14,7 @@ def remove(
     words: Annotated[
         list[str], typer.Argument(metavar="INVENTORY NODE…", help="The nodes that leave: names, or node[2-3].")
     ],
-    how: change.Change,
+    how: change.ChangeGroup,
     more: options.More = None,
     yes: change.Yes = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Also while jobs run on such a node.")] = False,

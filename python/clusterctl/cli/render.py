@@ -42,7 +42,7 @@ class RenderLauncher(str, Enum):
 
 
 @dataclass(frozen=True)
-class Kubernetes:
+class KubernetesGroup:
     """What a manifest of Kubernetes says besides, and who checks it."""
 
     rdma_resource: Annotated[
@@ -119,7 +119,7 @@ class Kubernetes:
 
 
 @dataclass(frozen=True)
-class SlurmScript:
+class SlurmScriptGroup:
     """What a script for sbatch says besides."""
 
     partition: Annotated[str, typer.Option("--partition", rich_help_panel=_SLURM)] = ""
@@ -137,7 +137,7 @@ class SlurmScript:
 
 
 @dataclass(frozen=True)
-class Prolog:
+class PrologGroup:
     """What a prolog does with an unfit node."""
 
     reason: Annotated[
@@ -157,7 +157,7 @@ class Prolog:
 
 
 @dataclass(frozen=True)
-class Nccl:
+class NcclGroup:
     """What NCCL is told in each pod."""
 
     gid_index: Annotated[
@@ -175,10 +175,10 @@ class Nccl:
 
 def render(
     kind: Annotated[Kind, typer.Argument(help="For whom.")],
-    pods: Kubernetes,
-    slurm: SlurmScript,
-    prolog: Prolog,
-    nccl: Nccl,
+    pods: KubernetesGroup,
+    slurm: SlurmScriptGroup,
+    prolog: PrologGroup,
+    nccl: NcclGroup,
     program: Annotated[
         list[str] | None,
         typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="A script, -m MODULE or any command."),
@@ -282,7 +282,7 @@ def _have_checked(text: str, job: Submission, kubeconfig: str, context: str) -> 
     )
 
 
-def _prolog(program: list[str] | None, prefix: str, prolog: Prolog) -> str:
+def _prolog(program: list[str] | None, prefix: str, prolog: PrologGroup) -> str:
     from clusterctl.launch import slurm_prolog  # noqa: PLC0415 - see cli.main
 
     if program:

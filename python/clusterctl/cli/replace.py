@@ -16,8 +16,8 @@ _CONSOLE = "What the cloud shows of the machine's console, with the host keys th
 
 def replace(
     words: Annotated[list[str], typer.Argument(metavar="INVENTORY NODE", help="The node that is another machine now.")],
-    how: change.Change,
-    ca: change.CaPassphrase,
+    how: change.ChangeGroup,
+    ca: change.CaPassphraseGroup,
     more: options.More = None,
     host_key: Annotated[list[str] | None, typer.Option("--host-key", metavar="KEY", help=_HOST_KEY)] = None,
     console_output: Annotated[

@@ -22,7 +22,7 @@ _REPORTS = "Reports"
 
 
 @dataclass(frozen=True)
-class Reports:
+class ReportsGroup:
     """Which reports of a run are written, and where."""
 
     html: Annotated[
@@ -52,7 +52,7 @@ class Reports:
 
 
 def report(
-    reports: Reports,
+    reports: ReportsGroup,
     run: Annotated[
         str | None,
         typer.Argument(metavar="RUN", help=options.RUN_HELP),

@@ -19,8 +19,8 @@ _RUN = f"{options.RUN_HELP} Default: the run before, whose software was another.
 
 
 def rollback(
-    which: options.OneInventory,
-    how: change.Change,
+    which: options.OneInventoryGroup,
+    how: change.ChangeGroup,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help=_RUN)] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before links are switched.")] = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Switch also where jobs run.")] = False,

@@ -25,9 +25,9 @@ def rotate(
             metavar="WHAT", help="keys: those by which jobs log in to other nodes; host-keys: those that sshd shows."
         ),
     ],
-    which: options.OneInventory,
-    how: change.Change,
-    ca: change.CaPassphrase,
+    which: options.OneInventoryGroup,
+    how: change.ChangeGroup,
+    ca: change.CaPassphraseGroup,
     yes: change.Yes = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:

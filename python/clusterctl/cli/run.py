@@ -51,7 +51,7 @@ class Line(TyperCommand):
 
 
 @dataclass(frozen=True)
-class Folders:
+class FoldersGroup:
     """Where a job starts on the nodes, and what is copied there."""
 
     sync: Annotated[
@@ -69,7 +69,7 @@ class Folders:
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchGroup:
     """What looks at a job while it runs, and what a job does that stands still."""
 
     pace: Annotated[
@@ -103,7 +103,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RanksGroup:
     """How many ranks there are, and what each of them gets."""
 
     ranks: Annotated[
@@ -128,12 +128,12 @@ class Ranks:
 
 
 def run(
-    which: options.OneInventory,
-    login: options.Login,
-    path: options.JobPath,
-    its: Ranks,
-    folders: Folders,
-    look: Watch,
+    which: options.OneInventoryGroup,
+    login: options.LoginGroup,
+    path: options.JobPathGroup,
+    its: RanksGroup,
+    folders: FoldersGroup,
+    look: WatchGroup,
     program: Annotated[
         list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="What to run, behind two dashes.")
     ] = None,
@@ -165,7 +165,7 @@ def run(
 
     if which.more and which.named is not None:  # with -i every word by position belongs to the program
         program = [str(which.named), *(program or ())]
-        which = options.OneInventory(None, which.more)
+        which = options.OneInventoryGroup(None, which.more)
     inventory = which.sources
     if not program or not program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")

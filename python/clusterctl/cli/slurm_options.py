@@ -53,7 +53,7 @@ Via: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class Slurm:
+class SlurmGroup:
     """What a validation asks of Slurm, and what it tells Slurm."""
 
     partition: Annotated[
@@ -171,7 +171,7 @@ class Slurm:
 
 
 @dataclass(frozen=True)
-class Allocation(Slurm):
+class AllocationGroup(SlurmGroup):
     """The same, and who names the nodes and starts the ranks."""
 
     inventory_from: Annotated[
@@ -201,7 +201,7 @@ class Allocation(Slurm):
     ] = None
 
     def wish(self, via: Way | None) -> SlurmWish | None:
-        """As for :class:`Slurm`."""
+        """As for :class:`SlurmGroup`."""
         found = super().wish(via)
         if found is None:
             return None
@@ -233,7 +233,7 @@ def times(
     )
 
 
-def sources(slurm: SlurmWish | None, which: options.Inventories) -> InventorySources | None:
+def sources(slurm: SlurmWish | None, which: options.InventoriesGroup) -> InventorySources | None:
     """Return the inventories of the command line; None where Slurm names the nodes.
 
     Raises:

@@ -12,8 +12,8 @@ from clusterctl.support.errors import ConfigError
 
 
 def uninstall(
-    which: options.Inventories,
-    how: change.Change,
+    which: options.InventoriesGroup,
+    how: change.ChangeGroup,
     limit: options.Limit = None,
     check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would go.")] = False,
     diff: change.Diff = False,

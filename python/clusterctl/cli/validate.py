@@ -15,6 +15,7 @@ from clusterctl.cli import options, output, pods_options, report, slurm_options
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
 
 if TYPE_CHECKING:
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
     from clusterctl.model.results import ValidationEvent
     from clusterctl.report.files import Places
@@ -46,12 +47,12 @@ class Line(TyperCommand):
 
 
 def validate(
-    which: options.Inventories,
-    login: options.Login,
-    path: options.JobPath,
-    slurm: slurm_options.Allocation,
-    pods: pods_options.Pods,
-    reports: report.Reports,
+    which: options.InventoriesGroup,
+    login: options.LoginGroup,
+    path: options.JobPathGroup,
+    slurm: slurm_options.AllocationGroup,
+    pods: pods_options.PodsGroup,
+    reports: report.ReportsGroup,
     limit: options.Limit = None,
     checks: Annotated[
         list[str] | None, typer.Option("--checks", metavar="NAME[,NAME…]", help="Only these checks.")
@@ -154,7 +155,7 @@ def _patience(text: str | None) -> float:
         raise typer.BadParameter(str(error), param_hint="--patience") from None
 
 
-def after_provision(inventory: AnyInventory, asked: ValidationOptions, form: StreamFormat) -> int:
+def after_provision(inventory: AnyInventory | Cluster, asked: ValidationOptions, form: StreamFormat) -> int:
     """Validate what ``clusterctl provision`` has just made, and return the exit code."""
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
 
@@ -183,7 +184,7 @@ def _suite(inventory: AnyInventory | None, name: str | None, file: Path | None) 
     return suites.load(file or (beside(inventory) if inventory is not None else None), name)
 
 
-def _run(inventory: AnyInventory | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
+def _run(inventory: AnyInventory | Cluster | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import via_pods, via_slurm  # noqa: PLC0415 - see cli.main

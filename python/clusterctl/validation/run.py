@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from clusterctl import __version__
 from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import proofs
 from clusterctl.model.results import ValidationRecord, Verdict, worst
 from clusterctl.remote import ssh
@@ -23,7 +23,7 @@ from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.state import proofs as state_proofs
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode
-from clusterctl.validation import drains, idle_part, pmix_agreement, ports, slurm_host
+from clusterctl.validation import drains, gate, idle_part, pmix_agreement, ports, slurm_host
 from clusterctl.validation.check_results import CheckResults, by_reason, ended_during
 from clusterctl.validation.check_runner import CheckRunner
 from clusterctl.validation.checks import registry
@@ -44,14 +44,14 @@ __all__ = ["ValidationOptions", "exit_code", "validate"]
 
 
 def validate(
-    inventory: AnyInventory,
+    inventory: AnyInventory | Cluster,
     options: ValidationOptions | None = None,
     on_event: Callable[[ValidationEvent], None] | None = None,
 ) -> ValidationRecord:
     """Validate the cluster of an inventory, and keep the record in the folder of this run.
 
     Args:
-        inventory: the inventory.
+        inventory: the inventory, or the cluster that a run before has read and seen.
         options: what the user asks for.
         on_event: hears what happens, as it happens.
 
@@ -63,7 +63,10 @@ def validate(
     """
     options = options or ValidationOptions()
     registry.select(options.checks, options.suite)  # a wrong name is told before the inventory is read
-    cluster = ansible_inventory.load(inventory, options.inventory)
+    handed = Cluster.of(inventory, options.inventory)
+    cluster = handed.inventory
+    if options.probe is None and handed.seen is not None:
+        options = replace(options, probe=gate.of_earlier(cluster.selected_hosts, handed.seen))
     if options.skip_busy:
         cluster, left_out = idle_part.of(cluster)
         options = replace(options, left_out=left_out)
@@ -186,8 +189,8 @@ class _Validation:
         self._total = len(checks) + len(GATE)
         paths.private_folder(paths.logs_dir(run.folder))
         repeat = options.repeat(cluster.sources)
-        gate = Gate(cluster, self._results, tell, compares=options.gate, repeat=repeat, total=self._total)
-        passed = gate.judge(options.probe)
+        judge = Gate(cluster, self._results, tell, compares=options.gate, repeat=repeat, total=self._total)
+        passed = judge.judge(options.probe)
         run.facts({name: node.model_dump(mode="json") for name, node in passed.probe.facts.items()})
         self._gate_is_open, self._notes = passed.is_open, passed.notes
         self._team = Team(passed.nodes, options.launch_node or next(iter(passed.nodes), ""))

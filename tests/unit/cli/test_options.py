@@ -7,21 +7,21 @@ import subprocess
 from pathlib import Path
 
 from clusterctl.cli import options
-from clusterctl.cli.slurm_options import Slurm
+from clusterctl.cli.slurm_options import SlurmGroup
 
 ROOT = Path(__file__).parents[3]
 MOST_PARAMETERS = 20
 
 
 def test_options_that_are_given_are_named_as_the_user_names_them() -> None:
-    which = options.Inventories(named=[Path("i.ini")])
-    assert list(options.given(which, Slurm(partition="gpu", nodes=2, skip_busy=True))) == [
+    which = options.InventoriesGroup(named=[Path("i.ini")])
+    assert list(options.given(which, SlurmGroup(partition="gpu", nodes=2, skip_busy=True))) == [
         "INVENTORY",
         "--partition",
         "--nodes",
         "--skip-busy",
     ]
-    assert options.given(options.Login(), options.JobPath()) == {}
+    assert options.given(options.LoginGroup(), options.JobPathGroup()) == {}
 
 
 def test_no_function_takes_more_parameters_than_one_can_read() -> None:

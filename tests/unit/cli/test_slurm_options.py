@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.cli import main
-from clusterctl.cli.slurm_options import Allocation, NodeSource, RankStarter, Slurm, Way
+from clusterctl.cli.slurm_options import AllocationGroup, NodeSource, RankStarter, SlurmGroup, Way
 from clusterctl.model.drains import DrainWish
 from clusterctl.model.slurm_wish import SlurmWish
 from clusterctl.remote import slurm_text
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def test_what_is_asked_of_slurm() -> None:
-    given = Slurm("gpu", "hpc", "1:30:00", "2 min", 4, "login")
+    given = SlurmGroup("gpu", "hpc", "1:30:00", "2 min", 4, "login")
     assert given.wish(Way.SLURM) == SlurmWish("gpu", "hpc", 5400.0, 120.0, 4, "login")
-    assert Allocation(inventory_from=NodeSource.SLURM).wish(Way.SLURM) == SlurmWish(names_nodes=True)
-    assert Slurm().wish(Way.SLURM) == SlurmWish()
-    assert Slurm().wish(Way.SSH) is None
-    by_srun = Allocation(launcher=RankStarter.SRUN, mpi="pmix_v4").wish(Way.SLURM)
+    assert AllocationGroup(inventory_from=NodeSource.SLURM).wish(Way.SLURM) == SlurmWish(names_nodes=True)
+    assert SlurmGroup().wish(Way.SLURM) == SlurmWish()
+    assert SlurmGroup().wish(Way.SSH) is None
+    by_srun = AllocationGroup(launcher=RankStarter.SRUN, mpi="pmix_v4").wish(Way.SLURM)
     assert by_srun == SlurmWish(launcher="srun", mpi="pmix_v4")
     assert by_srun.words == ["--via", "slurm", "--launcher", "srun", "--mpi", "pmix_v4"]
-    told = Slurm(submit_host="login", drain_failed=True, undrain_proved=True)
+    told = SlurmGroup(submit_host="login", drain_failed=True, undrain_proved=True)
     assert told.wish(None) is None  # the host hears of drains alone
     assert told.drains(None) == DrainWish(failed=True, proved=True, submit_host="login")
-    assert Slurm().drains(None) is None
+    assert SlurmGroup().drains(None) is None
 
 
 @pytest.mark.parametrize(

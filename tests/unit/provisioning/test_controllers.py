@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.provisioning import crew, playbook, worker, worker_part
+from clusterctl.provisioning import controllers, playbook, worker, worker_part
 from clusterctl.remote import bounded, python
 from clusterctl.support.errors import ConfigError, UnreachableError
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 HOST = Host("ops2", "ops2", python="/opt/clusterctl/bin/python")
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, **differs: Any) -> crew.Worker:
+def asked(monkeypatch: pytest.MonkeyPatch, **differs: Any) -> controllers.Worker:
     answer = {**worker.installed(), **{name.replace("_", "-"): value for name, value in differs.items()}}
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(answer))
-    return crew.ready([HOST])["ops2"]
+    return controllers.ready([HOST])["ops2"]
 
 
 def test_a_worker_like_this_controller_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_worker_speaks_of_its_own_hosts_alone(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(worker_part, "give_cache", lambda *_given: None)
     heard: list[Any] = []
     play = SimpleNamespace(diff=False)
-    part = worker_part.WorkerPart(crew.Worker(HOST, "/p", frozenset()), play, ("node1",), "", ())  # type: ignore[arg-type]
+    part = worker_part.WorkerPart(controllers.Worker(HOST, "/p", frozenset()), play, ("node1",), "", ())  # type: ignore[arg-type]
     end = worker_part.play(part, tmp_path / "log", heard.append, playbook.Cancel())
     assert {event.host for event in heard if hasattr(event, "host")} == {"node1"}
     assert (end.failed, end.unreachable) == ({"node1"}, frozenset())
@@ -118,11 +118,11 @@ def test_a_worker_that_floods_while_it_takes_packs_is_read_within_bounds(
     locks.mkdir(parents=True)
     (locks / "a.json").write_bytes(b"{}")
     flood = "import os,sys\nfor _ in range(400): os.write(1, b'x' * (1 << 20))\nsys.stdin.buffer.read()"
-    monkeypatch.setattr(crew.Worker, "argv", lambda *_words: [sys.executable, "-c", flood])
+    monkeypatch.setattr(controllers.Worker, "argv", lambda *_words: [sys.executable, "-c", flood])
     tracemalloc.start()
     try:
         with pytest.raises(worker_part.BrokenOffError, match="could not take the artifacts"):
-            worker_part.give_cache(crew.Worker(HOST, "/p", frozenset()), (), playbook.Cancel())
+            worker_part.give_cache(controllers.Worker(HOST, "/p", frozenset()), (), playbook.Cancel())
         assert tracemalloc.get_traced_memory()[1] < 64 << 20
     finally:
         tracemalloc.stop()
@@ -131,24 +131,24 @@ def test_a_worker_that_floods_while_it_takes_packs_is_read_within_bounds(
 @pytest.mark.parametrize("word", ["./ops.ini", "/srv/none", "ops.yaml"])
 def test_an_inventory_of_workers_that_does_not_exist_is_named_as_such(word: str) -> None:
     with pytest.raises(ConfigError, match=f"^--workers names {word}, which does not exist; give an inventory"):
-        crew.named(word)
+        controllers.named(word)
 
 
 def test_a_worker_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     done = bounded.Done(255, b"", b"ssh: connect to host ops2 port 22: Connection refused\n")
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "refused", done=done))
     with pytest.raises(UnreachableError, match=r"^The worker ops2 cannot be used: ops2 .*does not answer"):
-        crew.ready([HOST])
+        controllers.ready([HOST])
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "did not answer within 60 s", timed_out=True))
     with pytest.raises(UnreachableError, match="it did not answer within 60 s; see whether it hangs"):
-        crew.ready([HOST])
+        controllers.ready([HOST])
 
 
 def test_a_worker_runs_the_python_of_this_controller_unless_it_names_one(tmp_path: Path) -> None:
     (tmp_path / "workers.ini").write_text("ops2 ansible_python_interpreter=/opt/python\nops3\n", encoding="utf-8")
-    assert [host.python for host in crew.named(str(tmp_path / "workers.ini"))] == ["/opt/python", sys.executable]
-    assert [host.name for host in crew.named("ops2,ops3")] == ["ops2", "ops3"]
-    assert [host.name for host in crew.named("ops2")] == ["ops2"]
+    assert [host.python for host in controllers.named(str(tmp_path / "workers.ini"))] == ["/opt/python", sys.executable]
+    assert [host.name for host in controllers.named("ops2,ops3")] == ["ops2", "ops3"]
+    assert [host.name for host in controllers.named("ops2")] == ["ops2"]
 
 
 def test_a_worker_takes_whole_files_of_a_cache_and_nothing_else(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_worker_that_falls_silent_is_lost(says: str, tmp_path: Path, monkeypat
     monkeypatch.setattr(worker_part.playbook, "passwords_of", lambda _play: {})
     monkeypatch.setattr(worker_part.runner_stream, "transmit", lambda *_given: None)
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply({}))
-    monkeypatch.setattr(crew.Worker, "argv", lambda *_given: ["sh", "-c", f"printf '{says}'; exec sleep 15"])
+    monkeypatch.setattr(controllers.Worker, "argv", lambda *_given: ["sh", "-c", f"printf '{says}'; exec sleep 15"])
     play: Any = SimpleNamespace(playbook=tmp_path / "site.yml", retries=0, diff=False)
-    part = worker_part.WorkerPart(crew.Worker(HOST, "/there", frozenset()), play, ("node1",), "", ())
+    part = worker_part.WorkerPart(controllers.Worker(HOST, "/there", frozenset()), play, ("node1",), "", ())
     heard: list[Any] = []
     end = worker_part.play(part, tmp_path / "log", heard.append, playbook.Cancel())
     assert end.failed == {"node1"}
@@ -198,11 +198,11 @@ def test_a_worker_that_takes_nothing_is_lost(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(worker_part, "_SILENCE_S", 60.0 if canceled else 1.0, raising=False)
     monkeypatch.setattr(worker_part.paths, "cache_dir", lambda: SimpleNamespace(value=tmp_path))
-    monkeypatch.setattr(crew.Worker, "argv", lambda *_given: ["sleep", "15"])
+    monkeypatch.setattr(controllers.Worker, "argv", lambda *_given: ["sleep", "15"])
     (tmp_path / "artifacts").mkdir()
     (tmp_path / "artifacts" / "tree.tar.zst").write_bytes(bytes(1 << 20))
     cancel = playbook.Cancel()
     if canceled:
         cancel.request()
     with pytest.raises(worker_part.BrokenOffError):
-        worker_part.give_cache(crew.Worker(HOST, "/there", frozenset()), ["tree"], cancel)
+        worker_part.give_cache(controllers.Worker(HOST, "/there", frozenset()), ["tree"], cancel)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.provisioning.preview import Preview
 
 
-class Held:
+class SoftwareHold:
     """What a hold means for a provision; without a hold (``hold`` is None) it changes nothing."""
 
     def __init__(self, hold: Hold | None, inventory: InventorySources) -> None:
@@ -37,7 +37,7 @@ class Held:
         return self._hold.software.run_id if self._hold else ""
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """The sentence about the hold, for the record."""
         if self._hold is None:
             return ()

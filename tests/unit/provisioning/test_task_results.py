@@ -6,15 +6,15 @@ import pytest
 from clusterctl.model.events import HostResult, TaskStartedOnHost
 from clusterctl.model.run_record import Problem
 from clusterctl.provisioning.playbook import End
-from clusterctl.provisioning.tally import Tally, verdict_of
+from clusterctl.provisioning.task_results import TaskResults, verdict_of
 
 
 def result(host: str, outcome: str = "ok", **fields: object) -> HostResult:
     return HostResult(at=10.0, host=host, stage="openmpi", task="Install", outcome=outcome, **fields)  # type: ignore[arg-type]
 
 
-def tally(*results: HostResult) -> Tally:
-    found = Tally()
+def tally(*results: HostResult) -> TaskResults:
+    found = TaskResults()
     for one in results:
         found.add(TaskStartedOnHost(at=4.0, host=one.host, stage="openmpi", task="Install"))
         found.add(one)
@@ -45,7 +45,7 @@ def test_what_roles_tell_of_the_cluster_is_kept_once_and_in_order() -> None:
     found = tally(
         result("a", data={"told": ["Network: eth0."]}), result("b", data={"told": ["Network: eth0.", "More."]})
     )
-    assert found.told() == ("Network: eth0.", "More.")
+    assert found.messages() == ("Network: eth0.", "More.")
 
 
 def test_problems_of_preflight_and_of_argument_specs() -> None:

@@ -1,4 +1,8 @@
-"""Other controllers that take part in a run: which they are, what they must have, and which nodes are theirs."""
+"""Several controllers in a run: which they are, what they must have, whose hosts are whose, and who plays when.
+
+Hosts are divided by the inventory's groups, or in equal parts. All hosts meet first. The builders go ahead on the first
+controller, so that its cache has what they installed, and the other controllers compile nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventorySources, is_host_list
-from clusterctl.provisioning import shares
+from clusterctl.model.nodeset import folded
+from clusterctl.provisioning import partial
 from clusterctl.provisioning.worker import NAME
 from clusterctl.remote import python, ssh, ssh_failure
 from clusterctl.state import runs
@@ -21,12 +26,113 @@ from clusterctl.support import content
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.inventory.ansible_inventory import ReadInventory
     from clusterctl.model.hosts import Host, Inventory, InventoryOptions
-    from clusterctl.provisioning.host_run import RunObserver
-    from clusterctl.provisioning.shares import Shares
+    from clusterctl.provisioning.playbook import End
+    from clusterctl.provisioning.request import RunObserver
+
+Shares: TypeAlias = "dict[str, tuple[str, ...]]"  # hosts by the name of the worker
+OWN = ""  # the first controller's own share
+
+
+def by_pattern(hosts: Sequence[str], wanted: Mapping[str, Collection[str]]) -> Shares:
+    """Return the hosts of each worker, and under :data:`OWN` those that no worker names.
+
+    Args:
+        hosts: of the run, in the inventory's order.
+        wanted: by worker, the hosts that its pattern names; hosts of another run are left out.
+
+    Raises:
+        ValueError: two workers name the same host; its text is a sentence.
+    """
+    found: Shares = {}
+    owner: dict[str, str] = {}
+    for worker, its in wanted.items():
+        if twice := [name for name in hosts if name in its and name in owner]:
+            raise ValueError(
+                f"{owner[twice[0]]} and {worker} both name {folded(twice)}; leave each host to one of the workers."
+            )
+        found[worker] = tuple(name for name in hosts if name in its)
+        owner.update(dict.fromkeys(found[worker], worker))
+    return {OWN: tuple(name for name in hosts if name not in owner), **found}
+
+
+def equal(hosts: Sequence[str], workers: Sequence[str], only_here: Collection[str] = ()) -> Shares:
+    """Return the hosts in parts of equal size, for the first controller and each worker.
+
+    Args:
+        hosts: of the run, in the inventory's order; neighbours stay together.
+        workers: the names of the workers.
+        only_here: hosts that only the first controller can reach; they count as a part of its share.
+    """
+    here = [name for name in hosts if name in only_here]
+    rest = [name for name in hosts if name not in only_here]
+    most = -(-len(hosts) // (1 + len(workers)))
+    own = max(0, most - len(here))
+    found = {OWN: tuple(name for name in hosts if name in {*here, *rest[:own]})}
+    at = own
+    for left, worker in zip(range(len(workers), 0, -1), workers, strict=True):
+        size = -(-(len(rest) - at) // left)
+        found[worker] = tuple(rest[at : at + size])
+        at += size
+    return found
+
+
+def without(found: Shares, hosts: Collection[str]) -> Shares:
+    """Return the shares without these hosts."""
+    return {worker: tuple(name for name in its if name not in hosts) for worker, its in found.items()}
+
+
+def words(found: Shares) -> str:
+    """Return who plays what, for people."""
+    shown = {worker or "this controller": its for worker, its in found.items() if its}
+    return "; ".join(f"{worker}: {folded(its)}" for worker, its in shown.items())
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """How it ended: all plays as one, who got which hosts, and a sentence where the workers did not begin."""
+
+    end: End
+    shares: Shares = field(default_factory=dict)
+    message: str = ""
+
+
+def share(
+    found: Shares, builders: Collection[str], meet: Callable[[], End], parts: Callable[[Shares], Sequence[End]]
+) -> SharedRun:
+    """Play the three steps; the first that goes wrong for another reason than single hosts is the last.
+
+    Args:
+        found: who gets which hosts.
+        builders: the hosts that go ahead, on the first controller.
+        meet: plays what needs the facts of all hosts, on all of them.
+        parts: plays the rest, on all controllers that have a host.
+    """
+    ends = [meet()]
+    if _is_over(ends[-1]):
+        return SharedRun(ends[-1])
+    lost = partial.lost_hosts(ends)
+    first = tuple(name for its in found.values() for name in its if name in builders and name not in lost)
+    if first:
+        ends += parts({OWN: first})
+        if failed := partial.lost_hosts(ends[1:]):
+            words = f"The workers did not begin, because {folded(failed)} failed, which goes ahead of the others."
+            return SharedRun(partial.as_one(ends), message=words)
+        if _is_over(ends[-1]):
+            return SharedRun(partial.as_one(ends))
+    rest = without(found, {*builders, *lost})
+    if any(rest.values()):
+        ends += parts(rest)
+    return SharedRun(partial.as_one(ends), rest)
+
+
+def _is_over(end: End) -> bool:
+    """Whether a play was stopped, or ended badly for another reason than single hosts."""
+    return end.status == "canceled" or (end.rc != 0 and not partial.lost_hosts([end]))
+
 
 NODES = "worker_nodes"  # variable of a worker: a pattern for its nodes, as --limit takes it
 _PYTHON = "ansible_python_interpreter"
@@ -112,21 +218,21 @@ def divide(workers: Sequence[Host], cluster: Inventory, read: ReadInventory, opt
     patterns = {host.name: str(host.variables[NODES]) for host in workers if host.variables.get(NODES)}
     if not patterns:
         only_here = [host.name for host in cluster.hosts if not host.by_ssh]
-        return shares.equal(cluster.selected, [host.name for host in workers], only_here)
+        return equal(cluster.selected, [host.name for host in workers], only_here)
     if lacking := [host.name for host in workers if host.name not in patterns]:
         raise ConfigError(f"Of the workers, {lacking[0]} lacks {NODES}; set it for each of them, or for none.")
     wanted = {}
     for name, pattern in patterns.items():
         try:
-            wanted[name] = read.limited(dataclasses.replace(options, limit=pattern), remembered=True).selected
+            wanted[name] = read.limited(dataclasses.replace(options, limit=pattern)).selected
         except ConfigError as error:
             raise ConfigError(f"{NODES} of the worker {name} cannot be used: {error}") from None
     try:
-        found = shares.by_pattern(cluster.selected, wanted)
+        found = by_pattern(cluster.selected, wanted)
     except ValueError as error:
         raise ConfigError(f"In {NODES}, {error}") from None
     for host in cluster.selected_hosts:
-        if not host.by_ssh and host.name not in found[shares.OWN]:
+        if not host.by_ssh and host.name not in found[OWN]:
             raise ConfigError(
                 f"In {NODES}, {host.name} is given away, but {host.not_by_ssh}, so only this controller reaches it."
             )
@@ -189,7 +295,7 @@ def _refusal(host: Host, reply: python.Reply) -> ConfigError | UnreachableError:
 
 
 @dataclass
-class Crew:
+class Controllers:
     """The workers of a run; without one, it is false.
 
     Attributes:
@@ -203,7 +309,7 @@ class Crew:
     workers: dict[str, Worker] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, word: str, cluster: Inventory, read: ReadInventory, options: InventoryOptions) -> Crew:
+    def of(cls, word: str, cluster: Inventory, read: ReadInventory, options: InventoryOptions) -> Controllers:
         """Return the workers that ``--workers`` names, and their nodes.
 
         Raises:

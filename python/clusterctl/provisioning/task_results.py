@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ANSIBLE_TYPE = re.compile(r": <class '[\w.]+'> cannot be converted.*")  # its inner name for a text
 
 
-class Tally:
+class TaskResults:
     """Counts what happened on each host."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Tally:
         found = [result.data["members"] for result in self.results if result.data.get("members")]
         return tuple(found[-1]) if found else ()
 
-    def told(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         """Return what roles have to say of the whole cluster."""
         return tuple(dict.fromkeys(text for result in self.results for text in result.data.get("told") or ()))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from clusterctl.model.drift import NodeState
 from clusterctl.model.events import HostResult
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import meeting, partial, plan
-from clusterctl.provisioning.plan import Inputs, NodeState
+from clusterctl.provisioning import partial, plan
+from clusterctl.provisioning.plan import Inputs
 
 TREE = "openmpi-5.0.7-aa"
 WATCH = (
@@ -75,8 +76,8 @@ def test_snapshots_of_earlier_releases_tell_too_little_to_leave_out_roles() -> N
 
 
 def test_what_is_not_in_the_cache_is_built_where_it_was_built_before() -> None:
-    assert meeting.only_meeting(OLD, SNAPSHOTS, {TREE, "mpi4py-4-bb"}) == set(OLD)
-    assert meeting.only_meeting(OLD, SNAPSHOTS, {"mpi4py-4-bb"}) == frozenset()
+    assert partial.join_only(OLD, SNAPSHOTS, {TREE, "mpi4py-4-bb"}) == set(OLD)
+    assert partial.join_only(OLD, SNAPSHOTS, {"mpi4py-4-bb"}) == frozenset()
 
 
 def said(host: str, stage: str, *watch: dict[str, object]) -> HostResult:
@@ -85,7 +86,7 @@ def said(host: str, stage: str, *watch: dict[str, object]) -> HostResult:
 
 def test_the_software_of_a_host_that_only_met_others_is_watched_as_before() -> None:
     results = [said("node1", "hosts", {**WATCH[0], "sha256": "new"}), said("node4", "hosts", WATCH[0])]
-    found = meeting.watch_of(results, ["node1"], SNAPSHOTS)
+    found = partial.joined_watch(results, ["node1"], SNAPSHOTS)
     assert found == {"node1": ({**WATCH[0], "sha256": "new"}, WATCH[1]), "node4": (WATCH[0],)}
 
 
@@ -96,9 +97,9 @@ def test_a_host_that_only_meets_others_has_finished_with_the_last_role_of_these(
 
 def test_a_play_gets_patterns_of_hosts_and_the_hosts_whose_files_are_right() -> None:
     before = Snapshot(members=({"name": "node1"},), hosts=SNAPSHOTS)
-    given = meeting.variables(ALL, ["node1", "node2", "node3"], before)
+    given = partial.join_variables(ALL, ["node1", "node2", "node3"], before)
     assert (given["provision_whole"], given["provision_settled"]) == ("node4", "node1,node2,node3")
     assert given["preflight_settled"] == ["node1", "node2", "node3"]
     assert given["preflight_known_members"] == before.members
-    nobody = meeting.variables(OLD, OLD, Snapshot())
+    nobody = partial.join_variables(OLD, OLD, Snapshot())
     assert (nobody["provision_whole"], nobody["preflight_settled"]) == ("!all", [])

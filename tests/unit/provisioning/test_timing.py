@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from clusterctl.model.events import Finished, HostResult, Outcome, StageStarted
-from clusterctl.provisioning.stopwatch import Stopwatch, TimedObserver
+from clusterctl.provisioning.timing import Stopwatch, TimedObserver
 
 
 class Clock:
