@@ -122,7 +122,10 @@ def of_unfinished(
             found.add(str(path))
     # btime has whole seconds only
     first = min(started(Path("/proc/self")), *(worker.started for worker in workers()), time.time()) - 2
+    mounted = brought.mount_points()
     for path in Path(temporary).glob(_PAYLOAD):
+        if str(path) in mounted:
+            continue
         with suppress(OSError):
             state = path.lstat()
             if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and state.st_mtime < first:
