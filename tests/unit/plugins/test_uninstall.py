@@ -346,7 +346,6 @@ WRITES = {
     "artifact_pack": "packs below FOLDERS",
     "artifact_spread": "a line of progress below FOLDERS, which its run removes",
     "pack_extract": "a tree that artifact_install makes, or an unpacked pack on the controller",
-    "archive_unpack": "the build folder, or the controller",
     "audit_file": "the audit file below FOLDERS",
     "authority": "the folder of the authority on the controller",
     "passphrase": "a script on the controller, which answers ssh-keygen",
