@@ -59,7 +59,7 @@ class ActionModule(ArtifactActionBase):
             contents = nccl.look_into(fetched.path, wish.archive or fetched.source, wish.source)
             sources = [{"path": str(fetched.path), "sha256": fetched.sha256}]
         plans = nccl.plan(wish, members, frameworks, contents)
-        store = WheelStore(cache_dir, str(arguments.get("wheel_dir") or ""))
+        store = WheelStore(cache_dir, str(arguments.get("wheel_dir") or ""), note=lambda text: self._note(host, text))
         answer = {}
         for platform, found in plans.items():
             wheels = []

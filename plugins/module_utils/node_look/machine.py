@@ -29,7 +29,7 @@ def control_group_folders(root: str, lines: str, controller: str) -> list[tuple[
         controller: what the groups of version 1 are to control, ``cpu`` or ``memory``.
     """
     found = []
-    for line in lines.splitlines():
+    for line in lines.split("\n"):
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
             top = root if os.path.exists(f"{root}/cgroup.controllers") else f"{root}/unified"
@@ -196,7 +196,7 @@ def names() -> Json:
     """Return the node's names from files alone, because a resolver that hangs would cost seconds."""
     name = socket.gethostname()
     full = name
-    for line in read_text("/etc/hosts", "").splitlines():
+    for line in read_text("/etc/hosts", "").split("\n"):
         words = line.partition("#")[0].split()[1:]
         dotted = [word for word in words if word.startswith(f"{name}.")]
         if name in words and dotted:
@@ -217,7 +217,7 @@ def read_os_release(text: str) -> Json:
     Debian testing has no number yet; its ``version_id`` is the code name (``forky``).
     """
     values = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         key, _unused, value = line.strip().partition("=")
         values[key] = value.strip("\"'")
     identity = values.get("ID", "linux").lower()

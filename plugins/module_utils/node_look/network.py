@@ -10,7 +10,7 @@ import struct
 import time
 
 from . import machine
-from .reading import Json, link_name, list_folder, read_number, read_text
+from .reading import Json, link_name, list_folder, read_number, read_text, reap
 
 # --- network ---------------------------------------------------------------------------------------------------------
 
@@ -306,8 +306,7 @@ def _look_up(names: list[str]) -> dict[str, Json]:
             data += block
     finally:
         os.close(reader)
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+        reap(child)
     answers: dict[str, Json] = {}
     for line in data.split(b"\n")[:-1]:
         answers.update(json.loads(line))

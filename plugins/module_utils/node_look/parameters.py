@@ -61,7 +61,7 @@ def exports(text: str, wanted: Callable[[str], bool]) -> tuple[dict[str, str], d
     always: dict[str, str] = {}
     values: dict[str, set[str]] = {}
     inside = False
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith((_BEGIN, _END)):
             inside = line.startswith(_BEGIN)
         if inside:
@@ -123,7 +123,7 @@ def login_files(
     if home:
         pairs[f"{home}/{_PAM_OF_USER}"] = pam_settings(read_text_of_user(f"{home}/{_PAM_OF_USER}", user))
     if home and config.get("permituserenvironment", ["no"])[0].lower() != "no":
-        lines = read_text_of_user(f"{home}/{_SSH_OF_USER}", user).splitlines()
+        lines = read_text_of_user(f"{home}/{_SSH_OF_USER}", user).split("\n")
         pairs[f"{home}/{_SSH_OF_USER}"] = [_pair(line.strip()) for line in lines if not line.startswith("#")]
     found = {}
     for path, given in pairs.items():
@@ -140,7 +140,7 @@ def login_files(
 def pam_settings(text: str) -> list[tuple[str, str]]:
     """Return the variables in a text in the form of pam_env.conf; what PAM has to expand is unknown."""
     found = []
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in text.replace("\\\n", " ").split("\n"):
         words = words_of(line)
         options = dict(map(_pair, words[1:]))
         value = options.get("OVERRIDE") or options.get("DEFAULT", "")
@@ -247,7 +247,7 @@ def read_settings(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
     own: dict[str, str] = {}
     others: list[tuple[str, str]] = []
     inside = False
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.strip()
         if words.startswith((_BEGIN, _END)):
             inside = words.startswith(_BEGIN)

@@ -7,7 +7,9 @@ import grp
 import hashlib
 import os
 import pwd
+import signal
 import stat
+import time
 
 # --- identity --------------------------------------------------------------------------------------------------------
 
@@ -62,7 +64,7 @@ _MOST_OF_PROCESS = 1 << 22  # bytes; prctl(PR_SET_MM_MAP) lets a process show al
 def read_text(path: str, default: str | None = None) -> str:
     """Return a file's text without surrounding blanks, or the default if the file is not readable."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as stream:
             return stream.read().strip()
     except OSError:
         if default is None:
@@ -102,7 +104,7 @@ def read_text_of_user(path: str, user: pwd.struct_passwd | None) -> str:
 def _regular_text(path: str) -> str:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the opening of a pipe could wait for ever
-        with open(handle, encoding="utf-8", errors="replace") as stream:
+        with open(handle, encoding="utf-8", errors="replace", newline="\n") as stream:
             return stream.read(_MOST_OF_USER).strip() if stat.S_ISREG(os.fstat(handle).st_mode) else ""
     except OSError:
         return ""
@@ -184,6 +186,14 @@ def output_of(argv: list[str], limit_s: float) -> tuple[int, bytes]:
     return done.returncode, done.stdout
 
 
+def reap(child: int) -> None:
+    """Kill a child process; one that cannot end within a second, as a file system may hold it, is left to init."""
+    os.kill(child, signal.SIGKILL)
+    until = time.monotonic() + 1.0
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 def user_name(uid: int) -> str:
     """Return the name of a user, the number itself if the user has no name."""
     try:
@@ -216,7 +226,7 @@ def sha256(path: str, most: int = 1 << 40) -> str:
 def read_environment_file(text: str) -> dict[str, str]:
     """Return the variables in the text of /etc/environment as pam_env reads them: quotes around a value are dropped."""
     found: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.strip()
         if words.startswith("export "):
             words = words[7:].lstrip()

@@ -8,29 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.findings import Diagnosis
-    from clusterctl.model.hosts import AnyInventory, InventoryOptions
 
 _STYLES = {"ERROR": "red", "WARNING": "yellow"}
 _NARROW = 120  # columns; below, a cure has its own line under the cause
 
 
 def doctor(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
+    login: options.LoginGroup,
     limit: options.Limit = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: options.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Look at each host alone: no logins or connections between hosts.")
     ] = False,
@@ -45,11 +40,12 @@ def doctor(
     host is out of reach.
     """
     from clusterctl.diagnosis.doctor import DoctorOptions, examine, exit_code  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.inventory.ansible_inventory import Cluster  # noqa: PLC0415 - the same
 
     if fix_script and form is Format.JSON:
         raise ConfigError("--fix-script and --format json both write to stdout; give one of them.")
-    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
-    found = examine(options.sources(named, more), DoctorOptions(asked, quick=quick), _transient)
+    cluster = Cluster.of(which.sources, login.options(limit))
+    found = examine(cluster, DoctorOptions(quick=quick), _transient)
     _transient("")
     if form is Format.JSON:
         sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
@@ -57,16 +53,14 @@ def doctor(
     else:
         _show(found)
     if fix_script:
-        _print_cures(found, options.sources(named, more), asked)
+        _print_cures(found, cluster)
     return int(exit_code(found))
 
 
-def _print_cures(found: Diagnosis, inventory: AnyInventory, asked: InventoryOptions) -> None:
-    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
-    from clusterctl.report import fix_script  # noqa: PLC0415
+def _print_cures(found: Diagnosis, cluster: Cluster) -> None:
+    from clusterctl.report import fix_script  # noqa: PLC0415 - see cli.main
 
-    hosts = {host.name: host for host in ansible_inventory.load(inventory, asked).selected_hosts}
-    sys.stdout.write(fix_script.script(found, hosts))
+    sys.stdout.write(fix_script.script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
     sys.stdout.flush()
 
 

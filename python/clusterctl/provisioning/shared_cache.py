@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.model.hosts import Host
-    from clusterctl.provisioning.host_run import RunObserver
+    from clusterctl.provisioning.request import RunObserver
 
 _LOOK_S = 300.0  # for all that a run asks of the shared cache before it begins
 WHERE, SIGNERS = "cluster_cache", "cluster_cache_signers"  # variables of the inventory

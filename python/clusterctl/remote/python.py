@@ -27,6 +27,7 @@ NODE_PROBE = "node_look.record"  # the program that reports a node's facts
 
 # argv[1] is the size of node_starter.py in bytes, argv[2] that of the zip, argv[3] the module; then its arguments.
 _READ_STARTER = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+_MOST_ANSWERS = 1000  # lines
 _MOST_EVIDENCE = 300
 _BLOCK = 1 << 16
 _STDERR_WAIT_S = 1.0
@@ -235,12 +236,20 @@ def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[
 
 
 def last_answer(output: bytes, keys: Collection[str]) -> dict[str, Any] | None:
-    """Return the last JSON object on a program's output that has certain keys; None without one."""
-    for line in reversed(output.splitlines()):
+    """Return the last JSON object on a program's output that has certain keys; None without one.
+
+    It begins a line. Of the lines that begin as one does, some are looked at.
+    """
+    end = len(output)
+    for _unused in range(_MOST_ANSWERS):
+        begin = output.rfind(b"\n{", 0, end) + 1
         with contextlib.suppress(ValueError):
-            answer = node_json.loads(line)
+            answer = node_json.loads(output[begin:end].partition(b"\n")[0])
             if isinstance(answer, dict) and answer.keys() >= set(keys):
                 return answer
+        if not begin:
+            break
+        end = begin - 1
     return None
 
 

@@ -27,6 +27,7 @@ from clusterctl.validation.checks import registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import ValidationEvent, ValidationRecord
     from clusterctl.model.slurm_wish import SlurmWish
@@ -58,7 +59,7 @@ class Choice:
 
 
 def validate(
-    inventory: AnyInventory | None,
+    inventory: AnyInventory | Cluster | None,
     options: ValidationOptions,
     wish: SlurmWish,
     on_event: Callable[[ValidationEvent], None] | None = None,
