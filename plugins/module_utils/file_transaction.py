@@ -24,7 +24,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity impor
 if TYPE_CHECKING:
     import pwd
 
-    from ansible_collections.clusterctl.hpc.plugins.module_utils.file_look import Step
+    from ansible_collections.clusterctl.hpc.plugins.module_utils.file_stage import Step
 
 _VALIDATOR_SECONDS = 60
 _MOST_EVIDENCE = 400

@@ -154,8 +154,8 @@ def manifest() -> Callable[[bytes], object]:
 
 def archive() -> Callable[[bytes], object]:
     """Return the unpacker of sources; nothing may lie outside of its folder afterwards."""
-    from ansible_collections.clusterctl.hpc.plugins.module_utils.archive_unpack import unpack
     from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+    from ansible_collections.clusterctl.hpc.plugins.module_utils.build_files import unpack
 
     def read(data: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -7,8 +7,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Callable
 
-from .login_session import read_environment_file
-from .reading import Json, list_folder, read_text, read_text_of_user
+from .reading import Json, list_folder, read_environment_file, read_text, read_text_of_user
 from .ssh import read_sshd_config
 
 if TYPE_CHECKING:

@@ -221,3 +221,21 @@ def sha256(path: str, most: int = 1 << 40) -> str:
             total.update(block)
             most -= len(block)
     return total.hexdigest()
+
+
+def read_environment_file(text: str) -> dict[str, str]:
+    """Return the variables in the text of /etc/environment as pam_env reads them: quotes around a value are dropped."""
+    found: dict[str, str] = {}
+    for line in text.split("\n"):
+        words = line.strip()
+        if words.startswith("export "):
+            words = words[7:].lstrip()
+        name, separator, value = words.partition("#")[0].rstrip().partition("=")
+        if not separator or not name:
+            continue
+        if value[:1] in {'"', "'"}:
+            value = value[1:]
+            if value[-1:] in {'"', "'"}:
+                value = value[:-1]
+        found[name] = value
+    return found

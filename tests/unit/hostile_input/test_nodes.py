@@ -39,10 +39,10 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     gpu,
     libraries,
-    login_session,
     machine,
     network,
     parameters,
+    reading,
 )
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_an_answer_of_any_bytes_is_a_failure(data: bytes) -> None:
 
 
 READERS: dict[str, tuple[Callable[[str], object], str]] = {
-    "environment": (login_session.read_environment_file, "PATH=/usr/bin\nexport A='b' # c\n"),
+    "environment": (reading.read_environment_file, "PATH=/usr/bin\nexport A='b' # c\n"),
     "gpu": (gpu.read_gpu_information, "Model: H200\nGPU UUID: GPU-1\n"),
     "cuda header": (gpu.header_cuda_version, "#define CUDA_VERSION 13000\n"),
     "os-release": (machine.read_os_release, text_of("os-release.debian12.txt")),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    archive_unpack,
     build_failure,
+    build_files,
     build_step,
     check_process,
 )
@@ -45,7 +45,7 @@ def names(folder: Path) -> list[str]:
 def test_an_archive_is_unpacked_without_its_first_folder_and_what_is_excluded(tmp_path: Path, compression: str) -> None:
     members = {"x-1/configure": "a", "x-1/docs/html/index.html": "b", "x-1/docs/keep": "c", "x-1/src/docs/html": "d"}
     where = archive(tmp_path / "x.tar", members, compression)
-    archive_unpack.unpack(where, tmp_path / "out", 1, ["docs/html"])
+    build_files.unpack(where, tmp_path / "out", 1, ["docs/html"])
     assert names(tmp_path / "out") == ["configure", "docs/keep", "src/docs/html"]
     state = (tmp_path / "out" / "configure").stat()
     assert (state.st_mtime, state.st_uid, state.st_mode & 0o700) == (1_000_000_000, os.getuid(), 0o600)
@@ -54,14 +54,14 @@ def test_an_archive_is_unpacked_without_its_first_folder_and_what_is_excluded(tm
 def test_a_zip_is_unpacked_as_well(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as bundle:
         bundle.writestr("x-1/a/b", "text")
-    archive_unpack.unpack(str(tmp_path / "x.zip"), tmp_path / "out", 1, [])
+    build_files.unpack(str(tmp_path / "x.zip"), tmp_path / "out", 1, [])
     assert names(tmp_path / "out") == ["a/b"]
 
 
 def test_a_path_that_leads_out_is_refused(tmp_path: Path) -> None:
     where = archive(tmp_path / "x.tar.bz2", {"x-1/../../evil": "a"})
     with pytest.raises(ArtifactError, match="leads out of it"):
-        archive_unpack.unpack(where, tmp_path / "deep" / "out", 1, [])
+        build_files.unpack(where, tmp_path / "deep" / "out", 1, [])
     assert not (tmp_path / "evil").exists()
 
 
@@ -70,7 +70,7 @@ def test_an_archive_whose_first_bytes_are_cut_off_is_damaged(tmp_path: Path) -> 
     pack = tmp_path / "x.tar.gz"
     pack.write_bytes(b"\x1f\x8b\x08\x04" + bytes(6))
     with pytest.raises(tarfile.ReadError):
-        archive_unpack.unpack(str(pack), tmp_path / "out", 0, [])
+        build_files.unpack(str(pack), tmp_path / "out", 0, [])
 
 
 def test_a_pipe_whose_reader_left_is_noticed() -> None:

@@ -15,11 +15,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     build_user,
     check_process,
     command,
-    job_login,
     library_closure,
     pod_runner,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.modules import mesh_login
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,9 +76,9 @@ def test_a_login_of_a_job_says_in_little_memory_why_it_failed(
     ssh: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = {"name": "node2"}
-    monkeypatch.setattr(job_login, "login_argv", lambda _name, _timeout_s: ["sh", "-c", ssh])
+    monkeypatch.setattr(mesh_login, "login_argv", lambda _name, _timeout_s: ["sh", "-c", ssh])
     tracemalloc.start()
-    failed = job_login.login_all(getpass.getuser(), [target], 2 if "sleep" in ssh else 30)
+    failed = mesh_login.login_all(getpass.getuser(), [target], 2 if "sleep" in ssh else 30)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [(one, words.strip()[-len(said) :]) for one, words in failed] == ([(target, said)] if said else [])

@@ -16,6 +16,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     machine,
     parameters,
     path_state,
+    reading,
     record,
     ssh,
     users,
@@ -42,7 +43,7 @@ KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJhZA"
 _BEGIN, _END = (of(mesh_trust_look.MARKER) for of in (text_edit.begin_of, text_edit.end_of))
 # Each reads a text in which one line is a comment, and what follows the separator in it means nothing.
 READERS: dict[str, tuple[Callable[[str], object], str]] = {
-    "environment": (login_session.read_environment_file, "PATH=/evil"),
+    "environment": (reading.read_environment_file, "PATH=/evil"),
     "os-release": (lambda text: machine.read_os_release(text)["version_id"], "VERSION_ID=9"),
     "open mpi": (lambda text: parameters.read_settings(text)[1], "btl = tcp"),
     "prefix": (artifacts.prefix_candidates, "# clusterctl: added PATH /evil/openmpi/bin"),

@@ -31,6 +31,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     parameters,
     path_state,
     processes,
+    reading,
     record,
     ssh,
 )
@@ -687,7 +688,7 @@ def test_sshd_configuration(tmp_path: Path) -> None:
 
 def test_environment_file_as_pam_reads_it() -> None:
     text = "# c\nA=1\nexport B='two words' # note\nC=\"x\ny\nD\n"
-    assert login_session.read_environment_file(text) == {"A": "1", "B": "two words", "C": "x"}
+    assert reading.read_environment_file(text) == {"A": "1", "B": "two words", "C": "x"}
 
 
 # --- what a launch needs ---
