@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.fabric import RdmaChoice
-    from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.rdma import Gid
+    from clusterctl.model.facts import Gid, NodeFacts
 
 ORDER = 34
 _INDEX, _CARDS = "NCCL_IB_GID_INDEX", "NCCL_IB_HCA"

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.facts import Gpu, NodeFacts
     from clusterctl.model.findings import Severity
-    from clusterctl.model.gpu import Gpu
 
 ORDER = 51
 _SHOWN = 4
