@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_entry import Entry, StageError, by_whom
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import read_regular
 

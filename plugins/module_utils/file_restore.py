@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import brought, file_entry, origins, text_edit, text_restore
-from .node_probe import path_state
+from .node_look import path_state
 from .user_identity import acting_as, read_regular
 
 

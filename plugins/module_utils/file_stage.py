@@ -24,7 +24,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.file_transaction im
     Transaction,
     validate_aside,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import IdentityError, acting_as
 
 

@@ -64,7 +64,7 @@ from typing import Any, Dict, List
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, brought, library_closure
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, manifest_of, parse_manifest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import processes
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import processes
 
 
 def size_of(tree: Path) -> int:

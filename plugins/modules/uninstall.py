@@ -77,8 +77,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     watched_module,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_rules.opening import OpeningError
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import prefix
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.reading import read_text
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_text
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import IdentityError, acting_as
 
 _WORK_FOLDER = "/var/tmp"  # noqa: S108 - where killed runs leave packs and builds
@@ -237,10 +237,10 @@ class Node:
         Raises:
             UninstallError: a user could change a folder while root removes from it.
         """
-        told = prefix.candidates(read_text("/etc/environment", ""))
+        told = artifacts.prefix_candidates(read_text("/etc/environment", ""))
         roots = sorted({self.given["prefix"], *told, *brought.roots_in(self.record["paths"])})
         for root in roots:
-            why = prefix.problem(root) if root != brought.ROOT else ""
+            why = artifacts.prefix_problem(root) if root != brought.ROOT else ""
             if why:
                 raise UninstallError(f"Nothing is removed from {root}, because {why}; give it back to root first.")
         return roots

@@ -54,9 +54,9 @@ for place in ("plugins/module_utils", "python", "tests/gpu"):
 import gpu_capture  # noqa: E402 - it lies in a folder above, as those below
 import gpu_watch  # noqa: E402
 from clusterctl.analysis import nccl_diagnostics, nccl_path, nccl_told  # noqa: E402 - they need the standard library alone
-from node_probe import gpu as gpu_facts  # noqa: E402
-from node_probe import rdma as rdma_facts  # noqa: E402
-from node_probe import topology as numa_nodes  # noqa: E402
+from node_look import gpu as gpu_facts  # noqa: E402
+from node_look import machine as numa_nodes  # noqa: E402
+from node_look import network as rdma_facts  # noqa: E402
 
 NOTHING_TO_RUN = 3
 TOTAL_S = 520.0  # ten minutes, and room to write the report and to capture the machine

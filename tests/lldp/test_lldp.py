@@ -45,7 +45,7 @@ exec "$2" -c "$3"
 PROBE = """
 import json, os, resource, sys
 sys.path.append(%r)
-from node_probe import switch_ports
+from node_look import switch_ports
 who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 used = lambda: sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, who))
 %s

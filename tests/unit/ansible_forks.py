@@ -20,7 +20,10 @@ _FORKS.set_forkserver_preload(["ansible.cli.inventory", "ansible.inventory.manag
 
 
 def run(command: Sequence[str], *, env: Mapping[str, str], **given: Any) -> subprocess.CompletedProcess[str]:
-    """Do what ``subprocess.run`` does for one of the programs."""
+    """Do what ``subprocess.run`` does for one of the programs; for any other, and with pipes to it, start a process."""
+    program = Path(command[0])
+    if given.get("pass_fds") or not program.exists() or not ("-m" in command or program.name == "ansible-inventory"):
+        return subprocess.run(list(command), env=env, **given)  # noqa: PLW1510 - the caller says it
     with tempfile.TemporaryDirectory() as name:
         texts = {stream: Path(name, stream) for stream in ("stdin", "stdout", "stderr")}
         texts["stdin"].write_text(given.get("input", ""), encoding="utf-8")

@@ -2,7 +2,7 @@
 """Choose the network that carries the cluster's jobs: facts of all nodes in, candidates and a decision out.
 
 These modules neither read nor write anything. The role ``fabric`` and ``clusterctl`` use them on the controller. They
-need the standard library of Python 3.9 alone. Facts are the dicts of ``node_probe``.
+need the standard library of Python 3.9 alone. Facts are the dicts of ``node_look``.
 """
 
 from __future__ import annotations

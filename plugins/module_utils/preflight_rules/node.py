@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check one node by itself: distribution, Python, root, disk and host keys."""
+"""Check one node by itself: distribution, Python, root, disk and host keys, and why it could not be looked at."""
 
 from __future__ import annotations
 
@@ -9,11 +9,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+from .. import known_messages
 from .model import Limits, Problem
+from .words import cut
 
 _GIB = 1024**3
 _NO_SHELLS = ("nologin", "false")
 _VARIABLE = "cluster_prefix"
+
+
+def look_failure(host: str, text: str) -> Problem:
+    """Return the problem behind a failed look at a node.
+
+    Args:
+        host: the node.
+        text: message, stderr and stdout of the failure.
+    """
+    found = known_messages.find("Ansible", text)
+    if found is None:
+        return Problem(host, "error", f"it could not be looked at: {cut(' '.join(text.split()), 300)}", "see the log")
+    # Ansible's own words around those of ssh repeat the sentence.
+    line = cut(re.sub(r"^.*(?:reached over ssh|to the host via ssh): *", "", found.line.rstrip(".")), 160)
+    row = found.row
+    return Problem(host, row.kind, f"{row.cause} ({line})" if line else row.cause, row.cure)
 
 
 def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder: bool) -> list[Problem]:

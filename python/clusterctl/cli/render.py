@@ -23,7 +23,7 @@ _PROLOG = "Slurm's prolog (slurm-prolog)"
 
 
 class Kind(str, Enum):
-    """What to print; a test holds the submissions among it equal to ``submission.KINDS``."""
+    """What to print; a test holds the submissions among it equal to ``submission_text.KINDS``."""
 
     RUNAI = "runai"
     RUNAI_SUBMIT_DIST = "runai-submit-dist"
@@ -222,9 +222,10 @@ def render(
     if kind is Kind.SLURM_PROLOG:
         sys.stdout.write(_prolog(program, slurm.prefix, prolog))
         return ExitCode.OK
-    from clusterctl.launch import submission  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.launch import submission_text  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.launch.submission import Submission  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    job = submission.Submission(
+    job = Submission(
         name=name,
         program=tuple(program or ()),
         image=image,
@@ -251,7 +252,7 @@ def render(
         by_srun=launcher is RenderLauncher.SRUN,
         layout=options.layout_of(slurm.prefix),
     )
-    text = submission.KINDS[kind.value](job)
+    text = submission_text.KINDS[kind.value](job)
     if pods.dry_run:
         _have_checked(text, job, pods.kubeconfig, pods.context)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")

@@ -20,7 +20,7 @@ from clusterctl.jobs.launcher_noise import NoiseFilter
 from clusterctl.jobs.prefixer import Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
-from clusterctl.launch import compose, environment, mpirun_job
+from clusterctl.launch import compose, environment, member
 from clusterctl.launch.compose import JobOptions, Launcher
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
@@ -280,7 +280,7 @@ def _absolute(folder: Path) -> Path:
 def _plan(team: JobTeam, started: _Started, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
     _refuse_without_stack(team.facts, started.wish.launcher)
     members = {
-        name: mpirun_job.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
+        name: member.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
         for name, node in team.facts.items()
     }
     plan = compose.compose(members, team.launch_node, started.wish, job_id)

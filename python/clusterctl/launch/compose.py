@@ -26,7 +26,7 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.launch.mpirun_job import Member
+    from clusterctl.launch.member import Member
     from clusterctl.model.layout import Layout
 
 _TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not run

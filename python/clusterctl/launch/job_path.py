@@ -17,7 +17,7 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.launch.mpirun_job import Member
+    from clusterctl.launch.member import Member
 
 _MOST_NAMED = 6
 

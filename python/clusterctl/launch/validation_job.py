@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launch import manifest
-from clusterctl.launch.submission import AS_ROOT, Submission
-from clusterctl.launch.submission_rules import refuse
+from clusterctl.launch.submission import Submission, refuse
 from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
@@ -119,18 +118,15 @@ def build(name: str, wish: PodsOptions, checks: Sequence[PlannedCheck]) -> Valid
     if sum(len(text.encode()) for text in data.values()) > _MOST_BYTES:
         raise ConfigError("The programs of the checks do not fit into a ConfigMap; name fewer with --checks.")
     by_mpi = wish.kind == "mpijob"
-    kind, version = ("MPIJob", "v2beta1") if by_mpi else ("PyTorchJob", "v1")
-    spec = _mpi(wanted, wish) if by_mpi else _torch(wanted, wish)
-    for replica in spec["mpiReplicaSpecs" if by_mpi else "pytorchReplicaSpecs"].values():
+    if by_mpi:
+        job = manifest.mpijob(wanted, wish.ranks_per_pod, wanted.program, {}, _policy(wish))
+    else:
+        job = manifest.pytorchjob(wanted, wanted.program, {}, _policy(wish))
+    job["metadata"] = _metadata(name, wish)
+    for replica in job["spec"]["mpiReplicaSpecs" if by_mpi else "pytorchReplicaSpecs"].values():
         _complete(replica["template"], name, wish)
-    job = {
-        "apiVersion": f"kubeflow.org/{version}",
-        "kind": kind,
-        "metadata": _metadata(name, wish),
-        "spec": {"runPolicy": _policy(wish), **spec},
-    }
     ranks = ranked(wish)
-    return ValidationJob(name, kind, job, programs, ranks, 1 if by_mpi else len(ranks))
+    return ValidationJob(name, job["kind"], job, programs, ranks, 1 if by_mpi else len(ranks))
 
 
 def ranked(wish: PodsOptions) -> tuple[str, ...]:
@@ -199,34 +195,6 @@ def _policy(wish: PodsOptions) -> dict[str, Any]:
         "activeDeadlineSeconds": limit,
         "ttlSecondsAfterFinished": KEPT_S,
         **({"backoffLimit": 0} if wish.kind == "mpijob" else {}),  # of the launcher, which waits by itself
-    }
-
-
-def _mpi(wanted: Submission, wish: PodsOptions) -> dict[str, Any]:
-    # The launcher's pod computes nothing, so it asks for no GPU and no RDMA.
-    alone = Submission(wanted.name, wanted.program, wanted.image)
-    launcher = manifest.pod(alone, "launcher", wanted.program, manifest.variables(dict.fromkeys(AS_ROOT, "1")))
-    worker = manifest.pod(wanted, "worker", [], [])
-    return {
-        "slotsPerWorker": wish.ranks_per_pod,
-        "mpiReplicaSpecs": {
-            "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
-            "Worker": {"replicas": wish.nodes, "restartPolicy": "Never", "template": worker},
-        },
-    }
-
-
-def _torch(wanted: Submission, wish: PodsOptions) -> dict[str, Any]:
-    def pod() -> dict[str, Any]:
-        return manifest.pod(wanted, "pytorch", wanted.program, [])  # the operator looks for that name
-
-    replicas = {"Master": 1, "Worker": wish.nodes - 1}
-    return {
-        "pytorchReplicaSpecs": {
-            kind: {"replicas": count, "restartPolicy": "Never", "template": pod()}
-            for kind, count in replicas.items()
-            if count
-        }
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import mpirun, mpirun_job, srun
-from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
+from clusterctl.model.results import CheckProgress, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import files
 from clusterctl.validation import bisect, confirming, job_log, on_the_spot
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.culprits import Launch
     from clusterctl.model.job_outcome import JobOutcome, OutputLine
-    from clusterctl.model.results import ValidationEvent
+    from clusterctl.model.results import CheckResult, ValidationEvent
     from clusterctl.state.runs import Run
     from clusterctl.validation.checks.base import Check
     from clusterctl.validation.expectations import Expectations
@@ -183,27 +183,16 @@ class CheckRunner:
         self._started_s = max([self._started_s, *starts])
         log = f"logs/{check.name}{again}.log"
         files.write_atomically(self._run.folder / log, job_log.text(job.spec, outcome, job.site, job.notes))
-        return CheckResult(
-            check=check.name,
-            verdict=judgement.verdict,
-            reason=judgement.reason,
-            hosts=judgement.hosts,
+        left = [f"{one.host}: {words}" for one in outcome.sweeps for words in (*one.left, one.problem) if words]
+        return judgement.result(
+            check.name,
             seconds=round(time.monotonic() - began, 3),
             deadline_s=job.deadline_s,
             command=outcome.argv or job.spec.argv,
             repeat=self._repeat(check.name),
-            ranks=judgement.ranks,
-            measurements=judgement.measurements,
-            figures=judgement.figures,
-            matrices=judgement.matrices,
-            next_step=judgement.next_step,
-            culprits=judgement.culprits,
             stacks=outcome.stacks,
             log=log,
-            evidence=judgement.evidence,
-            left_behind=tuple(
-                f"{sweep.host}: {words}" for sweep in outcome.sweeps for words in (*sweep.left, sweep.problem) if words
-            ),
+            left_behind=tuple(left),
         ), outcome
 
     def _job(self, check: Check, team: Team, name: str, *, stacks: bool) -> _Job:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from clusterctl.analysis import poisson
-from clusterctl.analysis.counter_growth import Growth, is_above
+from clusterctl.diagnosis.rules.engines import Growth, is_above
 
 
 def test_the_distribution_is_poisson_s() -> None:

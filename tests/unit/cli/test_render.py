@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from clusterctl.cli.render import Kind
-from clusterctl.launch import submission
+from clusterctl.launch import submission_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def render(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_the_submission_alone() -> None:
-    assert {kind.value for kind in Kind} - {"slurm-prolog"} == set(submission.KINDS)
+    assert {kind.value for kind in Kind} - {"slurm-prolog"} == set(submission_text.KINDS)
     common = ("--name", "bert", "--image", "train:1", "--nodes", "2", "--gpus-per-node", "8")
     rdma = ("--rdma-resource", "rdma/a=1", "--network-attachment", "roce", "--annotation", "a=b", "-x", "A=b=c")
     done = render("pytorchjob", *common, *rdma, "--", "train.py", "--lr", "0.1")

@@ -14,7 +14,7 @@ from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.gpu import (
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.gpu import (
     driver_cuda,
     driver_version,
     read_gpu_information,

@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
-import ansible_forks
 import pytest
-from clusterctl.inventory import ansible_call, ansible_inventory, extra_vars
+from clusterctl.inventory import ansible_inventory, extra_vars
 from clusterctl.model import nodeset
 from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.support.errors import ConfigError, TooManyHostsError
 from hostile import TEXT, altered
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 INI = """\
 # a comment
@@ -50,13 +44,6 @@ all:
     gpu: {children: {nodes: }}
 """
 LONGEST_SENTENCE = 6000  # a text of 5000 characters may be named
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _in_forks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ansible_call, "subprocess", SimpleNamespace(run=ansible_forks.run))
-        yield
 
 
 def check_sentence(refused: ConfigError) -> None:

@@ -75,8 +75,9 @@ def test_no_process_shows_a_value_while_a_play_runs(tmp_path: Path) -> None:
     assert "canary-one" in (tmp_path / "ours").read_text(encoding="utf-8")
 
 
-def test_no_process_shows_a_value_while_an_inventory_is_read(tmp_path: Path) -> None:
+def test_no_process_shows_a_value_while_an_inventory_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The inventory is a program: it sees the arguments of ansible-inventory, which has started it."""
+    monkeypatch.setattr(ansible_call, "subprocess", subprocess)
     script = tmp_path / "inventory.sh"
     script.write_text(
         f"#!/bin/sh\ntr '\\0' ' ' < /proc/$PPID/cmdline >> {tmp_path}/seen\n"

@@ -35,7 +35,7 @@ from clusterctl.support.errors import ConfigError
 
 sys.path.insert(0, str(content.collections_path()))
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.rdma import read_rdma
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.network import read_rdma
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 

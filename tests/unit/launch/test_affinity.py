@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from clusterctl.launch import affinity, compose, mpirun_job, srun
 from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.member import Member
 from clusterctl.launch.mpirun import Bind
 from clusterctl.launch.path_options import Affinity, PathOptions, Transport
 from clusterctl.support.errors import ConfigError
@@ -41,16 +42,16 @@ SERVER = {
 }
 
 
-def members(count: int = 1, slots: int = 4, **changed: Any) -> dict[str, mpirun_job.Member]:
+def members(count: int = 1, slots: int = 4, **changed: Any) -> dict[str, Member]:
     return {
-        f"node{number}": mpirun_job.Member(
+        f"node{number}": Member(
             provisioned(f"node{number}", number, **{**SERVER, "boot_id": f"b{number}", **changed}), slots, "5.0.7"
         )
         for number in range(1, count + 1)
     }
 
 
-def placed(nodes: dict[str, mpirun_job.Member]) -> dict[str, tuple[affinity.RankPlace, ...]]:
+def placed(nodes: dict[str, Member]) -> dict[str, tuple[affinity.RankPlace, ...]]:
     return affinity.places(
         {name: one.facts for name, one in nodes.items()}, {name: one.slots for name, one in nodes.items()}
     )
@@ -140,7 +141,7 @@ def told(words: tuple[str, ...], **environment: object) -> str:
     return subprocess.run(words, env=surroundings, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def on_this_machine(count: int = 2, **changed: Any) -> dict[str, mpirun_job.Member]:
+def on_this_machine(count: int = 2, **changed: Any) -> dict[str, Member]:
     numa = [{"number": 0, "cores": [str(HERE[0])]}, {"number": 1, "cores": [str(HERE[-1])]}]
     gpus = [gpu(0, 1, "a"), gpu(1, 0, "b")]
     rdma = [nic("mlx5_0", 0, "b"), nic("mlx5_1", 1, "a")]
@@ -151,7 +152,7 @@ def on_this_machine(count: int = 2, **changed: Any) -> dict[str, mpirun_job.Memb
     ("network", "ports"), [(Transport.TCP, ("unset",) * 2), (Transport.UCX, ("mlx5_1:1", "mlx5_0:1"))]
 )
 def test_a_rank_takes_its_cores_and_with_ucx_its_port(network: Transport, ports: tuple[str, ...]) -> None:
-    nodes = {name: mpirun_job.Member(one.facts, 2, "5.0.7", has_ucx=True) for name, one in on_this_machine().items()}
+    nodes = {name: Member(one.facts, 2, "5.0.7", has_ucx=True) for name, one in on_this_machine().items()}
     job = mpirun_job.MpirunJob(TELL, path=PathOptions(network, affinity=Affinity.AUTO))
     line = mpirun_job.line(nodes, {"node1": 2, "node2": 2}, job)
     own = line.argv[line.argv.index("/bin/sh") :]
@@ -176,9 +177,7 @@ def test_each_worker_of_torchrun_takes_its_own_cores() -> None:
 
 
 def test_run_validate_srun_and_horovodrun_place_the_same_ranks_on_the_same_cores() -> None:
-    nodes = {
-        name: mpirun_job.Member(one.facts, 2, "5.0.7", called=name) for name, one in on_this_machine(rdma=[]).items()
-    }
+    nodes = {name: Member(one.facts, 2, "5.0.7", called=name) for name, one in on_this_machine(rdma=[]).items()}
     slots = {"node1": 2, "node2": 2}
     table = f"{HERE[-1]}+/{HERE[0]}+/{HERE[-1]}+/{HERE[0]}+"
     job = mpirun_job.MpirunJob(("true",), path=AUTO)

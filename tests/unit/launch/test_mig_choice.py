@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from clusterctl.launch import compose, mig_choice, mpirun_job
 from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.member import Member
 from clusterctl.launch.mpirun import MapBy
 from clusterctl.launch.path_options import PathOptions
 from factory import provisioned
@@ -18,9 +19,9 @@ WHOLE = {"bus": "0000:07:00.0", "uuid": "GPU-c", "driver": "nvidia"}
 TELL = ("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}"')
 
 
-def members(**gpus: list[dict[str, object]]) -> dict[str, mpirun_job.Member]:
+def members(**gpus: list[dict[str, object]]) -> dict[str, Member]:
     return {
-        name: mpirun_job.Member(provisioned(name, number, gpus=found), 3, "5.0.7")
+        name: Member(provisioned(name, number, gpus=found), 3, "5.0.7")
         for number, (name, found) in enumerate(gpus.items(), 1)
     }
 
@@ -32,7 +33,7 @@ def told(words: tuple[str, ...], **environment: object) -> str:
     return subprocess.run(words, env=surroundings, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def ranks_of(nodes: dict[str, mpirun_job.Member], **environment: object) -> list[str]:
+def ranks_of(nodes: dict[str, Member], **environment: object) -> list[str]:
     slots = {name: one.slots for name, one in nodes.items()}
     line = mpirun_job.line(nodes, slots, mpirun_job.MpirunJob(TELL)).argv
     own = line[line.index("/bin/sh") :]

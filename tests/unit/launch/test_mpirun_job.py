@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 from clusterctl.launch import compose, mpirun_job
 from clusterctl.launch.compose import JobOptions
+from clusterctl.launch.member import Member
 from factory import provisioned
 
 VERSIONS = ("4.1.4", "5.0.7")
 
 
-def members(called: dict[str, str], version: str = "5.0.7") -> dict[str, mpirun_job.Member]:
+def members(called: dict[str, str], version: str = "5.0.7") -> dict[str, Member]:
     return {
-        name: mpirun_job.Member(provisioned(name, number, hostname=own), 2, version, address=f"10.0.0.{number}")
+        name: Member(provisioned(name, number, hostname=own), 2, version, address=f"10.0.0.{number}")
         for number, (name, own) in enumerate(called.items(), 1)
     }
 

@@ -48,6 +48,16 @@ def test_a_module_that_a_disk_kept_from_starting_is_a_sentence_with_the_cure() -
     assert "make room" in found.message
 
 
+@pytest.mark.parametrize(
+    "said", ["/usr/local: No space left on device; run again.", "Traceback (most recent call last):\nKeyError: 'disk'"]
+)
+def test_a_module_that_started_keeps_its_words(said: str) -> None:
+    found = ansible_events.translate({"event": "runner_on_failed", "event_data": {"host": "n", "res": {"msg": said}}})
+    assert isinstance(found, HostResult)
+    assert said.rpartition("\n")[2] in found.message
+    assert "temporary folder" not in found.message
+
+
 @pytest.mark.parametrize("words", ["ssh: connect to host 10.0.0.2 port 22: Connection timed out", ""])
 def test_a_host_that_is_lost_on_the_way_is_a_sentence_with_the_cure(words: str) -> None:
     said = f'Data could not be sent to remote host "10.0.0.2". Make sure this host can be reached over ssh: {words}'

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import artifacts
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
 from clusterctl.model.drift import SLICES, HostDifference, NodeState
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.provisioning import drift

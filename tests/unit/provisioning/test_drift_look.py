@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 from clusterctl.cli import output
 from clusterctl.cli.main import main
 from clusterctl.model.hosts import Host
