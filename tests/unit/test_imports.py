@@ -33,7 +33,6 @@ PURE = (
     "report.actions",
     "report.doctor_table",
     "report.figure_words",
-    "report.fix_script",
     "report.jsonl",
     "report.junit",
     "report.page",

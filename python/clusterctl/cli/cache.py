@@ -76,7 +76,7 @@ def push(
     signer = signing.Signer(signing_key)
     file = signing.signers_file(signers) if signers or paths.allowed_signers().exists() else None
     verifier = signing.SignatureVerifier(file, signer.public_key())
-    wish = exchange.EntryWish(tuple(names or ()), tuple(platform or ()))
+    wish = exchange.EntryOptions(tuple(names or ()), tuple(platform or ()))
     entries = [
         entry
         for entry in cache_entries.found(paths.cache_dir().value)
@@ -123,7 +123,7 @@ def pull(
             raise typer.BadParameter("it is not the name of a pack", param_hint="--pack") from None
         one = exchange.pull_one(store, name, verifier, cache, _telling(form))
         return _ended(one or exchange.Exchanged(), form, ("pulled", "here already"))
-    wish = exchange.EntryWish(tuple(names or ()), tuple(platform or ()))
+    wish = exchange.EntryOptions(tuple(names or ()), tuple(platform or ()))
     return _ended(exchange.pull(store, wish, verifier, cache, _telling(form)), form, ("pulled", "here already"))
 
 

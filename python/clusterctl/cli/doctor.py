@@ -58,9 +58,9 @@ def doctor(
 
 
 def _print_cures(found: Diagnosis, cluster: Cluster) -> None:
-    from clusterctl.report import fix_script  # noqa: PLC0415 - see cli.main
+    from clusterctl.report import doctor_table  # noqa: PLC0415 - see cli.main
 
-    sys.stdout.write(fix_script.script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
+    sys.stdout.write(doctor_table.script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
     sys.stdout.flush()
 
 

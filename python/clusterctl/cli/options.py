@@ -13,7 +13,7 @@ import typer
 
 from clusterctl.cli.output import StreamFormat
 from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.path_wish import Affinity, PathWish, Transport
+from clusterctl.launch.path_options import Affinity, PathOptions, Transport
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -208,9 +208,9 @@ class JobPathGroup:
         ),
     ] = Affinity.NONE
 
-    def wish(self, map_by: MapBy = MapBy.SLOT) -> PathWish:
+    def wish(self, map_by: MapBy = MapBy.SLOT) -> PathOptions:
         """Return what the user asks for."""
-        return PathWish(self.network, self.bind, map_by, self.affinity)
+        return PathOptions(self.network, self.bind, map_by, self.affinity)
 
 
 def sources(named: Sequence[Path] | Path | None, more: Sequence[Path] | None) -> InventorySources:
@@ -256,8 +256,8 @@ def layout_of(prefix: str) -> Layout:
     Raises:
         ConfigError: it is not a folder for software.
     """
-    from clusterctl.model import layout, prefixes  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.model import layout  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    if wrong := prefixes.problem({"cluster_prefix": prefix}):
+    if wrong := layout.prefix_problem({"cluster_prefix": prefix}):
         raise ConfigError(f"--cluster-prefix: {wrong}.")
     return layout.Layout(prefix) if prefix else layout.DEFAULT_LAYOUT

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.cli.slurm_options import SlurmGroup
-    from clusterctl.model.pods_wish import PodsKind, PodsWish
+    from clusterctl.model.scheduler_options import PodsKind, PodsOptions
     from clusterctl.validation.run import ValidationOptions
 
 _PANEL = "In pods of Kubernetes"
@@ -111,7 +111,7 @@ class PodsGroup:
         ),
     ] = False
 
-    def wish(self, via: Reach | None, slurm: SlurmGroup, others: Iterable[str]) -> PodsWish | None:
+    def wish(self, via: Reach | None, slurm: SlurmGroup, others: Iterable[str]) -> PodsOptions | None:
         """Return how Kubernetes is asked for pods, None where it is not.
 
         Args:
@@ -122,8 +122,7 @@ class PodsGroup:
         Raises:
             BadParameter: an option is missing, has no meaning here, or is not what it takes.
         """
-        from clusterctl.model.pods_wish import PYTHON, PodsWish  # noqa: PLC0415 - see cli.main
-        from clusterctl.model.slurm_wish import AN_HOUR_S, START_WITHIN_S  # noqa: PLC0415 - see cli.main
+        from clusterctl.model.scheduler_options import AN_HOUR_S, PYTHON, START_WITHIN_S, PodsOptions  # noqa: PLC0415 - see cli.main  # noqa: PLC0415 - see cli.main
 
         kind = via.value if via is not None else ""
         if kind not in KINDS:
@@ -139,7 +138,7 @@ class PodsGroup:
         if slurm.nodes is None:
             raise typer.BadParameter(f"--via {kind} needs to know how many pods have ranks", param_hint="--nodes")
         time_s, start_within_s = slurm_options.times(slurm.time, slurm.start_within, AN_HOUR_S, START_WITHIN_S)
-        return PodsWish(
+        return PodsOptions(
             kind=cast("PodsKind", kind),
             image=self.image,
             nodes=slurm.nodes,
@@ -159,7 +158,7 @@ class PodsGroup:
         )
 
 
-def shown(asked: ValidationOptions, pods: PodsWish, given: PodsGroup) -> int | None:
+def shown(asked: ValidationOptions, pods: PodsOptions, given: PodsGroup) -> int | None:
     """Print the manifest or have the API server check it, where that is all; None where the validation goes on.
 
     Raises:

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from clusterctl.cli import options, output
-from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch.compose import JobOptions, Launcher
 from clusterctl.launch.mpirun import MapBy
 from clusterctl.support.errors import ExitCode
 
@@ -191,7 +191,7 @@ def run(
         from clusterctl.jobs import run as jobs  # noqa: PLC0415
 
         asked = jobs.RunOptions(
-            wish=Wish(
+            wish=JobOptions(
                 program=tuple(program),
                 launcher=launcher,
                 ranks=its.ranks,

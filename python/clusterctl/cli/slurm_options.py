@@ -14,9 +14,9 @@ from clusterctl.cli import options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.model.drains import DrainWish
+    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import InventorySources
-    from clusterctl.model.slurm_wish import SlurmWish
+    from clusterctl.model.scheduler_options import SlurmOptions
 
 _PANEL = "Inside an allocation"
 _TOLD = "What Slurm is told"
@@ -126,13 +126,13 @@ class SlurmGroup:
         ),
     ] = False
 
-    def wish(self, via: Way | None) -> SlurmWish | None:
+    def wish(self, via: Way | None) -> SlurmOptions | None:
         """Return how Slurm is asked for the nodes, None where they are reached by ssh.
 
         Raises:
             BadParameter: an option needs ``--via slurm``, or is not what it takes.
         """
-        from clusterctl.model.slurm_wish import AN_HOUR_S, START_WITHIN_S, SlurmWish  # noqa: PLC0415 - see cli.main
+        from clusterctl.model.scheduler_options import AN_HOUR_S, START_WITHIN_S, SlurmOptions  # noqa: PLC0415 - see cli.main
 
         if via is not Way.SLURM:
             anywhere = {"--skip-busy", "--drain-failed", "--undrain-proved"}
@@ -144,7 +144,7 @@ class SlurmGroup:
         _check_word("--partition", self.partition)
         _check_word("--account", self.account)
         time_s, start_within_s = times(self.time, self.start_within, AN_HOUR_S, START_WITHIN_S)
-        return SlurmWish(
+        return SlurmOptions(
             partition=self.partition or "",
             account=self.account or "",
             time_s=time_s,
@@ -153,13 +153,13 @@ class SlurmGroup:
             submit_host=self.submit_host or "",
         )
 
-    def drains(self, via: Way | None) -> DrainWish | None:
+    def drains(self, via: Way | None) -> DrainOptions | None:
         """Return what Slurm is told of the result, None where it is told nothing.
 
         Raises:
             BadParameter: a drain cannot be taken back in an allocation.
         """
-        from clusterctl.model.drains import DrainWish  # noqa: PLC0415 - see cli.main
+        from clusterctl.model.drains import DrainOptions  # noqa: PLC0415 - see cli.main
 
         if self.undrain_proved and via is Way.SLURM:
             raise typer.BadParameter(
@@ -167,7 +167,7 @@ class SlurmGroup:
             )
         if not self.drain_failed and not self.undrain_proved:
             return None
-        return DrainWish(failed=self.drain_failed, proved=self.undrain_proved, submit_host=self.submit_host or "")
+        return DrainOptions(failed=self.drain_failed, proved=self.undrain_proved, submit_host=self.submit_host or "")
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class AllocationGroup(SlurmGroup):
         ),
     ] = None
 
-    def wish(self, via: Way | None) -> SlurmWish | None:
+    def wish(self, via: Way | None) -> SlurmOptions | None:
         """As for :class:`SlurmGroup`."""
         found = super().wish(via)
         if found is None:
@@ -233,7 +233,7 @@ def times(
     )
 
 
-def sources(slurm: SlurmWish | None, which: options.InventoriesGroup) -> InventorySources | None:
+def sources(slurm: SlurmOptions | None, which: options.InventoriesGroup) -> InventorySources | None:
     """Return the inventories of the command line; None where Slurm names the nodes.
 
     Raises:

@@ -10,8 +10,7 @@ from clusterctl.model.rank_slots import gpu_devices
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.facts import Artifact, NodeFacts
-    from clusterctl.model.gpu import Gpu
+    from clusterctl.model.facts import Artifact, Gpu, NodeFacts
 
 # What is asked of every node about the stack: each artifact with the inputs that tell what it was built against. Links
 # and patterns are below the prefix of the software.

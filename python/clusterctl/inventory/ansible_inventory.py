@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, cache, host_ranges, templates
 from clusterctl.inventory.ansible_call import ansible_program
-from clusterctl.model import job_login, nodeset, prefixes
+from clusterctl.model import job_login, layout, nodeset
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
@@ -122,7 +122,7 @@ def read(sources: InventorySources, options: InventoryOptions) -> ReadInventory:
     listed: dict[str, dict[str, Any]] = everything.get("_meta", {}).get("hostvars", {})
     hostvars = templates.resolved(sources, options, {name: listed.get(name, {}) for name in names})
     hosts = tuple(_host(sources, name, hostvars[name], options) for name in names)
-    if wrong := prefixes.disagreement(hosts):
+    if wrong := layout.prefix_disagreement({host.name: host.layout.prefix for host in hosts}):
         raise ConfigError(f"In {sources}, {wrong}.")
     return ReadInventory(sources, everything, {**listed, **hostvars}, hosts)
 
@@ -280,7 +280,7 @@ def _host(sources: InventorySources, name: str, variables: dict[str, Any], optio
     user = options.user or variables.get("ansible_user") or variables.get("ansible_ssh_user")
     if user is not None and not _USER_NAME.fullmatch(str(user)):
         raise ConfigError(f"In {sources}, ansible_user of {name} is {str(user)!r}, which is not a valid user name.")
-    if wrong := job_login.problem(variables) or prefixes.problem(variables):
+    if wrong := job_login.problem(variables) or layout.prefix_problem(variables):
         raise ConfigError(f"In {sources}, {name}: {wrong}.")
     key = (
         options.private_key

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import job_path, mpirun
-from clusterctl.launch.path_wish import NO_WISH, PathWish
+from clusterctl.launch.path_options import NO_PATH_OPTIONS, PathOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ class MpirunJob:
     per_node: bool = False
     exported: tuple[str, ...] = ()
     mca: Mapping[str, str] = field(default_factory=dict)
-    path: PathWish = NO_WISH
+    path: PathOptions = NO_PATH_OPTIONS
     workers: Mapping[str, int] | None = None
     oversubscribe: bool = False
     tagged: bool = False

@@ -20,7 +20,7 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.pods_wish import PodsWish
+    from clusterctl.model.scheduler_options import PodsOptions
 
 PROGRAMS = DEFAULT_LAYOUT.programs
 RUNNER = "pod_runner"
@@ -98,7 +98,7 @@ class ValidationJob:
         return {**self.programs, "metadata": metadata}
 
 
-def build(name: str, wish: PodsWish, checks: Sequence[PlannedCheck]) -> ValidationJob:
+def build(name: str, wish: PodsOptions, checks: Sequence[PlannedCheck]) -> ValidationJob:
     """Return the manifests of a validation.
 
     Args:
@@ -129,14 +129,14 @@ def build(name: str, wish: PodsWish, checks: Sequence[PlannedCheck]) -> Validati
     return ValidationJob(name, job["kind"], job, programs, ranks, 1 if by_mpi else len(ranks))
 
 
-def ranked(wish: PodsWish) -> tuple[str, ...]:
+def ranked(wish: PodsOptions) -> tuple[str, ...]:
     """Return the pods with ranks in the order of ranks, by their names behind the job's."""
     if wish.kind == "mpijob":
         return tuple(f"worker-{number}" for number in range(wish.nodes))
     return ("master-0", *(f"worker-{number}" for number in range(wish.nodes - 1)))
 
 
-def plan(wish: PodsWish, checks: Sequence[PlannedCheck]) -> str:
+def plan(wish: PodsOptions, checks: Sequence[PlannedCheck]) -> str:
     """Return what ``pod_runner.py`` is to do, as JSON."""
     by_mpi = wish.kind == "mpijob"
     return json.dumps(
@@ -165,7 +165,7 @@ def program_texts() -> dict[str, str]:
     return {**texts, runner.name: runner.read_text(encoding="utf-8")}
 
 
-def _submission(name: str, wish: PodsWish) -> Submission:
+def _submission(name: str, wish: PodsOptions) -> Submission:
     return Submission(
         name=name,
         program=(wish.python, f"{PROGRAMS}/{RUNNER}.py", f"{PROGRAMS}/{_PLAN}"),
@@ -182,12 +182,12 @@ def _submission(name: str, wish: PodsWish) -> Submission:
     )
 
 
-def _metadata(name: str, wish: PodsWish) -> dict[str, Any]:
+def _metadata(name: str, wish: PodsOptions) -> dict[str, Any]:
     place = {"namespace": wish.place} if wish.place else {}
     return {"name": name, **place, "labels": {MANAGED[0]: MANAGED[1], RUN_LABEL: name}}
 
 
-def _policy(wish: PodsWish) -> dict[str, Any]:
+def _policy(wish: PodsOptions) -> dict[str, Any]:
     """Return what ends the job and takes it away where clusterctl is no longer there to do so."""
     limit = math.ceil(wish.start_within_s + wish.time_s)
     return {
@@ -198,7 +198,7 @@ def _policy(wish: PodsWish) -> dict[str, Any]:
     }
 
 
-def _complete(template: dict[str, Any], name: str, wish: PodsWish) -> None:
+def _complete(template: dict[str, Any], name: str, wish: PodsOptions) -> None:
     """Add what every pod has: the label of the run and the folder of the programs."""
     template.setdefault("metadata", {})["labels"] = {MANAGED[0]: MANAGED[1], RUN_LABEL: name}
     spec = template["spec"]

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.provisioning import old_artifacts, refusals
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.old_artifacts import Tree
 from clusterctl.provisioning.preview import CollectPreview
-from clusterctl.provisioning.request import AskingObserver, HostRequest
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import cache_files, locks, paths, runs, snapshots
 from clusterctl.state import software as kept

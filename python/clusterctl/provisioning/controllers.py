@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.inventory.ansible_inventory import ReadInventory
+    from clusterctl.model.events import RunObserver
     from clusterctl.model.hosts import Host, Inventory, InventoryOptions
     from clusterctl.provisioning.playbook import End
-    from clusterctl.provisioning.request import RunObserver
 
 Shares: TypeAlias = "dict[str, tuple[str, ...]]"  # hosts by the name of the worker
 OWN = ""  # the first controller's own share

@@ -9,13 +9,14 @@ from datetime import datetime, timezone
 from functools import partial as partial_function
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from clusterctl.model.events import RunObserver
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary
 from clusterctl.provisioning import claims, node_claims, partial, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
-from clusterctl.provisioning.request import HostRequest, RunObserver
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
 from clusterctl.state import identity, paths, snapshots

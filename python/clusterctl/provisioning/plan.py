@@ -83,11 +83,6 @@ class ProvisionPlan:
     drifted: Mapping[str, str] = field(default_factory=dict)
     as_left: frozenset[str] = frozenset()
 
-    @property
-    def work(self) -> bool:
-        """Whether Ansible has to run at all."""
-        return bool(self.reasons)
-
 
 def held_inputs(run_id: str) -> dict[str, str]:
     """Return what a hold adds to the digests of :class:`Inputs`; without a hold, nothing."""

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import nodeset, run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.provisioning import claims, members, plan, refusals, software, uninstall
 from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
-from clusterctl.provisioning.request import AskingObserver, HostRequest
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode

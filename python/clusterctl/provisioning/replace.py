@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.inventory.ansible_inventory import Cluster
+from clusterctl.model.events import RunObserver
 from clusterctl.provisioning import claims, known_hosts, members, partial, plan, playbook, refusals, software
 from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import plain, state_of
-from clusterctl.provisioning.request import HostRequest, RunObserver
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.software_hold import SoftwareHold
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots

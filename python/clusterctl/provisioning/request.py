@@ -1,9 +1,9 @@
-"""What the user asks of a run that changes hosts, and who watches it."""
+"""What the user asks of a run that changes hosts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.provisioning.look import EVERY_SLICE
@@ -14,33 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.inventory.ansible_inventory import Cluster
-    from clusterctl.model.events import Event
     from clusterctl.model.hosts import AnyInventory, Host
     from clusterctl.provisioning import partial
     from clusterctl.provisioning.timing import Stopwatch
-
-
-class RunObserver(Protocol):
-    """Shows the run while it goes on."""
-
-    def phase(self, text: str) -> None:
-        """Hear that something begins which has no events of its own."""
-
-    def event(self, event: Event) -> None:
-        """Hear an event."""
-
-    def stopping(self, requests: int) -> None:
-        """Hear that the user asked to stop, for the first or a further time."""
-
-
-PreviewT_contra = TypeVar("PreviewT_contra", contravariant=True)
-
-
-class AskingObserver(RunObserver, Protocol[PreviewT_contra]):
-    """Shows the run while it goes on, and asks the user."""
-
-    def confirm(self, preview: PreviewT_contra) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.software import Hold
 from clusterctl.provisioning import drift, plan, refusals, software
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import SwitchPreview
-from clusterctl.provisioning.request import AskingObserver, HostRequest
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.state.history import run_names

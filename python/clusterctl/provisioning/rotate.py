@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.provisioning import claims, known_hosts, members, plan, playbook, refusals
 from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
-from clusterctl.provisioning.request import AskingObserver, HostRequest
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state.certificates import Certificates

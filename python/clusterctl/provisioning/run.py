@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory.ansible_inventory import Cluster
+from clusterctl.model.events import AskingObserver
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import claims, controllers, drift, partial, plan, playbook, refusals
@@ -18,7 +19,7 @@ from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, recorded
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
-from clusterctl.provisioning.request import AskingObserver, ProvisionRequest
+from clusterctl.provisioning.request import ProvisionRequest
 from clusterctl.provisioning.software_hold import SoftwareHold
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.provisioning.timing import TimedObserver

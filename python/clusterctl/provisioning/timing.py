@@ -19,8 +19,7 @@ from clusterctl.model.run_record import CriticalPath, PathStep, RunTiming, Stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from clusterctl.model.events import Event
-    from clusterctl.provisioning.request import AskingObserver
+    from clusterctl.model.events import AskingObserver, Event
 
 END = "end of the run"
 _LEAST_SHARE = 0.02  # of the path; shorter steps of one stage in a row are joined

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import refusals, software
 from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import UninstallPreview
-from clusterctl.provisioning.request import AskingObserver, HostRequest
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept

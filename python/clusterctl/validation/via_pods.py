@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.validation_job import ValidationJob
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.pods_wish import PodsWish
     from clusterctl.model.results import ValidationEvent
+    from clusterctl.model.scheduler_options import PodsOptions
     from clusterctl.remote.kubectl_text import Pod
     from clusterctl.validation.checks.base import Check, Site
     from clusterctl.validation.options import ValidationOptions
@@ -52,7 +52,7 @@ _NAME = "clusterctl"
 _RIGHTS = (("get", ""), ("delete", ""), ("list", "pods"), ("get", "pods/log"), ("delete", "configmaps"))
 
 
-def prepared(options: ValidationOptions, wish: PodsWish) -> tuple[pods_checks.PodsPlan, ValidationJob]:
+def prepared(options: ValidationOptions, wish: PodsOptions) -> tuple[pods_checks.PodsPlan, ValidationJob]:
     """Return the checks that run, and the manifests of the job that runs them.
 
     Raises:
@@ -65,7 +65,7 @@ def prepared(options: ValidationOptions, wish: PodsWish) -> tuple[pods_checks.Po
     return plan, validation_job.build(f"{_NAME}-{secrets.token_hex(4)}", wish, plan.planned)
 
 
-def cluster(wish: PodsWish) -> Kubectl:
+def cluster(wish: PodsOptions) -> Kubectl:
     """Return the cluster that a wish means, with its context and namespace known.
 
     Raises:
@@ -90,7 +90,7 @@ def checked(kubectl: Kubectl, job: ValidationJob) -> None:
 
 
 def validate(
-    options: ValidationOptions, wish: PodsWish, on_event: Callable[[ValidationEvent], None] | None = None
+    options: ValidationOptions, wish: PodsOptions, on_event: Callable[[ValidationEvent], None] | None = None
 ) -> ValidationRecord:
     """Validate pods of one job, which is deleted whatever happens.
 
@@ -128,7 +128,7 @@ class _PodsRun:
         run: runs.Run,
         sources: InventorySources,
         options: ValidationOptions,
-        wish: PodsWish,
+        wish: PodsOptions,
         tell: Callable[[ValidationEvent], None],
     ) -> None:
         self._kubectl, self._plan, self._job, self._run = kubectl, plan, job, run

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.cli import main
 from clusterctl.cli.slurm_options import AllocationGroup, NodeSource, RankStarter, SlurmGroup, Way
-from clusterctl.model.drains import DrainWish
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.drains import DrainOptions
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.remote import slurm_text
 from clusterctl.support.errors import ExitCode
 from clusterctl.validation import via_slurm
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 def test_what_is_asked_of_slurm() -> None:
     given = SlurmGroup("gpu", "hpc", "1:30:00", "2 min", 4, "login")
-    assert given.wish(Way.SLURM) == SlurmWish("gpu", "hpc", 5400.0, 120.0, 4, "login")
-    assert AllocationGroup(inventory_from=NodeSource.SLURM).wish(Way.SLURM) == SlurmWish(names_nodes=True)
-    assert SlurmGroup().wish(Way.SLURM) == SlurmWish()
+    assert given.wish(Way.SLURM) == SlurmOptions("gpu", "hpc", 5400.0, 120.0, 4, "login")
+    assert AllocationGroup(inventory_from=NodeSource.SLURM).wish(Way.SLURM) == SlurmOptions(names_nodes=True)
+    assert SlurmGroup().wish(Way.SLURM) == SlurmOptions()
     assert SlurmGroup().wish(Way.SSH) is None
     by_srun = AllocationGroup(launcher=RankStarter.SRUN, mpi="pmix_v4").wish(Way.SLURM)
-    assert by_srun == SlurmWish(launcher="srun", mpi="pmix_v4")
+    assert by_srun == SlurmOptions(launcher="srun", mpi="pmix_v4")
     assert by_srun.words == ["--via", "slurm", "--launcher", "srun", "--mpi", "pmix_v4"]
     told = SlurmGroup(submit_host="login", drain_failed=True, undrain_proved=True)
     assert told.wish(None) is None  # the host hears of drains alone
-    assert told.drains(None) == DrainWish(failed=True, proved=True, submit_host="login")
+    assert told.drains(None) == DrainOptions(failed=True, proved=True, submit_host="login")
     assert SlurmGroup().drains(None) is None
 
 
@@ -83,7 +83,7 @@ def test_a_refusal_of_slurm_ends_with_11_and_one_sentence(
 def test_slurm_names_the_nodes_without_an_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def validate(inventory: Any, _options: Any, wish: SlurmWish, _tell: Any) -> Any:
+    def validate(inventory: Any, _options: Any, wish: SlurmOptions, _tell: Any) -> Any:
         asked.append((inventory, wish.partition))
         raise KeyboardInterrupt
 

@@ -25,11 +25,11 @@ from clusterctl.model.facts import (
     Limit,
     NodeFacts,
     Python,
+    RdmaDevice,
     Route,
     User,
 )
 from clusterctl.model.layout import Layout
-from clusterctl.model.rdma import RdmaDevice
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 

@@ -8,7 +8,7 @@ import gpu_trees
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, libraries
-from clusterctl.model.gpu import Gpu
+from clusterctl.model.facts import Gpu
 
 if TYPE_CHECKING:
     from pathlib import Path

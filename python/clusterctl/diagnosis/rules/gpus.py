@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.rules.engines import Growing
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.facts import Gpu, NodeFacts
     from clusterctl.model.findings import Severity
-    from clusterctl.model.gpu import Gpu
     from clusterctl.model.hardware import Hardware, HardwareLooks
 
 _CURES = {

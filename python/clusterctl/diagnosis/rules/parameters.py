@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.fabric import RdmaChoice
-    from clusterctl.model.facts import NodeFacts, Parameter
-    from clusterctl.model.rdma import Gid
+    from clusterctl.model.facts import Gid, NodeFacts, Parameter
 
 ENVIRONMENT = "environment"
 _LAST_PORT = 65535

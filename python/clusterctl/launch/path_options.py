@@ -24,7 +24,7 @@ class Affinity(str, Enum):
 
 
 @dataclass(frozen=True)
-class PathWish:
+class PathOptions:
     """What the user asks for; the default is the same for a run and for a validation."""
 
     network: Transport = Transport.AUTO
@@ -41,4 +41,4 @@ class PathWish:
         return [*network, *bind, *map_by, *([] if self.affinity is Affinity.NONE else ["--affinity", "auto"])]
 
 
-NO_WISH = PathWish()
+NO_PATH_OPTIONS = PathOptions()
