@@ -72,13 +72,18 @@ demo: venv  ## Four containers become one proven MPI cluster; ends with how to l
 demo-clean: venv  ## Take the demo's containers down
 	@$(BIN)/clusterctl sandbox down --name $(DEMO)
 
+# ansible-lint takes a minute or two, so it runs where the change (tests/changed.py) touched what it reads.
+ANSIBLE_LINTED := '*.yml' '*.yaml' '*.j2' plugins .ansible-lint $(LOCKS)/dev.txt
+
 .PHONY: lint
-lint: venv  ## ruff, mypy, yamllint, ansible-lint
+lint: venv  ## ruff, mypy, yamllint; ansible-lint where YAML or plugins changed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/yamllint --strict .
-	$(BIN)/ansible-lint --offline --strict
+	@changed=$$($(BIN)/python tests/changed.py $(ANSIBLE_LINTED)); if test -n "$$changed"; then \
+	    echo "$(BIN)/ansible-lint --offline --strict"; $(BIN)/ansible-lint --offline --strict; \
+	else echo "Left out: ansible-lint, as no YAML, template or plugin changed. CLUSTERCTL_TEST_BASE=all runs it."; fi
 
 .PHONY: docs
 docs: venv  ## Build the documentation site into build/site, without a network; a dead link fails
@@ -252,12 +257,17 @@ lint-and-unit: venv
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint unit sanity
 
 .PHONY: test
-test: lint-and-unit docs browser nodes  ## All tests, in the order in which a mistake is cheapest to find
+test: lint-and-unit docs browser nodes  ## What a change needs, in the order in which a mistake is cheapest to find
+
+.PHONY: test-all
+test-all: export CLUSTERCTL_TEST_BASE := all
+test-all: lint-and-unit docs browser nodes  ## 'test' with nothing left out
 
 # Repeats drawn moments and faults of an earlier run.
 SEED ?= $(shell date +%s)
 
 .PHONY: test-long
+test-long: export CLUSTERCTL_TEST_BASE := all
 test-long: venv  ## Repetitions and long tests: interrupts $(REPEAT) times, then test-fuzz, test-sim, test-scale, test-infiniband, test-lldp, test-tensorflow, test-fortran, test-kubernetes
 	$(BIN)/pytest tests/cluster -m repeat --repeat $(REPEAT) -n 2 --dist loadgroup --no-loadscope-reorder -q
 	CLUSTERCTL_SEED=$(SEED) $(BIN)/pytest tests/cluster -m long -n 2 --dist loadgroup --no-loadscope-reorder -q

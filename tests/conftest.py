@@ -2,18 +2,24 @@
 
 readline, which pytest loads, exports COLUMNS and LINES to every program that is started, past os.environ.
 
+jsonschema finds no rfc3987_syntax, whose grammars are compiled in every worker: no schema here has an IRI.
+
 A test that fails is told at once, since a run that is ended early prints no summary.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
+from long_groups import LeftOut
 
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
     os.unsetenv(name)
+
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 
 class ToldAtOnce:
@@ -37,3 +43,4 @@ def pytest_configure(config: pytest.Config) -> None:
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ToldAtOnce(terminal))
+    config.pluginmanager.register(LeftOut(config))

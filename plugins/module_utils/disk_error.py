@@ -32,21 +32,22 @@ def is_of_disk(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _MEANINGS
 
 
-def no_room(host: str, folder: str, what: str, number: int) -> str:
+def no_room(whose: str, folder: str, what: str, number: int, cure: str = "make room there and run again") -> str:
     """Return the sentence where something did not fit on a disk.
 
     Args:
-        host: the host.
+        whose: of which machine the disk is, as the sentence begins: ``node1: the`` or ``The controller's``.
         folder: on that disk.
         what: what did not fit.
         number: the system's number of the error: ENOSPC or EDQUOT.
+        cure: what to do.
     """
     state = os.statvfs(folder)
     if number == errno.EDQUOT:
-        cause = f"the quota of root on {folder} is used up, so {what} did not fit"
+        cause = f"quota on {folder} is used up, so {what} did not fit"
     elif state.f_files and not state.f_favail:
-        cause = f"the disk is full: {folder} has no inode free, and {what} did not fit"
+        cause = f"disk is full: {folder} has no inode free, and {what} did not fit"
     else:
         free = state.f_bavail * state.f_frsize
-        cause = f"the disk is full: {folder} has {free} bytes free and {what} did not fit"
-    return f"{host}: {cause}; make room there and run again."
+        cause = f"disk is full: {folder} has {free} bytes free and {what} did not fit"
+    return f"{whose} {cause}; {cure}."

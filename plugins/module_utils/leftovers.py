@@ -62,12 +62,12 @@ def _is_ours(place: Path) -> bool:
     try:
         if place.stat().st_uid != os.geteuid():
             return False
-        rows = (place / "status").read_text(encoding="utf-8", errors="replace").splitlines()
-        ids = next((row.split()[1:] for row in rows if row.startswith("Uid:")), [])
+        rows = (place / "status").read_bytes().split(b"\n")
+        ids = next((row.split()[1:] for row in rows if row.startswith(b"Uid:")), [])
         pairs = dict(struct.iter_unpack("@NN", (place / "auxv").read_bytes()))
     except (OSError, struct.error):
         return False
-    return set(ids) == {str(os.geteuid())} and pairs.get(_SECURE) == 0
+    return set(map(int, ids)) == {os.geteuid()} and pairs.get(_SECURE) == 0
 
 
 def started(place: Path) -> float:

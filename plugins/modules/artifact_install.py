@@ -304,7 +304,7 @@ class Install:
             self._finish(partial, marker)
         except OSError as error:
             if error.errno in disk_error.FULL:
-                what = disk_error.no_room(self.host, self.p["root"], self.base, error.errno)
+                what = disk_error.no_room(f"{self.host}: the", self.p["root"], self.base, error.errno)
                 raise ArtifactError(what) from error
             raise
         finally:

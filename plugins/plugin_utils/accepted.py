@@ -11,7 +11,7 @@ import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import pack_extract
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, BadPackError, tree_name
@@ -19,7 +19,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 try:
     import zstandard
-except ImportError:  # optional for users of the collection alone; a pack of this form is then refused
+except ImportError:  # optional for users of the collection alone; what needs it says so
     zstandard = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -97,22 +97,35 @@ def content_digest(pack: Path, compression: str, root: str) -> str:
             no host takes.
     """
     try:
-        with pack.open("rb") as packed, _decompressed(packed, compression) as portions:
+        with pack.open("rb") as packed, decompressed(packed, compression) as portions:
             return pack_extract.read(portions, pack_extract.Taker(), root, os.fstat(packed.fileno()).st_size)
-    except (BadPackError, OSError, *_zstd_errors()) as error:
+    except (BadPackError, OSError, *zstd_errors()) as error:
         raise DamagedPackError(f"{pack.name} is refused: {error}") from error
 
 
 @contextmanager
-def _decompressed(packed: BinaryIO, compression: str) -> Iterator[Iterator[bytes]]:
+def decompressed(packed: BinaryIO, compression: str) -> Iterator[Iterator[bytes]]:
+    """Yield what a pack unpacks to, in portions and without a bound."""
     if compression == "gz":
         yield pack_extract.inflated(packed)
         return
-    if zstandard is None:
-        raise DamagedPackError("the controller needs the Python package 'zstandard' to read it")
-    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
+    with zstd_library("unpack").ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
         yield iter(lambda: stream.read(_CHUNK), b"")
 
 
-def _zstd_errors() -> tuple[type[Exception], ...]:
+def zstd_library(what: str) -> Any:
+    """Return the library.
+
+    Raises:
+        ArtifactError: it is missing; ``what`` it is for.
+    """
+    if zstandard is None:
+        raise ArtifactError(
+            f"The controller needs the Python package 'zstandard' to {what} an artifact; install it beside ansible."
+        )
+    return zstandard
+
+
+def zstd_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a damaged pack."""
     return (zstandard.ZstdError,) if zstandard else ()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 USER = "mpi"
 LOGIN_KEYS = "/home/cluster/.ssh/authorized_keys"

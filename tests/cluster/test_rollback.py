@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 OTHER = ("-e", "openmpi_version=4.1.4")  # with an mpi4py of its own
 NAMES = ("openmpi", "mpi4py", "python_env")

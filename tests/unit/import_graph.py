@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PACKAGE = Path(__file__).resolve().parents[2] / "python" / "clusterctl"
 
@@ -24,24 +28,42 @@ def is_type_only(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-@cache
-def imports(name: str, *, types_too: bool) -> frozenset[str]:
-    """Return every module that a module imports, functions' own imports included, as dotted names."""
-    found: set[str] = set()
+class Source(NamedTuple):
+    """What a module says, read once: a tree of all modules takes seconds and a hundred megabytes."""
 
-    def walk(nodes: list[ast.stmt] | list[ast.AST]) -> None:
+    imports: frozenset[str]  # by dotted names, functions' own imports included
+    type_imports: frozenset[str]
+    classes: tuple[str, ...]
+    calls: dict[str, int]  # of plain and dotted names, with the line of the last
+
+
+@cache
+def source(name: str) -> Source:
+    imported: dict[bool, set[str]] = {False: set(), True: set()}
+    classes: list[str] = []
+    calls: dict[str, int] = {}
+
+    def walk(nodes: Iterable[ast.AST], *, type_only: bool = False) -> None:
         for node in nodes:
-            if is_type_only(node) and not types_too:
-                continue
             if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
+                imported[type_only].update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{name}: relative import"
-                found.update({f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)})
-            walk(list(ast.iter_child_nodes(node)))
+                imported[type_only].update({f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)})
+            elif isinstance(node, ast.ClassDef):
+                classes.append(node.name)
+            elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)):
+                calls[ast.unparse(node.func)] = node.lineno
+            walk(ast.iter_child_nodes(node), type_only=type_only or is_type_only(node))
 
     walk(ast.parse(modules()[name].read_text(encoding="utf-8")).body)
-    return frozenset(found)
+    return Source(frozenset(imported[False]), frozenset(imported[True]), tuple(classes), calls)
+
+
+def imports(name: str, *, types_too: bool) -> frozenset[str]:
+    """Return every module that a module imports."""
+    read = source(name)
+    return read.imports | read.type_imports if types_too else read.imports
 
 
 def own(name: str, *, types_too: bool) -> set[str]:

@@ -81,7 +81,7 @@ def read(tree: Tree, answer: Answer, request: Json) -> None:
 def mounts(text: str) -> list[tuple[str, str, bool, list[str]]]:
     """Return each place once, its type, whether it is remote, and its options, from the text of /proc/mounts."""
     found: dict[str, tuple[str, str, bool, list[str]]] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = line.split(" ")
         if len(fields) < 4:  # noqa: PLR2004 - source, place, type, options
             continue

@@ -19,7 +19,7 @@ def folders(root: str, lines: str, controller: str) -> list[tuple[str, bool]]:
         controller: what the groups of version 1 are to control, ``cpu`` or ``memory``.
     """
     found = []
-    for line in lines.splitlines():
+    for line in lines.split("\n"):
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
             top = root if os.path.exists(f"{root}/cgroup.controllers") else f"{root}/unified"

@@ -7,7 +7,7 @@ from __future__ import annotations
 def read_environment_file(text: str) -> dict[str, str]:
     """Return the variables in the text of /etc/environment; quotes around a value are dropped."""
     found: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.strip()
         if words.startswith("export "):
             words = words[7:].lstrip()

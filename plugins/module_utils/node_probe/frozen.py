@@ -72,7 +72,7 @@ def _plain(folder: str) -> str:
 
 def has_server(mountinfo: str) -> bool:
     """Tell whether a file system is mounted that waits for a server, by the text of /proc/self/mountinfo."""
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split("\n"):
         words, _unused, rest = line.partition(" - ")
         place = _ESCAPED.sub(lambda found: chr(int(found.group(1), 8)), " ".join(words.split()[4:5]))
         kind = rest.partition(" ")[0]

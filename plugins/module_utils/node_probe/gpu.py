@@ -81,7 +81,8 @@ def cuda() -> Json:
     driver = driver_version(read_text("/proc/driver/nvidia/version", ""))
     toolkit = ""
     try:
-        toolkit = str(json.loads(read_text("/usr/local/cuda/version.json"))["cuda"]["version"])
+        said = str(json.loads(read_text("/usr/local/cuda/version.json"))["cuda"]["version"])
+        toolkit = said if _is_number(said.partition(".")[0]) else ""
     except (OSError, ValueError, KeyError, TypeError):
         if os.access("/usr/local/cuda/bin/nvcc", os.X_OK):
             toolkit = header_cuda_version(read_text("/usr/local/cuda/include/cuda.h", ""))

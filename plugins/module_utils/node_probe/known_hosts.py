@@ -29,12 +29,12 @@ def known_hosts(host_keys: list[str], home: str, user: pwd.struct_passwd | None 
     keys = set(host_keys)
     names: dict[str, None] = {}
     own = read_text_of_user(f"{home}/.ssh/known_hosts", user)
-    for line in (system + "\n" + own).splitlines():
+    for line in (system + "\n" + own).split("\n"):
         marked, _unused, key = line.strip().partition(" ")
         if not marked.startswith(("#", "@")) and " ".join(key.split()[:2]) in keys:
             names.update(dict.fromkeys(marked.split(",")))
     has_authority = False
-    for line in system.splitlines():
+    for line in system.split("\n"):
         words = line.split()
         if words[:1] == ["@cert-authority"] and line.rstrip().endswith(f" {_AUTHORITY}"):
             names.update(dict.fromkeys(words[1].split(",")))

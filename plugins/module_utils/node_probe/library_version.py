@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 from .artifacts import MARKER, MOST_MARKER
-from .reading import list_folder, read_regular
+from .reading import list_folder, read_regular, reap
 
 # Library stem -> the artifact of clusterctl that installs it.
 _HOLDERS = {"libnccl": "nccl", "libmpi": "openmpi"}
 _NCCL = "libnccl"
 _NCCL_ANSWER_S = 5.0
+_CODE = re.compile(rb"[0-9]{1,7}")
 _NOBODY = 65534  # the kernel's own number for a user without rights
 
 
@@ -57,12 +59,11 @@ def _nccl_version(path: str) -> str:
     os.close(writer)
     try:
         ready = select.select([reader], [], [], _NCCL_ANSWER_S)[0]
-        code = int(os.read(reader, 32) or b"0") if ready else 0
+        said = os.read(reader, 32) if ready else b""
     finally:
         os.close(reader)
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    return nccl_release(code)
+        reap(child)
+    return nccl_release(int(said)) if _CODE.fullmatch(said) else ""
 
 
 def _tell_nccl_version(path: str, writer: int) -> None:

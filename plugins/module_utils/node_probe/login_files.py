@@ -38,7 +38,7 @@ def read_files(
     if home:
         pairs[f"{home}/{_PAM_OF_USER}"] = pam_settings(read_text_of_user(f"{home}/{_PAM_OF_USER}", user))
     if home and config.get("permituserenvironment", ["no"])[0].lower() != "no":
-        lines = read_text_of_user(f"{home}/{_SSH_OF_USER}", user).splitlines()
+        lines = read_text_of_user(f"{home}/{_SSH_OF_USER}", user).split("\n")
         pairs[f"{home}/{_SSH_OF_USER}"] = [_pair(line.strip()) for line in lines if not line.startswith("#")]
     found = {}
     for path, given in pairs.items():
@@ -55,7 +55,7 @@ def read_files(
 def pam_settings(text: str) -> list[tuple[str, str]]:
     """Return the variables in a text in the form of pam_env.conf; what PAM has to expand is unknown."""
     found = []
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in text.replace("\\\n", " ").split("\n"):
         words = words_of(line)
         options = dict(map(_pair, words[1:]))
         value = options.get("OVERRIDE") or options.get("DEFAULT", "")

@@ -95,7 +95,7 @@ def limit_settings(folder: str) -> dict[str, str]:
     names = [name for name in list_folder(f"{folder}/limits.d") if name.endswith(".conf")]
     found: dict[str, str] = {}
     for path in (f"{folder}/limits.conf", *(f"{folder}/limits.d/{name}" for name in names)):
-        for line in read_text(path, "").splitlines():
+        for line in read_text(path, "").split("\n"):
             words = line.partition("#")[0].split()
             if len(words) == 4:  # noqa: PLR2004 - domain, type, item, value
                 found[" ".join(words[:3])] = words[3]

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 
-from .reading import Json
+from .reading import Json, reap
 
 _ANSWER_OF_NAMES_S = 4.0
 
@@ -48,8 +48,7 @@ def _look_up(names: list[str]) -> dict[str, Json]:
             data += block
     finally:
         os.close(reader)
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+        reap(child)
     answers: dict[str, Json] = {}
     for line in data.split(b"\n")[:-1]:
         answers.update(json.loads(line))

@@ -101,7 +101,7 @@ def read_settings(text: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
     own: dict[str, str] = {}
     others: list[tuple[str, str]] = []
     inside = False
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.strip()
         if words.startswith((_BEGIN, _END)):
             inside = words.startswith(_BEGIN)

@@ -187,7 +187,7 @@ def _block(path: str, marker: str) -> bytes:
     kept: list[bytes] = []
     inside = False
     with open(path, "rb") as stream:
-        for line in stream.read(_MOST_OF_BLOCKS).splitlines():
+        for line in stream.read(_MOST_OF_BLOCKS).split(b"\n"):
             words = line.strip()
             inside = inside or words == begin
             if inside:

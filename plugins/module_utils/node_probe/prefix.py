@@ -32,7 +32,7 @@ def prefix(path: str) -> Json:
 
 def candidates(environment: str) -> list[str]:
     """Return the folders that may hold software: the default, and those that /etc/environment (a text) tells of."""
-    notes = (_NOTE.fullmatch(line.strip()) for line in environment.splitlines())
+    notes = (_NOTE.fullmatch(line.strip()) for line in environment.split("\n"))
     words = [word for note in notes if note for word in note.group(1).split()]
     return sorted(
         {DEFAULT, *(word[: -len(_FIRST)] for word in words if word.startswith("/") and word.endswith(_FIRST))}

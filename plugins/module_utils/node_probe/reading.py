@@ -7,7 +7,9 @@ import grp
 import hashlib
 import os
 import pwd
+import signal
 import stat
+import time
 
 from .identity import ActingAs
 
@@ -21,7 +23,7 @@ _MOST_OF_PROCESS = 1 << 22  # bytes; prctl(PR_SET_MM_MAP) lets a process show al
 def read_text(path: str, default: str | None = None) -> str:
     """Return a file's text without surrounding blanks, or the default if the file is not readable."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as stream:
             return stream.read().strip()
     except OSError:
         if default is None:
@@ -61,7 +63,7 @@ def read_text_of_user(path: str, user: pwd.struct_passwd | None) -> str:
 def _regular_text(path: str) -> str:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the opening of a pipe could wait for ever
-        with open(handle, encoding="utf-8", errors="replace") as stream:
+        with open(handle, encoding="utf-8", errors="replace", newline="\n") as stream:
             return stream.read(_MOST_OF_USER).strip() if stat.S_ISREG(os.fstat(handle).st_mode) else ""
     except OSError:
         return ""
@@ -141,6 +143,14 @@ def output_of(argv: list[str], limit_s: float) -> tuple[int, bytes]:
     except (OSError, subprocess.TimeoutExpired):
         return -1, b""
     return done.returncode, done.stdout
+
+
+def reap(child: int) -> None:
+    """Kill a child process; one that cannot end within a second, as a file system may hold it, is left to init."""
+    os.kill(child, signal.SIGKILL)
+    until = time.monotonic() + 1.0
+    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def user_name(uid: int) -> str:

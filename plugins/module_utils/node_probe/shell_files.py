@@ -58,7 +58,7 @@ def exports(text: str, wanted: Callable[[str], bool]) -> tuple[dict[str, str], d
     always: dict[str, str] = {}
     values: dict[str, set[str]] = {}
     inside = False
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith((_BEGIN, _END)):
             inside = line.startswith(_BEGIN)
         if inside:

@@ -70,7 +70,7 @@ def read_sshd_config(path: str, depth: int = 0) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     matching = False
-    for line in read_text(path, "").splitlines():
+    for line in read_text(path, "").split("\n"):
         words = line.partition("#")[0].replace("=", " ", 1).split()
         if not words:
             continue

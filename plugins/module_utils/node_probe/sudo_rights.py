@@ -19,7 +19,7 @@ def is_root_without_password(listing: str) -> bool:
     """Whether the output of ``sudo -l`` allows ``ALL`` as root without a password."""
     before, _unused, rules = listing.partition(" may run the following commands")
     asks_for_none = _NO_PASSWORD in re.split(r"[\s,]+", before)
-    for found in filter(None, map(_RULE.match, rules.splitlines())):
+    for found in filter(None, map(_RULE.match, rules.split("\n"))):
         targets = re.split(r"[\s,]+", found.group(1).split(":")[0].strip())
         if "ALL" in targets or "root" in targets:
             without = asks_for_none

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Switch and port that each network interface and InfiniBand port hangs on, by LLDP and by the subnet.
 
-Formats: IEEE 802.1AB for the frames that systemd-networkd keeps, lldpctl(8) of lldpd, lldptool(8) of lldpad, and
-smpquery(8) of infiniband-diags. A program is started only if what it asks runs here and answers this user.
+Formats: networkctl(1) of systemd 257, lldpctl(8) of lldpd, lldptool(8) of lldpad, and smpquery(8) of infiniband-diags.
+A program is started only if what it asks runs here and answers this user.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import struct
 
-from .reading import Json, find_program, list_folder, output_of, read_number, read_text
+from .reading import Json, find_program, list_folder, output_of, read_text
 
-_NETWORKD = "/run/systemd/netif/lldp"
+_NETWORKD = "/run/systemd/netif/io.systemd.Network"
 _LLDPD = ("/run/lldpd.socket", "/run/lldpd/lldpd.socket", "/var/run/lldpd.socket")
 _LLDPAD = "@/com/intel/lldpad"
 _LIMIT_S = 2
-_ETHERNET, _LLDP = 14, 0x88CC
-_CHASSIS, _PORT, _DESCRIPTION, _NAME, _CAPABILITIES = 1, 2, 4, 5, 7
-_CHASSIS_MAC, _PORT_MAC = 4, 3  # subtypes of the two ids
+_PORT_MAC = 3  # subtype of a port's id
 _BRIDGE, _ROUTER = 0x04, 0x10  # bits of the enabled capabilities
 _MOST_NEIGHBOURS, _MOST_ASKED, _MOST_PORTS, _MOST_TEXT = 64, 16, 2, 255
 _MOST_BYTES = 1 << 20
@@ -38,11 +35,9 @@ def switch_ports(root: str = "") -> Json:
         root: begin of the paths of /sys and /run, for tests.
     """
     names = _interfaces(root)
-    found = {}
-    if names:
-        found = _from_networkd(names, root)
-        for source in (_from_lldpd, _from_lldpad):
-            found.update(source([name for name in names if name not in found], root))
+    found: dict[str, Json] = {}
+    for source in (_from_networkd, _from_lldpd, _from_lldpad):
+        found.update(source([name for name in names if name not in found], root))
     ports = [{"interface": name, "above": _above(name, root), **found[name]} for name in names if name in found]
     return {"switch_ports": ports + _from_subnet(root)}
 
@@ -98,73 +93,43 @@ def _neighbour(name: str, chassis: str, port: str, about: str, *, is_mac: bool, 
 
 def _from_networkd(names: list[str], root: str) -> dict[str, Json]:
     """Return what systemd-networkd has heard; by default it listens to switches and routers."""
-    found = {}
-    numbers = {read_number(f"{root}/sys/class/net/{name}/ifindex"): name for name in names}
-    for entry in list_folder(f"{root}{_NETWORKD}"):
-        name = numbers.get(int(entry)) if re.fullmatch("[0-9]{1,9}", entry) else None
-        if name:
-            try:
-                with open(f"{root}{_NETWORKD}/{entry}", "rb") as stream:
-                    one = chosen_switch(read_networkd(stream.read(_MOST_BYTES)), "systemd-networkd")
-            except OSError:
-                continue
-            if one:
-                found[name] = one
+    program = find_program("networkctl") if names and os.access(f"{root}{_NETWORKD}", os.W_OK) else ""
+    neighbours = read_networkctl(_answer(program, "--json=short", "lldp")) if program else {}
+    return _chosen(names, neighbours, "systemd-networkd")
+
+
+def read_networkctl(text: str) -> dict[str, list[Json]]:
+    """Return the neighbours of each interface in the output of ``networkctl --json=short lldp``."""
+    found: dict[str, list[Json]] = {}
+    try:
+        for link in json.loads(text)["Neighbors"]:
+            found[str(link["InterfaceName"])] = [
+                _neighbour(
+                    str(one.get("SystemName", "")),
+                    str(one["ChassisID"]),
+                    str(one["PortID"]),
+                    str(one.get("PortDescription", "")),
+                    is_mac=list(one.get("RawPortID", ()))[:1] == [_PORT_MAC],
+                    able=int(one["EnabledCapabilities"]) if "EnabledCapabilities" in one else None,
+                )
+                for one in link["Neighbors"][:_MOST_NEIGHBOURS]
+            ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
     return found
 
 
-def read_networkd(data: bytes) -> list[Json]:
-    """Return the neighbours in a file of systemd-networkd: frames, each after its size as a 64-bit little endian."""
-    found: list[Json] = []
-    while len(data) > 8 and len(found) < _MOST_NEIGHBOURS:  # noqa: PLR2004 - the bytes of the size
-        size = struct.unpack_from("<Q", data)[0]
-        one = read_frame(data[8 : 8 + size])
-        if one:
-            found.append(one)
-        data = data[8 + size :]
-    return found
-
-
-def read_frame(frame: bytes) -> Json | None:
-    """Return the neighbour that sent a frame of LLDP, None for another frame."""
-    if len(frame) < _ETHERNET or struct.unpack_from(">H", frame, 12)[0] != _LLDP:
-        return None
-    values: dict[int, bytes] = {}
-    at = _ETHERNET
-    while at + 2 <= len(frame):
-        head = struct.unpack_from(">H", frame, at)[0]
-        kind, size = head >> 9, head & 0x1FF
-        if not kind:
-            break
-        values.setdefault(kind, frame[at + 2 : at + 2 + size])
-        at += 2 + size
-    chassis, port = values.get(_CHASSIS, b""), values.get(_PORT, b"")
-    if not chassis or not port:
-        return None
-    able = values.get(_CAPABILITIES, b"")
-    return _neighbour(
-        values.get(_NAME, b"").decode("utf-8", "replace"),
-        _id(chassis, _CHASSIS_MAC),
-        _id(port, _PORT_MAC),
-        values.get(_DESCRIPTION, b"").decode("utf-8", "replace"),
-        is_mac=port[0] == _PORT_MAC,
-        able=struct.unpack_from(">H", able, 2)[0] if len(able) >= 4 else None,  # noqa: PLR2004 - supported and enabled
-    )
-
-
-def _id(value: bytes, mac: int) -> str:
-    body = value[1:]
-    return ":".join(f"{one:02x}" for one in body) if value[0] == mac else body.decode("utf-8", "replace")
+def _chosen(names: list[str], neighbours: dict[str, list[Json]], source: str) -> dict[str, Json]:
+    chosen = {name: chosen_switch(neighbours[name], source) for name in names if name in neighbours}
+    return {name: one for name, one in chosen.items() if one}
 
 
 def _from_lldpd(names: list[str], root: str) -> dict[str, Json]:
     """Return what lldpd has heard; its socket answers root, and members of its group."""
-    if not names or not any(os.access(f"{root}{path}", os.W_OK) for path in _LLDPD):
-        return {}
-    program = find_program("lldpctl")
+    asked = names and any(os.access(f"{root}{path}", os.W_OK) for path in _LLDPD)
+    program = find_program("lldpctl") if asked else ""
     neighbours = read_lldpctl(_answer(program, "-f", "json")) if program else {}
-    chosen = {name: chosen_switch(neighbours[name], "lldpd") for name in names if name in neighbours}
-    return {name: one for name, one in chosen.items() if one}
+    return _chosen(names, neighbours, "lldpd")
 
 
 def read_lldpctl(text: str) -> dict[str, list[Json]]:

@@ -19,7 +19,7 @@ def names() -> Json:
     """Return the node's names from files alone, because a resolver that hangs would cost seconds."""
     name = socket.gethostname()
     full = name
-    for line in read_text("/etc/hosts", "").splitlines():
+    for line in read_text("/etc/hosts", "").split("\n"):
         words = line.partition("#")[0].split()[1:]
         dotted = [word for word in words if word.startswith(f"{name}.")]
         if name in words and dotted:
@@ -40,7 +40,7 @@ def read_os_release(text: str) -> Json:
     Debian testing has no number yet; its ``version_id`` is the code name (``forky``).
     """
     values = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         key, _unused, value = line.strip().partition("=")
         values[key] = value.strip("\"'")
     identity = values.get("ID", "linux").lower()

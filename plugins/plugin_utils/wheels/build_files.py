@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import waited_lock
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
@@ -16,7 +18,10 @@ from .target import Target
 
 
 def bring(
-    item: Mapping[str, Any], cache_dir: Path, warn: Callable[[str], object] = lambda _text: None
+    item: Mapping[str, Any],
+    cache_dir: Path,
+    warn: Callable[[str], object] = lambda _text: None,
+    note: Callable[[str], None] = waited_lock.on_stderr,
 ) -> list[tuple[Path, str]]:
     """Return the files of an entry ``{wheels: …, dest}`` or ``{sdist: …, dest}`` of a build.
 
@@ -26,6 +31,7 @@ def bring(
             ``dest`` is a folder, and for an sdist the file (or the folder to unpack into).
         cache_dir: the controller's cache.
         warn: takes warnings for the user.
+        note: takes a line of life.
 
     Returns:
         Each file on the controller with its place in the build's work folder.
@@ -42,7 +48,7 @@ def bring(
     wanted = item["wheels"]
     variable = str(wanted.get("variable") or f"{wanted['name']}_requirements")
     target = Target.of(str(wanted["platform"]))
-    store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""))
+    store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""), note=note)
     if "pinned" in wanted:
         wheels = [Wheel.of(entry) for entry in wanted["pinned"]]
     else:

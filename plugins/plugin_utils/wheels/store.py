@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, waited_lock
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import canonical, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
@@ -42,7 +41,11 @@ class WheelStore:
     """Wheels, source archives and locks below one cache folder; safe for several runs at the same time."""
 
     def __init__(
-        self, cache_dir: Path, wheel_dir: str = "", shipped: Sequence[Mapping[str, Any]] | None = None
+        self,
+        cache_dir: Path,
+        wheel_dir: str = "",
+        shipped: Sequence[Mapping[str, Any]] | None = None,
+        note: Callable[[str], None] = waited_lock.on_stderr,
     ) -> None:
         """Use ``cache_dir``.
 
@@ -50,12 +53,14 @@ class WheelStore:
             cache_dir: the controller's cache; folders below it are made on demand.
             wheel_dir: a folder of the user to look into instead of an index; empty to ask the index.
             shipped: locks to use in place of the collection's own.
+            note: takes a line of life while another run chooses the same wheels.
 
         Raises:
             WheelError: ``wheel_dir`` is not a folder.
         """
         self._cache = cache_dir.expanduser()
         self._shipped = shipped_locks() if shipped is None else shipped
+        self._note = note
         self.notes: list[str] = []  # warnings for the user
         self.wheels = self._cache / "wheels"
         self._locks = self._cache / "locks"
@@ -391,8 +396,9 @@ class WheelStore:
     def _alone(self, path: Path) -> Iterator[None]:
         """Hold the right to write a lock; a second run waits and then reads it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with (path.parent / f".{path.name}.flock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with waited_lock.held(
+            path.parent / f".{path.name}.flock", "waiting for another run that chooses wheels", self._note
+        ):
             yield
 
     @contextmanager

@@ -22,20 +22,16 @@ Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
 
 @app.command()
 def accept(
-    named: options.OneInventory = None,
+    which: options.OneInventory,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help=f"{options.RUN_HELP} Default: last.")] = None,
-    more: options.Inventories = None,
     form: Output = Format.TEXT,
 ) -> None:
     """Let the history begin with a run; its figures count as good, for any verdict."""
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    if more and named is not None:  # with -i the first word by position is the run
-        if run is not None:
-            raise typer.BadParameter("give the inventory by position or with -i, not both", param_hint="INVENTORY")
-        named, run = None, str(named)
-    found = baseline.accept(options.sources(named, more), run or "last")
+    inventory, run = which.and_run(run)
+    found = baseline.accept(inventory, run or "last")
     if form is Format.JSON:
         _json(found.model_dump_json())
         return
@@ -47,12 +43,12 @@ def accept(
 
 
 @app.command()
-def reset(named: options.Inventory = None, more: options.Inventories = None, form: Output = Format.TEXT) -> None:
+def reset(which: options.Inventories, form: Output = Format.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
     from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    count = baseline.reset(options.sources(named, more))
+    count = baseline.reset(which.sources)
     if form is Format.JSON:
         _json(f'{{"kept": {count}}}')
         return
@@ -64,8 +60,7 @@ def reset(named: options.Inventory = None, more: options.Inventories = None, for
 
 @app.command()
 def show(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.Inventories,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes and links.")] = False,
     form: Output = Format.TEXT,
@@ -75,7 +70,7 @@ def show(
     from clusterctl.suite import beside  # noqa: PLC0415 - the same
     from clusterctl.validation import suites  # noqa: PLC0415 - the same
 
-    inventory = options.sources(named, more)
+    inventory = which.sources
     found = baseline.in_force(inventory, check, suites.load(beside(inventory)).history)
     if form is Format.JSON:
         _json(found.model_dump_json())

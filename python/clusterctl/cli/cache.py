@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from clusterctl.model.shared_cache import EntryName, Statement
     from clusterctl.remote.shared_cache.exchange import Exchanged
-    from clusterctl.remote.shared_cache.signing import SignatureVerifier, Signer
+    from clusterctl.remote.shared_cache.signing import SignatureVerifier
     from clusterctl.remote.shared_cache.store import SharedStore
     from clusterctl.support.errors import ClusterctlError
 
 app = typer.Typer(
-    no_args_is_help=True, help="Share compiled software with other controllers: push, pull, serve, list, verify, gc."
+    no_args_is_help=True, help="Share compiled software with other controllers: push, pull, list, verify, gc."
 )
 
 _WHERE = "A folder, http(s)://…, s3://BUCKET/PREFIX, or oci://REGISTRY/NAME."
@@ -125,32 +125,6 @@ def pull(
         return _ended(one or exchange.Exchanged(), form, ("pulled", "here already"))
     wish = exchange.EntryWish(tuple(names or ()), tuple(platform or ()))
     return _ended(exchange.pull(store, wish, verifier, cache, _telling(form)), form, ("pulled", "here already"))
-
-
-@app.command()
-def serve(
-    bind: Annotated[str, typer.Option("--bind", metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8478,
-    signing_key: SigningKey = "",
-) -> int:
-    """Offer the signed packs and locks of this controller's cache over HTTP, to read, until Ctrl-C.
-
-    The site's key signs what has no signature yet. Without a key, only what was pushed or pulled before is offered.
-    """
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-    from clusterctl.remote.shared_cache import server, signing  # noqa: PLC0415 - the same
-    from clusterctl.state import paths  # noqa: PLC0415 - the same
-
-    signer: Signer | None = signing.Signer(signing_key) if signing_key or paths.signing_key().exists() else None
-    shelf = server.Shelf(paths.cache_dir().value, signer)
-    with server.serve(shelf, bind, port) as listening:
-        shown = f"[{bind}]" if ":" in bind else bind
-        kinds = output.plural(len(shelf.names), "entry").replace("entrys", "entries")
-        _say(f"Serving {kinds} of {paths.cache_dir().value} at http://{shown}:{listening.server_address[1]}/")
-        if shelf.unsigned:
-            _say(f"{shelf.unsigned} without a signature are left out; name the site's key with --signing-key.")
-        listening.serve_forever()
-    return ExitCode.OK
 
 
 @app.command("list")

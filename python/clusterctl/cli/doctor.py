@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ConfigError
 
@@ -23,14 +23,9 @@ _NARROW = 120  # columns; below, a cure has its own line under the cause
 
 
 def doctor(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.Inventories,
+    login: options.Login,
     limit: options.Limit = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: options.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Look at each host alone: no logins or connections between hosts.")
     ] = False,
@@ -48,8 +43,8 @@ def doctor(
 
     if fix_script and form is Format.JSON:
         raise ConfigError("--fix-script and --format json both write to stdout; give one of them.")
-    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
-    found = examine(options.sources(named, more), DoctorOptions(asked, quick=quick), _transient)
+    asked = login.options(limit)
+    found = examine(which.sources, DoctorOptions(asked, quick=quick), _transient)
     _transient("")
     if form is Format.JSON:
         sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
@@ -57,7 +52,7 @@ def doctor(
     else:
         _show(found)
     if fix_script:
-        _print_cures(found, options.sources(named, more), asked)
+        _print_cures(found, which.sources, asked)
     return int(exit_code(found))
 
 

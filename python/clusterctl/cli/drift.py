@@ -15,19 +15,12 @@ if TYPE_CHECKING:
 
 
 def drift(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.Inventories,
+    how: change.Sudo,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also compare the content of every installed file; takes seconds per GB.")
     ] = False,
     limit: options.Limit = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
     form: Annotated[Format, typer.Option("--format", help="json: every difference, on stdout.")] = Format.TEXT,
 ) -> int:
     """Say what differs from what the last run left, and change nothing.
@@ -37,9 +30,8 @@ def drift(
     """
     from clusterctl.provisioning import drift_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
-    inventory = options.sources(named, more)
-    request = drift_look.DriftRequest(inventory, asked.options, verify=verify, sudo_password=asked.become_password)
+    inventory = which.sources
+    request = drift_look.DriftRequest(inventory, how.options(limit), verify=verify, sudo_password=how.password())
     report = drift_look.examine(request)
     if form is Format.JSON:
         sys.stdout.write(report.model_dump_json() + "\n")

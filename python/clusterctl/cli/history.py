@@ -24,8 +24,7 @@ _MOST_CHANGES = 12
 
 
 def history(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.Inventories,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="The last N runs.")] = _SHOWN,
     keep_runs: Annotated[
@@ -43,7 +42,7 @@ def history(
     """
     from clusterctl.report import run_overview  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    inventory = options.sources(named, more)
+    inventory = which.sources
     gone = 0
     if keep_runs is not None or keep_days is not None:
         gone = run_overview.forget(inventory, keep_runs, keep_days)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def inventory_of(
     host: Annotated[str, typer.Argument(help="Name of a host of the inventory.", metavar="HOST")],
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.Inventories,
     form: Annotated[Format, typer.Option("--format", help="json: every stay of a part, on stdout.")] = Format.TEXT,
 ) -> int:
     """Show the parts of a node, and since when it has them.
@@ -31,7 +30,7 @@ def inventory_of(
     from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
-    inventory = options.sources(named, more)
+    inventory = which.sources
     ansible_inventory.refuse_missing(inventory)
     stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
     if not stays:

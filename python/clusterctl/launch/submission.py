@@ -43,8 +43,7 @@ class Submission:
     ``nproc_per_node`` None leaves it to the pod: its GPUs, else its cores. ``rdma`` are extended resources (name and
     count) of each pod, ``networks`` the network attachments, ``annotations`` further ones. ``cpus``, ``memory`` and
     ``shm_size`` are Kubernetes quantities; for Slurm, ``cpus`` is a whole number. ``nccl`` are options of NCCL
-    in each pod. ``prove`` has ``clusterctl launch`` prove the way between nodes first. ``layout`` says where the
-    software lies on nodes of Slurm.
+    in each pod. ``layout`` says where the software lies on nodes of Slurm.
     """
 
     name: str
@@ -68,7 +67,6 @@ class Submission:
     time: str = ""
     by_torchrun: bool = False
     by_srun: bool = False
-    prove: bool = False
     nccl: nccl_options.NcclOptions = nccl_options.NO_OPTIONS
     layout: Layout = DEFAULT_LAYOUT
 
@@ -120,11 +118,6 @@ def _refuse_nccl(job: Submission, *, by_launch: bool) -> None:
     if job.nccl.gid_index == nccl_options.AUTO and not launches:
         raise ConfigError(
             "--gid-index auto needs 'clusterctl launch' in each pod, which does not run here; give a number."
-        )
-    if job.prove and not launches:
-        raise ConfigError(
-            "--prove is a part of 'clusterctl launch', which does not run here; leave it out, or have torchrun start "
-            "the workers."
         )
     twice = nccl_options.variables(job.nccl).keys() & job.environment.keys()
     if twice:

@@ -206,5 +206,4 @@ def _in_pod(job: Submission) -> list[str]:
     if job.is_idle:
         return list(job.program)
     count = [f"--nproc-per-node={job.nproc_per_node}"] if job.nproc_per_node else []
-    count += ["--prove"] if job.prove else []
     return ["clusterctl", "launch", *count, *nccl_options.words(job.nccl), "--", *job.program]

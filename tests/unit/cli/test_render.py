@@ -36,8 +36,6 @@ def test_the_command_prints_the_submission_alone() -> None:
     assert container["env"] == [{"name": "A", "value": "b=c"}]
     torchrun = render("mpijob", "--launcher", "torchrun", *common, "--", "train.py")
     assert "clusterctl" in containers(yaml.safe_load(torchrun.stdout))["Launcher"]["command"]
-    proved = render("slurm", "--name", "bert", "--nodes", "2", "--prove", "--", "train.py")
-    assert "clusterctl launch --prove -- train.py" in proved.stdout
 
 
 def test_a_dry_run_without_a_cluster_ends_with_one_sentence_and_prints_nothing(tmp_path: Path) -> None:

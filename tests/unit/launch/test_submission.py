@@ -241,30 +241,6 @@ def test_options_of_nccl_go_to_launch_in_each_pod() -> None:
     assert launcher[0][-len(line) :] == line
 
 
-def test_launch_proves_the_way_in_each_pod() -> None:
-    job = changed(SMALL, nodes=2, nproc_per_node=4, prove=True)
-    line = ["clusterctl", "launch", "--nproc-per-node=4", "--prove", "--", "train.py"]
-    for kind in ("runai", "runai-submit-dist"):
-        assert submission_text.KINDS[kind](job).endswith(" --command -- " + shlex.join(line))
-    assert [command for command, _ in commands(submission_text.pytorchjob(job))] == [line, line]
-    assert submission_text.slurm(changed(job, image="")).rstrip().endswith(shlex.join(line))
-    launcher = commands(submission_text.mpijob(changed(job, by_torchrun=True)))[0]
-    assert launcher[0][-len(line) :] == line
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        ("mpijob", {"nproc_per_node": 2}),
-        ("slurm", {"nproc_per_node": 2, "by_srun": True, "image": ""}),
-        ("pytorchjob", {"program": ("sleep", "infinity")}),
-    ],
-)
-def test_a_proof_where_launch_does_not_run_is_refused(kind: str, values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="--prove is a part of 'clusterctl launch', which does not run here"):
-        submission_text.KINDS[kind](changed(SMALL, nodes=2, prove=True, **values))
-
-
 def test_an_mpijobs_ranks_get_the_options_as_variables() -> None:
     job = changed(SMALL, nodes=2, nproc_per_node=2, nccl=NcclOptions("3", 4, 8))
     command, variables = commands(submission_text.mpijob(job))[0]

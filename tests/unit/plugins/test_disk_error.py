@@ -128,7 +128,7 @@ def refusing(number: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EDQUOT, "the quota of root on {root} is used up"),
+        (errno.EDQUOT, "the quota on {root} is used up"),
         (errno.EROFS, "the file system is read-only"),
         (errno.EIO, "the disk reports an error"),
     ],

@@ -1,4 +1,4 @@
-"""A shared cache on any HTTP server, to read: 'cache serve', or a web server over the folder of a push."""
+"""A shared cache on any web server over the folder of a push, to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push and pull between controllers over a folder, a web server and 'cache serve', and what is refused."""
+"""Push and pull between controllers over a folder and a web server, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import http.client
 import http.server
 import json
 import os
-import re
 import shutil
-import signal
 import subprocess
 import threading
 import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pytest
 from clusterctl.model import shared_cache
@@ -80,23 +77,6 @@ def web_server(folder: Path, handler: type[http.server.SimpleHTTPRequestHandler]
             thread.join()
 
 
-@contextlib.contextmanager
-def served(site: Site, *options: str) -> Iterator[str]:
-    """Run 'cache serve' of a site at a free port."""
-    argv = site.argv("serve", "--port", "0", *options)
-    process = subprocess.Popen(argv, env=site.variables(), stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, line + process.stderr.read()
-        yield found[0]
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
-        process.stderr.close()
-
-
 def pack_of(site: Site) -> Path:
     return next(site.cache.glob("artifacts/openmpi-*.tar.zst"))
 
@@ -140,51 +120,6 @@ def test_any_web_server_over_the_folder_will_do(first: Site, second: Site, share
         refused = first.run("push", url, "--replace")
     assert refused.returncode == 1
     assert "can be read only; push to the folder that this server serves" in refused.stderr
-
-
-def test_a_controller_serves_what_it_signed_and_what_it_pulled(first: Site, second: Site, tmp_path: Path) -> None:
-    with served(first) as url:
-        assert second.run("pull", url).returncode == 0
-    second.key.unlink()
-    third = Site(tmp_path / "third").trusts(first)
-    with served(second) as url:  # without a key of its own: the signatures of the first go on
-        assert third.run("pull", url).returncode == 0
-    assert pack_of(third).read_bytes() == CONTENT
-
-
-def test_the_server_opens_nothing_else(first: Site, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("a secret", encoding="utf-8")
-    record = next(first.cache.glob("artifacts/openmpi-*.json")).name
-    with served(first) as url:
-        parts = urlsplit(url)
-        for path in (
-            "/",
-            "/../secret",
-            "/entries/pack/../../../../secret",
-            "/entries/pack/..%2f..%2f..%2fsecret.json",
-            f"/artifacts/{record}",
-            f"//{tmp_path}/secret",
-            f"/{first.key}",
-            "/blobs/sha256/../../../config/clusterctl/signing_key",
-            "/entries/pack/" + "a" * 9000 + ".json",
-        ):
-            client = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=10)
-            client.request("GET", path)
-            answer = client.getresponse()
-            assert (answer.status in {404, 414}, b"secret" in answer.read()) == (True, False), path
-            client.close()
-        assert parts.hostname == "127.0.0.1"
-        client = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=10)
-        client.request("PUT", "/index.json", b"{}")
-        assert client.getresponse().status == 501
-        client.close()
-
-
-def test_a_pack_that_is_built_while_the_server_runs_is_served(first: Site, second: Site) -> None:
-    with served(first) as url:
-        first.has("mpi4py", b"later")
-        assert second.run("pull", url, "mpi4py").returncode == 0
-    assert [path.read_bytes() for path in second.cache.glob("artifacts/*.tar.zst")] == [b"later"]
 
 
 @pytest.mark.usefixtures("shared")

@@ -11,17 +11,18 @@ import time
 import tracemalloc
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from clusterctl.model.shared_cache import EntryName, Envelope, Statement, blob_path
 from clusterctl.remote.shared_cache import exchange, oci, patience, place, s3
+from clusterctl.remote.shared_cache.folder import FolderStore
 from clusterctl.remote.shared_cache.store import PASSWORD, USER
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from clusterctl.remote.shared_cache.store import SharedStore
 
@@ -610,3 +611,39 @@ def test_a_folder_of_a_shared_cache_is_no_link(shared: Path, tmp_path: Path, fol
     told(in_time(lambda: store.remove(NAME)), ConfigError, "is a link")
     told(in_time(lambda: store.sweep(frozenset(), time.time() + 9)), ConfigError, "is a link")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="macOS has no path to an open folder")
+@pytest.mark.parametrize("folder", ["entries", "entries/pack", "blobs", "blobs/sha256"])
+@pytest.mark.parametrize("what", ["put", "replace", "remove", "sweep"])
+def test_a_link_that_comes_after_the_look_leads_nowhere(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, what: str
+) -> None:
+    """Whoever may write to the shared cache swaps a folder for a link while a push or a gc is at work."""
+    victim = tmp_path / "victim"
+    for path in (NAME.path, blob_path(STATEMENT.sha256)):
+        (victim / path).parent.mkdir(parents=True)
+        (victim / path).write_bytes(b"mine")
+    before = {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()}
+    content = tmp_path / "content"
+    content.write_bytes(b"other")
+    store = FolderStore(shared)
+    look = store._refuse_links  # noqa: SLF001 - the moment after it is what this is about
+
+    def swapped() -> None:
+        look()
+        if not (shared / folder).is_symlink():
+            (shared / folder).rename(tmp_path / "moved")
+            (shared / folder).symlink_to(victim / folder)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(store, "_refuse_links", swapped)
+    with contextlib.suppress(ConfigError):
+        if what == "remove":
+            store.remove(NAME)
+        elif what == "sweep":
+            store.sweep(frozenset(), time.time() + 9)
+        else:
+            store.put(STATEMENT, content, b"{}", replace=what == "replace")
+
+    assert {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()} == before
