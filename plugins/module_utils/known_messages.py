@@ -82,9 +82,10 @@ def find(program: str, text: str) -> Message | None:
     """Return the first row of a program that fits a text, which may be of any length."""
     if len(text) > _MOST_TEXT:
         text = f"{text[: _MOST_TEXT // 2]}\n{text[-_MOST_TEXT // 2 :]}"
-    text = "\n".join(line[:_MOST_LINE] for line in text.split("\n"))
-    for row in _rows(program):
-        found = re.search(row.pattern, text, re.IGNORECASE)
+    if len(text) > _MOST_LINE:
+        text = "\n".join(line[:_MOST_LINE] for line in text.split("\n"))
+    for row, pattern in _rows(program):
+        found = pattern.search(text)
         if found is not None:
             words = {name: " ".join((group or "").split()) for name, group in found.groupdict().items()}
             start, end = text.rfind("\n", 0, found.start()) + 1, text.find("\n", found.end())
@@ -93,8 +94,8 @@ def find(program: str, text: str) -> Message | None:
 
 
 @lru_cache(maxsize=None)
-def _rows(program: str) -> tuple[Row, ...]:
-    return tuple(row for row in ROWS if row.program == program)
+def _rows(program: str) -> tuple[tuple[Row, re.Pattern[str]], ...]:
+    return tuple((row, re.compile(row.pattern, re.IGNORECASE)) for row in ROWS if row.program == program)
 
 
 def _said(program: str, source: str, *rows: tuple[str, ...]) -> Iterator[Row]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import getopt
+import shlex
 from typing import TYPE_CHECKING, cast
 
 from clusterctl.model import job_login
 from clusterctl.model.probe import ProbeFailure
-from clusterctl.remote import jump
 from clusterctl.support import content
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from module_utils import known_messages  # mypy finds it by mypy_path
 
     from clusterctl.model.hosts import Host
@@ -21,6 +24,7 @@ _SSH_FAILED = 255
 _COMMAND_NOT_FOUND = 127
 _OLD_PYTHON = "\nSyntaxError: "  # of Python before 3.8, such as 3.6 of openSUSE Leap 15
 _MOST_EVIDENCE = 300
+_SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"  # of OpenSSH's client
 
 _NOBODY_WORDS = ("timed out", "No route to host", "Host is down", "not responding")
 # How ssh calls the other end of a way through a bastion (ProxyJump, ProxyCommand), when that way ends.
@@ -76,8 +80,8 @@ def _sudo_words(host: Host, sudo: str) -> str:
 def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
     """Return why ssh ended; a bastion's own words stand before those of the end of the way through it."""
     if _BASTION in stderr:
-        bastion = jump.bastion(host.ssh_args)
-        program, way = "bastion", f"the bastion {bastion}" if bastion else "its bastion"
+        named = bastion(host.ssh_args)
+        program, way = "bastion", f"the bastion {named}" if named else "its bastion"
         said = shortened(_without_echoes(stderr) or stderr)
         unknown = f"{place} did not answer through {way}; see that both are up ({said})."
     else:
@@ -136,3 +140,40 @@ def shortened(text: str) -> str:
     """Return the last lines of a stderr text on one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
     return " / ".join(lines[-3:])[-_MOST_EVIDENCE:] or "nothing on stderr"
+
+
+def bastion(options: Sequence[str]) -> str:
+    """Return the bastion as the options name it; empty where they name none, since ~/.ssh/config may do so.
+
+    Args:
+        options: of ssh, such as ``-J gate`` or ``-o ProxyCommand=...``. As for ssh, the first of a kind holds.
+    """
+    for name, value in _options_of(options)[0]:
+        if name == "-J":
+            return value
+        if name != "-o":
+            continue
+        keyword, _, setting = value.strip().replace("=", " ", 1).partition(" ")
+        if keyword.lower() == "proxyjump":
+            return setting.strip()
+        if keyword.lower() == "proxycommand":
+            return _proxy_of(setting)
+    return ""
+
+
+def _proxy_of(command: str) -> str:
+    """Return to which machine a ProxyCommand logs in, where it is an ssh; else the empty text."""
+    try:
+        program, *rest = shlex.split(command)
+    except ValueError:
+        return ""
+    left = _options_of(rest)[1]
+    return left[0] if program.rpartition("/")[2] == "ssh" and left else ""
+
+
+def _options_of(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return options with their values, and the words after them; nothing of a line that ssh would refuse."""
+    try:
+        return getopt.getopt(list(words), _SSH_OPTIONS)
+    except getopt.GetoptError:
+        return [], []
