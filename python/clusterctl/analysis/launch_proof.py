@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.analysis.carriers import FabricPath
 from clusterctl.analysis.nccl_path import (
+    NcclPath,
     PathFault,
     carrier_faults,
+    joined,
     nccl_faults,
     proof,
     silent,
     together,
 )
-from clusterctl.analysis.nccl_told import NcclPath, joined
 from clusterctl.support.errors import ExitCode
 from clusterctl.support.words import and_more
 

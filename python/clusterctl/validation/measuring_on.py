@@ -12,7 +12,7 @@ from clusterctl.model.results import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.analysis.outliers import OutlierPolicy
+    from clusterctl.analysis.significance import OutlierPolicy
     from clusterctl.model.culprits import Culprit
     from clusterctl.model.results import CheckResult
     from clusterctl.validation.checks.base import Check, MeasuresOn
