@@ -53,7 +53,7 @@ for place in ("plugins/module_utils", "python", "tests/gpu"):
 
 import gpu_capture  # noqa: E402 - it lies in a folder above, as those below
 import gpu_watch  # noqa: E402
-from clusterctl.analysis import nccl_diagnostics, nccl_path, nccl_told  # noqa: E402 - they need the standard library alone
+from clusterctl.analysis import nccl_diagnostics, nccl_path  # noqa: E402 - they need the standard library alone
 from node_look import gpu as gpu_facts  # noqa: E402
 from node_look import machine as numa_nodes  # noqa: E402
 from node_look import network as rdma_facts  # noqa: E402
@@ -651,7 +651,7 @@ def path_taken(part: Part, events: list[dict[str, Any]]) -> Done:
         return Done(name, title, "SKIP", "NCCL's log tells no connection")
     host = str(told[0].get("host", "here"))
     gpu = next((event["facts"]["gpu"] for event in events if "gpu" in event.get("facts", {})), "")
-    one = nccl_told.joined(told)
+    one = nccl_path.joined(told)
     found = nccl_path.nccl_faults(Here({host: part.ranks}, {host: active_ports()}, {host: gpu}), {host: one})
     # Settings that leave the network alone are of part.environment, and no fault of the machine.
     faults = [fault for fault in found if not any(f"{setting}=" in fault.words for setting in part.environment)]

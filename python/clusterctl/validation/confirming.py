@@ -17,7 +17,7 @@ from clusterctl.validation.patience import Patience
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.analysis.outliers import OutlierPolicy
+    from clusterctl.analysis.significance import OutlierPolicy
     from clusterctl.model.culprits import Culprit
     from clusterctl.model.results import CheckResult
     from clusterctl.validation.checks.base import Check, MeasuresOn

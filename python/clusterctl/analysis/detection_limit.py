@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import culprit_words, foreign_load, outliers
+from clusterctl.analysis import culprit_words, outliers
 from clusterctl.model import nodeset
 from clusterctl.model.culprits import Fineness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.analysis.outliers import OutlierPolicy
-    from clusterctl.model.results import Better, CheckResult, Comparison, Figure
+    from clusterctl.analysis.significance import OutlierPolicy
+    from clusterctl.model.results import Better, CheckResult, Comparison, Figure, RankReport
 
 GOAL = 0.1  # a fault that should be seen; what is coarser has a reason
 _MOST = 9.99  # a latency that may rise tenfold unseen is not judged
@@ -100,10 +101,37 @@ def _to_limit(one: Comparison) -> float | None:
 
 def _why(result: CheckResult) -> str:
     """Return what made a check coarse: other work on the cores, as its ranks counted it; empty where there was none."""
-    busy = foreign_load.busy_nodes(result.ranks)
+    busy = busy_nodes(result.ranks)
     if not busy:
         return ""
     low, high = (f"{share * 100:.0f}" for share in (min(busy.values()), max(busy.values())))
     share = f"{high} %" if low == high else f"{low} to {high} %"
     nodes = nodeset.folded([host for host in dict.fromkeys(report.host for report in result.ranks) if host in busy])
     return f"the cores were busy with something else on {nodes}, {share} of their time"
+
+
+# --- Other work on the cores: what a machine's processors did during a check beyond the ranks of the check ------------
+
+MACHINE = "machine"  # the fact of a rank that names its machine
+# The figures of a rank, from the start of the measurement to its end: the processor time of the rank, that of all
+# processes of the machine, and that which its cores have.
+OWN, BUSY, ALL = "cpu_own_s", "cpu_busy_s", "cpu_all_s"
+_LEAST = 0.15  # of the cores; sshd, daemons and the kernel's threads take some of it on an idle node
+
+
+def busy_nodes(ranks: Iterable[RankReport]) -> dict[str, float]:
+    """Return the share of the cores that other work took, for the nodes where that is much.
+
+    The ranks of all nodes of a machine are taken off what its processors did.
+    """
+    machines: dict[str, list[RankReport]] = {}
+    for report in ranks:
+        if report.figures.get(ALL, 0.0) > 0 and OWN in report.figures and BUSY in report.figures:
+            machines.setdefault(report.facts.get(MACHINE, report.host), []).append(report)
+    found = {}
+    for reports in machines.values():
+        busy = statistics.median(report.figures[BUSY] / report.figures[ALL] for report in reports)
+        share = busy - sum(report.figures[OWN] / report.figures[ALL] for report in reports)
+        if share >= _LEAST:
+            found.update({report.host: min(1.0, share) for report in reports})
+    return found

@@ -1,4 +1,4 @@
-"""How far out a value may lie by chance: quantiles of Student's t, without scipy."""
+"""Student's t and the Poisson distribution, without scipy: how far out a value, or a count, may lie by chance."""
 
 from __future__ import annotations
 
@@ -52,3 +52,25 @@ def _above(value: float, dof: int) -> float:
         term *= cosine * cosine * (power - 1) / power
     inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
     return (1 - inside) / 2
+
+
+# --- Probabilities of the Poisson distribution: how likely chance alone reaches a count -------------------------------
+
+_EXACT = 1e-12
+
+
+def poisson_at_least(count: float, mean: float) -> float:
+    """Return the probability that a Poisson variable reaches a count, which need not be whole.
+
+    That is the lower regularized gamma function P(count, mean), by its series (Abramowitz & Stegun, *Handbook of
+    Mathematical Functions*, 6.5.29).
+    """
+    if mean <= 0 or count <= mean:
+        return 0.0 if mean <= 0 < count else 1.0
+    term = total = 1 / count
+    step = count
+    while term > _EXACT * total:
+        step += 1
+        term *= mean / step
+        total += term
+    return min(1.0, total * math.exp(count * math.log(mean) - mean - math.lgamma(count)))
