@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,12 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import Art
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 try:
-    import zstandard
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
 except ImportError:  # optional for users of the collection alone; what needs it says so
-    zstandard = None  # type: ignore[assignment]
+    zstd = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +113,7 @@ def decompressed(packed: BinaryIO, compression: str) -> Iterator[Iterator[bytes]
     if compression == "gz":
         yield pack_extract.inflated(packed)
         return
-    with zstd_library("unpack").ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
+    with zstd_library("unpack").ZstdFile(packed) as stream:
         yield iter(lambda: stream.read(_CHUNK), b"")
 
 
@@ -119,13 +123,14 @@ def zstd_library(what: str) -> Any:
     Raises:
         ArtifactError: it is missing; ``what`` it is for.
     """
-    if zstandard is None:
+    if zstd is None:
         raise ArtifactError(
-            f"The controller needs the Python package 'zstandard' to {what} an artifact; install it beside ansible."
+            f"The controller needs the Python package 'backports.zstd' to {what} an artifact;"
+            " install it beside ansible."
         )
-    return zstandard
+    return zstd
 
 
 def zstd_errors() -> tuple[type[Exception], ...]:
     """Return the errors of a damaged pack."""
-    return (zstandard.ZstdError,) if zstandard else ()
+    return (zstd.ZstdError, EOFError) if zstd else ()

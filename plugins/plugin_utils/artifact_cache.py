@@ -185,9 +185,8 @@ class ArtifactCache:
 
     def compress(self, plain_gzip: Path, target: Path) -> None:
         """Convert a ``.tar.gz`` to a ``.tar.zst``, for builders without zstd."""
-        compressor = zstd_library("compress").ZstdCompressor(level=3)
-        with gzip.open(plain_gzip, "rb") as source, target.open("wb") as out:
-            compressor.copy_stream(source, out)
+        with gzip.open(plain_gzip, "rb") as source, zstd_library("compress").open(target, "wb", level=3) as out:
+            shutil.copyfileobj(source, out, 1 << 20)
 
     def gzip_of(self, artifact: CachedArtifact, note: Callable[[str], None]) -> CachedArtifact:
         """Return the pack as ``.tar.gz``, for nodes without zstd; it is made once.
