@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.model.pods_wish import PodsWish
 from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.model.scheduler_options import PodsOptions
 from clusterctl.remote.kubectl_text import Pod
 from clusterctl.state import runs
 from clusterctl.validation import via_pods
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHECKS = ("gather", "allreduce")  # in the order of the suite
 OPTIONS = ValidationOptions(checks=CHECKS, remembered=False)
-WISH = PodsWish("mpijob", "image:1", nodes=2)
+WISH = PodsOptions("mpijob", "image:1", nodes=2)
 
 
 def event(name: str, **more: Any) -> str:
