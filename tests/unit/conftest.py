@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import ansible_forks
+import program_forks
 import pytest
 from clusterctl.inventory import ansible_call
 
@@ -17,5 +17,5 @@ if TYPE_CHECKING:
 def _ansible_reads_inventories_in_forks() -> Iterator[None]:
     """Hundreds of tests read an inventory; those that start clusterctl itself start ansible-inventory too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ansible_call, "subprocess", SimpleNamespace(run=ansible_forks.run))
+        patch.setattr(ansible_call, "subprocess", SimpleNamespace(run=program_forks.run))
         yield

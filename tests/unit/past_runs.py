@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import factory
+import program_forks
 from clusterctl.model.culprits import Culprit
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 from factory import check
 
 if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
     from clusterctl.model.results import CheckResult, Figure, ValidationRecord
 
 __all__ = ["SLOW", "check", "figure", "record", "remember", "run"]
 
-PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 SLOW = Culprit(kind="node", nodes=("node2",), quantity="bandwidth", words="node2 is slow")
 
 
@@ -42,6 +41,4 @@ def remember(inventory: Path, *records: ValidationRecord) -> None:
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command line."""
-    return subprocess.run(
-        [PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False, env=os.environ.copy()
-    )
+    return program_forks.clusterctl(*arguments)

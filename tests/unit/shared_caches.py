@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import program_forks
 from clusterctl.model import shared_cache
 
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
@@ -65,15 +66,7 @@ class Site:
 
     def run(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run ``clusterctl cache`` as this site."""
-        return subprocess.run(
-            [PROGRAM, "cache", *map(str, words)],
-            capture_output=True,
-            text=True,
-            env={**self.variables(), **variables},
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=120,
-        )
+        return program_forks.run(self.argv(*words), env={**self.variables(), **variables})
 
     def argv(self, *words: str | Path) -> list[str]:
         return [PROGRAM, "cache", *map(str, words)]
@@ -142,11 +135,3 @@ def refused(site: Site, where: str, words: str, code: int, **variables: str) -> 
     assert words in told[0]
     assert "secret" not in done.stderr
     assert site.litter() == []
-
-
-def as_installed(folder: Path) -> dict[str, str]:
-    """Return an environment without the formats of jsonschema, which oras does not bring and which take seconds."""
-    place = folder / "path"
-    place.mkdir(exist_ok=True)
-    (place / "rfc3987_syntax.py").write_text("raise ImportError\n", encoding="utf-8")
-    return {"PYTHONPATH": str(place)}

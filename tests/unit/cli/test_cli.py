@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import program_forks
 import pytest
 from clusterctl.cli import main
 
@@ -17,15 +17,7 @@ PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
 
 def run(*arguments: str | Path, state: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "XDG_STATE_HOME": str(state), **variables}
-    return subprocess.run(
-        [PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    return program_forks.clusterctl(*arguments, XDG_STATE_HOME=str(state), **variables)
 
 
 def test_help_names_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:

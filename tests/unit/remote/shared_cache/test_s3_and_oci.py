@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.model import shared_cache
 from registries import registry
-from shared_caches import Site, as_installed, refused, round_trip
+from shared_caches import Site, refused, round_trip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ SMALL = b"small" * 1000
 @pytest.fixture
 def first(tmp_path: Path) -> Site:
     """A controller with two packs and a lock."""
-    site = Site(tmp_path / "first", as_installed(tmp_path))
+    site = Site(tmp_path / "first")
     site.has("openmpi", CONTENT)
     site.has("mpi4py", SMALL)
     site.has_lock()
@@ -43,7 +43,7 @@ def first(tmp_path: Path) -> Site:
 @pytest.fixture
 def second(tmp_path: Path, first: Site) -> Site:
     """A controller that trusts the first and has nothing."""
-    return Site(tmp_path / "second", as_installed(tmp_path)).trusts(first)
+    return Site(tmp_path / "second").trusts(first)
 
 
 @pytest.fixture

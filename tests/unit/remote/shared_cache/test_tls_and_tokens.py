@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from registries import registry
-from shared_caches import Site, as_installed, refused, round_trip
+from shared_caches import Site, refused, round_trip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,7 @@ def tokens(tmp_path: Path) -> Iterator[TokenServer]:
 
 @pytest.fixture
 def first(tmp_path: Path) -> Site:
-    site = Site(tmp_path / "first", as_installed(tmp_path))
+    site = Site(tmp_path / "first")
     site.has("openmpi", LARGE)
     site.has("mpi4py", b"small" * 1000)
     site.has_lock()
@@ -132,7 +132,7 @@ def first(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def second(tmp_path: Path, first: Site) -> Site:
-    return Site(tmp_path / "second", as_installed(tmp_path)).trusts(first)
+    return Site(tmp_path / "second").trusts(first)
 
 
 def with_tokens(server: TokenServer, realm: str = "") -> dict[str, str]:
