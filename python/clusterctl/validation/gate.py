@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
-from clusterctl.diagnosis import skew, stack_rules, training_stack
+from clusterctl.diagnosis import skew, training_stack
 from clusterctl.diagnosis.rules import launchable
 from clusterctl.model import job_login, nodeset
 from clusterctl.model.findings import Finding
@@ -262,7 +262,7 @@ def _hindrances(host: Host, node: NodeFacts) -> list[Finding]:
 
 def _stack_findings(nodes: Mapping[str, ReadyNode]) -> list[Finding]:
     """Return what hurts training, one host a finding; these nodes take part, since MPI works on them."""
-    found = stack_rules.findings(
+    found = skew.stack_findings(
         {name: node.facts for name, node in nodes.items()},
         {name: str(node.host.variables.get("nccl_align", "framework")) for name, node in nodes.items()},
     )
