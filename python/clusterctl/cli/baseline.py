@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, output
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
@@ -27,30 +26,26 @@ def accept(
     form: Output = Format.TEXT,
 ) -> None:
     """Let the history begin with a run; its figures count as good, for any verdict."""
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
     inventory, run = which.and_run(run)
     found = baseline.accept(inventory, run or "last")
     if form is Format.JSON:
-        _json(found.model_dump_json())
+        output.data(found.model_dump_json())
         return
-    output.console().print(
+    output.line(
         f"History begins with {found.run_id} ({found.verdict.value}); earlier runs are kept and no longer count.",
-        markup=False,
-        soft_wrap=output.keeps_lines(),
     )
 
 
 @app.command()
 def reset(which: options.InventoriesGroup, form: Output = Format.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
     count = baseline.reset(which.sources)
     if form is Format.JSON:
-        _json(f'{{"kept": {count}}}')
+        output.data(f'{{"kept": {count}}}')
         return
     output.console().print(
         f"History begins anew with the next run; {output.plural(count, 'run')} up to now kept, none of them counts.",
@@ -73,20 +68,14 @@ def show(
     inventory = which.sources
     found = baseline.in_force(inventory, check, suites.load(beside(inventory)).history)
     if form is Format.JSON:
-        _json(found.model_dump_json())
+        output.data(found.model_dump_json())
         return
     _show(found, everything=everything)
-
-
-def _json(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 def _show(found: References, *, everything: bool) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
 
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import figure_words  # noqa: PLC0415
 
     console = output.console()
@@ -103,7 +92,7 @@ def _show(found: References, *, everything: bool) -> None:
     if found.baseline is None:
         console.print("All runs count; 'clusterctl baseline accept' lets history begin with one of them.")
     elif found.baseline.run_id:
-        console.print(f"History begins with {found.baseline.run_id}.", markup=False, soft_wrap=output.keeps_lines())
+        output.line(f"History begins with {found.baseline.run_id}.")
     else:
         console.print(f"History begins anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
     if not found.entries:
@@ -111,7 +100,7 @@ def _show(found: References, *, everything: bool) -> None:
     elif len(shown) < len(found.entries):
         console.print(f"{len(found.entries) - len(shown)} more of single nodes and links; --all shows them.")
     for note in found.notes:
-        console.print(f"Note: {note}", markup=False, soft_wrap=output.keeps_lines())
+        output.line(f"Note: {note}")
 
 
 def _limit(one: InForce, at_least: int) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import change, options
+from clusterctl.cli import change, options, output
 from clusterctl.cli.output import Format, StreamFormat
 from clusterctl.support.errors import ExitCode
 
@@ -44,8 +43,7 @@ def show(
     found = certificates.entries(authority, datetime.now(timezone.utc))
     if form is Format.JSON:
         answer = {"folder": str(authority.folder), "nodes": [dataclasses.asdict(entry) for entry in found]}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps(answer))
         return
     rows = [("NODE", "STATE", "EXPIRES (UTC)", "SERIALS")]
     for entry in found:
@@ -53,8 +51,8 @@ def show(
         rows.append((entry.node, entry.state, when, ", ".join(map(str, entry.serials))))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
-        _say("  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[3]]))
-    _say(f"Authority: {authority.folder}")
+        output.line("  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[3]]))
+    output.line(f"Authority: {authority.folder}")
 
 
 @app.command()
@@ -122,9 +120,3 @@ def _provision(request: ProvisionRequest, form: Format) -> int:
     with change.observer_for(StreamFormat(form.value), ask=False) as observer:
         record = provisioning.provision(request, observer)
     return change.show(record, StreamFormat(form.value))
-
-
-def _say(text: str) -> None:
-    from clusterctl.cli import output  # noqa: PLC0415 - text only
-
-    output.console().print(text, markup=False, soft_wrap=output.keeps_lines())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from clusterctl.cli import output
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -141,7 +141,7 @@ def list_entries(where: SomeWhere = None, signers: Signers = "", form: Output = 
         rows = [(entry.statement, entry.signer) for entry in found]
     if form is Format.JSON:
         answer = [{**_data(statement), **({"signer": signer} if where else {})} for statement, signer in rows]
-        _json({"entries": answer, "problems": [str(problem) for problem in problems]})
+        output.data(json.dumps({"entries": answer, "problems": [str(problem) for problem in problems]}))
         return _code(problems)
     table: list[tuple[str, ...]] = [("NAME", "KIND", "PLATFORM", "SIZE", *(["SIGNED BY"] if where else []))]
     for statement, signer in rows:
@@ -149,7 +149,7 @@ def list_entries(where: SomeWhere = None, signers: Signers = "", form: Output = 
         table.append((*row, *([signer] if where else [])))
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     for row in table:
-        _say("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
+        output.line("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
     return _told(problems)
 
 
@@ -191,7 +191,6 @@ def gc(
 
     A registry keeps contents until its own garbage collection runs.
     """
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
     from clusterctl.provisioning import old_artifacts  # noqa: PLC0415 - the same
     from clusterctl.remote.shared_cache import exchange  # noqa: PLC0415 - the same
 
@@ -207,7 +206,7 @@ def gc(
         raise type(problems[0])(f"{problems[0]} Nothing was removed.")
     if form is Format.TEXT:
         for statement in going.entries:
-            _say(f"{'would go' if check else 'goes'}: {statement.entry.name} ({_size(statement.size)})")
+            output.line(f"{'would go' if check else 'goes'}: {statement.entry.name} ({_size(statement.size)})")
     if check:
         return _removed(going.entries, 0, form, check=True)
     if going.entries and not yes and not typer.confirm("Go on?", default=False, err=True):
@@ -218,11 +217,11 @@ def gc(
 def _removed(entries: Iterable[Statement], freed: int, form: Format, *, check: bool) -> int:
     gone = list(entries)
     if form is Format.JSON:
-        _json({"entries": [_data(statement) for statement in gone], "freed": freed, "check": check})
+        output.data(json.dumps({"entries": [_data(statement) for statement in gone], "freed": freed, "check": check}))
     elif not gone and not freed:
-        _say("Nothing to do: no entry is old.")
+        output.line("Nothing to do: no entry is old.")
     elif not check:
-        _say(f"Removed {len(gone)}, and contents of {_size(freed)}.")
+        output.line(f"Removed {len(gone)}, and contents of {_size(freed)}.")
     return ExitCode.OK
 
 
@@ -238,7 +237,7 @@ def _store_and_verifier(where: str, signers: str) -> tuple[SharedStore, Signatur
 def _telling(form: Format) -> Callable[[str, Statement], None]:
     def tell(what: str, statement: Statement) -> None:
         if form is Format.TEXT:
-            _say(f"{what} {statement.entry.name} ({_size(statement.size)})")
+            output.line(f"{what} {statement.entry.name} ({_size(statement.size)})")
 
     return tell
 
@@ -249,17 +248,17 @@ def _ended(outcome: Exchanged, form: Format, words: tuple[str, str]) -> int:
     if form is Format.JSON:
         answer: dict[str, Any] = {done: [_data(statement) for statement in outcome.done]}
         answer |= {there: [_data(statement) for statement in outcome.there]} if there else {}
-        _json({**answer, "problems": [str(problem) for problem in outcome.problems]})
+        output.data(json.dumps({**answer, "problems": [str(problem) for problem in outcome.problems]}))
         return _code(outcome.problems)
     total = sum(statement.size for statement in outcome.done)
     line = f"{len(outcome.done)} {done} ({_size(total)})"
-    _say(f"{line}, {len(outcome.there)} {there}." if there else f"{line}.")
+    output.line(f"{line}, {len(outcome.there)} {there}." if there else f"{line}.")
     return _told(outcome.problems)
 
 
 def _told(problems: list[ClusterctlError]) -> int:
     for problem in problems:
-        _say(f"clusterctl: {problem}")
+        output.line(f"clusterctl: {problem}")
     return _code(problems)
 
 
@@ -284,14 +283,3 @@ def _size(count: int) -> str:
     from clusterctl.provisioning import old_artifacts  # noqa: PLC0415 - see cli.main
 
     return old_artifacts.size_words(count)
-
-
-def _json(answer: object) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
-
-
-def _say(text: str) -> None:
-    from clusterctl.cli import output  # noqa: PLC0415 - text only
-
-    output.console().print(text, markup=False, soft_wrap=output.keeps_lines())

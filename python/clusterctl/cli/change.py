@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
+from clusterctl.cli import output
 from clusterctl.cli.options import LoginGroup, ReadingGroup
 from clusterctl.cli.output import StreamFormat, shown_command
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -156,7 +157,7 @@ class CaPassphraseGroup:
 
 def observer_for(form: StreamFormat, *, ask: bool) -> Quiet:
     """Return what shows a run in this form."""
-    from clusterctl.cli import output, progress  # noqa: PLC0415 - see cli.main
+    from clusterctl.cli import progress  # noqa: PLC0415 - see cli.main
 
     if form is not StreamFormat.TEXT:
         return progress.Quiet(stream=form is StreamFormat.JSONL)
@@ -198,8 +199,6 @@ def ask_for(what: str, option: str) -> str:
     Raises:
         ConfigError: standard input is not a terminal.
     """
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-
     if not output.is_interactive():
         raise ConfigError(f"{option} asks for {what}, and there is no terminal to ask on; keep it in an Ansible vault.")
     return str(typer.prompt(what[:1].upper() + what[1:], hide_input=True, err=True))
@@ -218,13 +217,12 @@ def vault_passwords(given: list[str]) -> dict[str, str]:
 def show(record: RunRecord, form: StreamFormat, next_step: str = "") -> int:
     """Show how a run ended, and return its exit code; a run that ended well has a next step, as a clause."""
     if form is StreamFormat.TEXT:
-        from clusterctl.cli import output, summary  # noqa: PLC0415 - text only
+        from clusterctl.cli import summary  # noqa: PLC0415 - text only
 
         summary.show(record)
         if next_step and record.exit_code == ExitCode.OK:
-            output.console().print(f"Next: {next_step}", markup=False, soft_wrap=output.keeps_lines())
+            output.line(f"Next: {next_step}")
     else:
         data = record.model_dump(mode="json")
-        sys.stdout.write(json.dumps(data if form is StreamFormat.JSON else {"event": "Record", **data}) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps(data if form is StreamFormat.JSON else {"event": "Record", **data}))
     return int(record.exit_code or 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
+from clusterctl.cli import options, output
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ConfigError
 
@@ -48,8 +48,7 @@ def doctor(
     found = examine(cluster, DoctorOptions(quick=quick), _transient)
     _transient("")
     if form is Format.JSON:
-        sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps(found.model_dump(mode="json")))
     else:
         _show(found)
     if fix_script:
@@ -66,15 +65,12 @@ def _print_cures(found: Diagnosis, cluster: Cluster) -> None:
 
 def _transient(text: str) -> None:
     """Show what is going on."""
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-
     output.transient(f"{text} …" if text else "")
 
 
 def _show(found: Diagnosis) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
 
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import doctor_table  # noqa: PLC0415
 
     console = output.console()
@@ -95,4 +91,4 @@ def _show(found: Diagnosis) -> None:
     if found.findings:
         console.print(table)
     for line in doctor_table.closing(found):
-        console.print(line, markup=False, soft_wrap=output.keeps_lines())
+        output.line(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,8 +33,7 @@ def drift(
     request = drift_look.DriftRequest(inventory, how.options(limit), verify=verify, sudo_password=how.password())
     report = drift_look.examine(request)
     if form is Format.JSON:
-        sys.stdout.write(report.model_dump_json() + "\n")
-        sys.stdout.flush()
+        output.data(report.model_dump_json())
     else:
         _show(report, inventory.shown)
     return int(drift_look.exit_code(report))
@@ -45,7 +43,7 @@ def _show(report: DriftReport, inventory: str) -> None:
     from clusterctl.provisioning import drift as words  # noqa: PLC0415 - text only
 
     def say(text: str) -> None:
-        output.console().print(text, markup=False, soft_wrap=output.keeps_lines())
+        output.line(text)
 
     for hosts, difference in words.folded(report.hosts):
         say(f"{hosts}: {difference}")

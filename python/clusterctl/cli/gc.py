@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import change, options
+from clusterctl.cli import change, options, output
 from clusterctl.cli.output import StreamFormat
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -42,11 +42,8 @@ def gc(
         limits = collect.Retention(keep, None if older_than is None else old_artifacts.age(older_than))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--older-than") from None
-    if not yes and not check:
-        from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-
-        if form is not StreamFormat.TEXT or not output.is_interactive():
-            raise ConfigError("gc asks before it removes something, and there is no terminal to ask on; give --yes.")
+    if not yes and not check and (form is not StreamFormat.TEXT or not output.is_interactive()):
+        raise ConfigError("gc asks before it removes something, and there is no terminal to ask on; give --yes.")
     if which.named is None and not which.more:
         return _of_cache(limits, form, check=check, ask=not yes)
     request = collect.CollectRequest(
@@ -61,7 +58,6 @@ def gc(
 
 def _of_cache(limits: Retention, form: StreamFormat, *, check: bool, ask: bool) -> int:
     """Remove old files of the controller's cache alone."""
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
     from clusterctl.provisioning import collect, old_artifacts  # noqa: PLC0415 - as above
     from clusterctl.state import cache_files  # noqa: PLC0415 - as above
 
@@ -69,7 +65,7 @@ def _of_cache(limits: Retention, form: StreamFormat, *, check: bool, ask: bool) 
     lines = old_artifacts.lines({}, files) or ["Nothing to do: the cache has nothing old."]
     if form is StreamFormat.TEXT:
         for line in lines:
-            output.console().print(line, markup=False, soft_wrap=output.keeps_lines())
+            output.line(line)
     if files and not check:
         if ask and not typer.confirm("Go on?", default=False, err=True):
             return ExitCode.INTERRUPTED

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options  # noqa: TC001 - typer reads the annotations at run time
+from clusterctl.cli import options, output
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ def inventory_of(
             "become in the inventory, since only root may read most serial numbers."
         )
     if form is Format.JSON:
-        sys.stdout.write(PartLedger(stays=stays).model_dump_json() + "\n")
-        sys.stdout.flush()
+        output.data(PartLedger(stays=stays).model_dump_json())
     else:
         _show(stays)
     return 0
@@ -49,8 +47,6 @@ def inventory_of(
 
 def _show(stays: tuple[Stay, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-
-    from clusterctl.cli import output  # noqa: PLC0415
 
     newest = {stay.kind: max(one.last for one in stays if one.kind == stay.kind) for stay in stays}
     with_uuid = any(stay.uuid for stay in stays)

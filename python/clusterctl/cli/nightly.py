@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options, slurm_options
+from clusterctl.cli import options, output, slurm_options
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ExitCode
 
@@ -163,11 +163,11 @@ def enable(
         typer.echo(json.dumps(data))
         return ExitCode.OK
     tells = f", telling {notify.shown(job.hook)} when it changes" if job.hook else ""
-    _say(f"Enabled: suite '{job.suite}' every night at {job.at}{tells}.")
-    _say(f"  job   {job.job}, kept in {job.place.name}")
-    _say(f"  next  {_local(done.next)}")
+    output.line(f"Enabled: suite '{job.suite}' every night at {job.at}{tells}.")
+    output.line(f"  job   {job.job}, kept in {job.place.name}")
+    output.line(f"  next  {_local(done.next)}")
     for note in done.notes:
-        _say(f"Note: {note}")
+        output.line(f"Note: {note}")
     return ExitCode.OK
 
 
@@ -183,7 +183,7 @@ def run(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
 
     found = storage.read_job(which.path)
     _take_environment(found)
-    came = night.run(found, _say if form is Format.TEXT else _silent)
+    came = night.run(found, output.line if form is Format.TEXT else _silent)
     if form is Format.JSON:
         typer.echo(came.model_dump_json())
     else:
@@ -206,11 +206,11 @@ def status(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     if form is Format.JSON:
         typer.echo(json.dumps([each.model_dump(mode="json") for each in found]))
     elif not found:
-        _say("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
+        output.line("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
     else:
         for number, each in enumerate(found):
             if number:
-                _say("")
+                output.line("")
             _show(each)
     return 10 if any(each.bad for each in found) else 0
 
@@ -222,7 +222,7 @@ def disable(which: EnabledJobGroup) -> int:
 
     path = which.path
     gone = install.disable(path.parent.name)
-    _say(
+    output.line(
         f"Disabled: {gone.inventory} is no longer validated at night; its nights stay in {storage.folder_of(gone.job)}."
     )
     return ExitCode.OK
@@ -247,30 +247,32 @@ def _close(night: Night) -> None:
     from clusterctl.nightly import policy  # noqa: PLC0415 - see cli.main
 
     if night.drift is not None:
-        _say(f"Drift: {policy.words_of(night.drift)}.")
+        output.line(f"Drift: {policy.words_of(night.drift)}.")
     for one in night.slower:
-        _say(f"Slower: {one.words}")
+        output.line(f"Slower: {one.words}")
     for words in night.problems:
-        _say(f"Note: {words}")
+        output.line(f"Note: {words}")
     if night.outcome == "missed":
-        _say(f"MISSED: {night.message}")
+        output.line(f"MISSED: {night.message}")
     else:
         said = night.verdict.value if night.verdict else night.outcome
-        _say(f"{said}{': ' + night.message if night.message else ''} ({night.change or 'as before'}).")
+        output.line(f"{said}{': ' + night.message if night.message else ''} ({night.change or 'as before'}).")
     if night.hook is not None:
-        _say(f"Hook: {'told' if night.hook.ok else 'FAILED'} after {_tries(night.hook.attempts)}, {night.hook.words}.")
-    _say(f"The night's record: {night.folder}/night.json")
+        output.line(
+            f"Hook: {'told' if night.hook.ok else 'FAILED'} after {_tries(night.hook.attempts)}, {night.hook.words}."
+        )
+    output.line(f"The night's record: {night.folder}/night.json")
 
 
 def _show(found: JobStatus) -> None:
     from clusterctl.nightly import scheduler  # noqa: PLC0415 - see cli.main
 
     zone = scheduler.zone()
-    _say(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
-    _say(f"  job    {found.job}")
-    _say(f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}")
+    output.line(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
+    output.line(f"  job    {found.job}")
+    output.line(f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}")
     if found.running:
-        _say("  now    a night is running")
+        output.line("  now    a night is running")
     if found.hook:
         result = found.hook_result
         last = (
@@ -278,14 +280,14 @@ def _show(found: JobStatus) -> None:
             if result
             else "never called"
         )
-        _say(f"  hook   {found.hook}: {last}")
+        output.line(f"  hook   {found.hook}: {last}")
     for slot in found.missed[:_SHOWN_MISSED]:
-        _say(f"  missed {_local(slot, zone)}: nothing ran")
+        output.line(f"  missed {_local(slot, zone)}: nothing ran")
     if len(found.missed) > _SHOWN_MISSED:
-        _say(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
+        output.line(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
     for night in found.nights[:_SHOWN_NIGHTS]:
         word = night.verdict.value if night.verdict and night.outcome == "done" else night.outcome.upper()
-        _say(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
+        output.line(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
 
 
 def _reason(night: Night) -> str:
@@ -312,12 +314,6 @@ def _local(moment: datetime, zone: tzinfo | None = None) -> str:
 
 def _tries(count: int) -> str:
     return f"{count} try" if count == 1 else f"{count} tries"
-
-
-def _say(text: str) -> None:
-    from clusterctl.cli import output  # noqa: PLC0415 - text only
-
-    output.console().print(text, markup=False, soft_wrap=output.keeps_lines())
 
 
 def _silent(_text: str) -> None:

@@ -110,7 +110,7 @@ def show(record: ValidationRecord, *, told: bool = False) -> None:
     if not told:
         console.print(table)
     for line in validation_table.closing(record):
-        console.print(line, markup=False, soft_wrap=output.keeps_lines())
+        output.line(line)
 
 
 def schema_text() -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import change, options
+from clusterctl.cli import change, options, output
 from clusterctl.cli.output import Format, StreamFormat
 from clusterctl.support.errors import ExitCode
 
@@ -47,8 +46,7 @@ def rollback(
     with change.observer_for(StreamFormat(form.value), ask=not yes) as observer:
         record = going_back.rollback(how.asked(request), observer)
     if form is Format.JSON:
-        sys.stdout.write(record.model_dump_json() + "\n")
-        sys.stdout.flush()
+        output.data(record.model_dump_json())
         return int(record.exit_code or 0)
     return change.show(record, StreamFormat.TEXT, f"'clusterctl validate {inventory.shown}' proves that it works.")
 
@@ -58,15 +56,12 @@ def _release(inventory: InventorySources, form: Format) -> int:
 
     released = going_back.release(inventory)
     if form is Format.JSON:
-        sys.stdout.write(json.dumps({"released": released}) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps({"released": released}))
         return ExitCode.OK
-    from clusterctl.cli import output  # noqa: PLC0415 - text only
-
     words = (
         f"Released: the next 'clusterctl provision {inventory.shown}' installs what the inventory asks for."
         if released
         else f"Nothing to do: {inventory.shown} is not held."
     )
-    output.console().print(words, markup=False, soft_wrap=output.keeps_lines())
+    output.line(words)
     return ExitCode.OK

@@ -32,7 +32,7 @@ def show(record: RunRecord) -> None:
     for warning in record.warnings:
         console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
     for line in closing_lines(record):
-        console.print(line, markup=False, soft_wrap=output.keeps_lines())
+        output.line(line)
 
 
 def _problems(problems: tuple[Problem, ...]) -> None:

@@ -204,8 +204,7 @@ def _run(inventory: AnyInventory | Cluster | None, asked: ValidationOptions, for
         report.show(record, told=not output.console().is_terminal)
     else:
         data = record.model_dump(mode="json")
-        sys.stdout.write(json.dumps({"event": "Record", **data} if form is StreamFormat.JSONL else data) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps({"event": "Record", **data} if form is StreamFormat.JSONL else data))
     return int(validation.exit_code(record))
 
 
@@ -213,8 +212,7 @@ def _stream(event: ValidationEvent) -> None:
     data = dataclasses.asdict(event)
     if "result" in data:
         data["result"] = event.result.model_dump(mode="json")  # type: ignore[union-attr]
-    sys.stdout.write(json.dumps({"event": type(event).__name__, **data}) + "\n")
-    sys.stdout.flush()
+    output.data(json.dumps({"event": type(event).__name__, **data}))
 
 
 class _Lines:
