@@ -26,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Share compiled software with other controllers: push, pull, list, verify, gc."
 )
 
-_WHERE = "A folder, http(s)://…, s3://BUCKET/PREFIX, or oci://REGISTRY/NAME."
+_WHERE = "A folder, http(s)://…, or s3://BUCKET/PREFIX."
 Where: TypeAlias = Annotated[str, typer.Argument(metavar="WHERE", help=_WHERE)]
 SomeWhere: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="[WHERE]", help=f"{_WHERE} Without it, this controller's cache.")
@@ -187,9 +187,9 @@ def gc(
     signers: Signers = "",
     form: Output = Format.TEXT,
 ) -> int:
-    """Remove old entries of a shared cache, and contents that no entry names. 'clusterctl gc' cleans this controller.
+    """Remove old entries of a shared cache, and contents that no entry names.
 
-    A registry keeps contents until its own garbage collection runs.
+    'clusterctl gc' cleans this controller.
     """
     from clusterctl.provisioning import old_artifacts  # noqa: PLC0415 - the same
     from clusterctl.remote.shared_cache import exchange  # noqa: PLC0415 - the same
