@@ -405,11 +405,6 @@ def _bundled(nodes: Sequence[_Seen]) -> Iterator[Finding]:
             )
 
 
-def _major(text: str) -> int:
-    head = text.partition(".")[0]
-    return int(head) if head.isdigit() else 0
-
-
 def _driver_too_old(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
         cuda, stack = node.node.cuda, node.stack
@@ -417,8 +412,12 @@ def _driver_too_old(nodes: Sequence[_Seen]) -> Iterator[Finding]:
             continue
         able = cuda.major or 0
         built = (
-            (f"NCCL {stack.nccl}", _major(stack.nccl_cuda), "set nccl_cuda to"),
-            (f"{_title(stack)} {stack.framework_version}", _major(stack.framework_cuda), "take a build of it for CUDA"),
+            (f"NCCL {stack.nccl}", training_stack.major(stack.nccl_cuda), "set nccl_cuda to"),
+            (
+                f"{_title(stack)} {stack.framework_version}",
+                training_stack.major(stack.framework_cuda),
+                "take a build of it for CUDA",
+            ),
         )
         for name, major, choice in built:
             if major <= able:

@@ -133,5 +133,11 @@ def counted(number: int) -> str:
     return "1 GPU" if number == 1 else f"{number} GPUs"
 
 
+def major(version: str) -> int:
+    """Return the first number of a version, 0 where it has none."""
+    head = version.partition(".")[0]
+    return int(head) if head.isdigit() else 0
+
+
 def _version(artifact: Artifact | None) -> str:
     return artifact.version if artifact else ""

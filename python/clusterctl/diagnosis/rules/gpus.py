@@ -96,14 +96,9 @@ def _idle(host: str, node: NodeFacts) -> Iterator[Finding]:
 
 
 def _cure(why: str, node: NodeFacts, stack: NodeStack) -> str:
-    wanted = max(_major(stack.nccl_cuda), _major(stack.framework_cuda))
+    wanted = max(training_stack.major(stack.nccl_cuda), training_stack.major(stack.framework_cuda))
     branch = node.cuda.first_branches.get(wanted, 0)
     return _CURES[why].format(branch=f", {branch} or later," if branch else "")
-
-
-def _major(text: str) -> int:
-    head = text.partition(".")[0]
-    return int(head) if head.isdigit() else 0
 
 
 def _instances(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:

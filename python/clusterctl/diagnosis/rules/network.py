@@ -255,7 +255,7 @@ def _rdma(view: View) -> Iterator[Finding]:
 def _rdma_ports(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Compare RDMA ports of one name between nodes; a port that is down on every node is unused.
 
-    The rules of ``rdma_links`` judge nodes whose hardware was looked at.
+    The rules of ``rdma`` judge nodes whose hardware was looked at.
     """
     states: dict[str, dict[str, str]] = defaultdict(dict)
     rates: dict[str, dict[str, str]] = defaultdict(dict)
