@@ -257,7 +257,9 @@ class Transaction:
 
     def _remove(self, step: Step) -> None:
         aside = _fresh_name(step.path)
-        os.rename(step.path, aside)
+        if not tree_removal.put_aside(step.path, aside):
+            self._at_the_end(partial(tree_removal.remove, step.path))
+            return
         self._on_failure(partial(os.rename, aside, step.path))
         if step.before is not None and stat.S_ISDIR(step.before.st_mode):
             self._at_the_end(partial(tree_removal.remove, aside))

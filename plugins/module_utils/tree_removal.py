@@ -37,6 +37,23 @@ def remove(path: str, limit_s: float = LIMIT_S) -> None:
         os.close(place)
 
 
+def put_aside(path: str, aside: str) -> bool:
+    """Rename a file or folder; return False where it has to be removed at its place.
+
+    Overlayfs renames no folder that lies in the image of a container.
+
+    Raises:
+        OSError: anything else.
+    """
+    try:
+        os.rename(path, aside)  # noqa: PTH104 - texts
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
+
+
 def _has_gone(name: str, place: int) -> bool:
     """Remove a file, a link or an empty folder; whether that was enough."""
     try:

@@ -62,8 +62,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, brought, library_closure
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, manifest_of, parse_manifest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    audited_module,
+    brought,
+    library_closure,
+    tree_removal,
+)
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    MARKER,
+    ArtifactError,
+    manifest_of,
+    parse_manifest,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import processes
 
 
@@ -111,7 +121,9 @@ def why_kept(tree: Dict[str, Any]) -> str:
 def remove(path: Path) -> None:
     """Remove an artifact: first its name in one rename, so that half of one is never found by it."""
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    path.rename(aside / "removed")
+    if not tree_removal.put_aside(str(path), str(aside / "removed")):
+        (path / MARKER).unlink(missing_ok=True)
+        tree_removal.remove(str(path))
     shutil.rmtree(aside)
     library_closure.forget(path.name)
 

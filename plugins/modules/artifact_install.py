@@ -139,6 +139,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     origins,
     pack_extract,
     pushed_file,
+    tree_removal,
     zstd_library,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -330,7 +331,9 @@ class Install:
         aside = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
         broken = Path(aside, "broken")
         try:
-            Path(self.tree).replace(broken)
+            if not tree_removal.put_aside(self.tree, str(broken)):
+                Path(self.tree, MARKER).unlink(missing_ok=True)  # so that no half of it counts
+                tree_removal.remove(self.tree)
             Path(partial).replace(self.tree)
         except OSError:
             if broken.exists():

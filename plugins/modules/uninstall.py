@@ -148,7 +148,9 @@ def remove_tree(path: str) -> None:
     place = Path(path)
     if not place.name.startswith("."):
         aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-        place.rename(aside / "removed")
+        if not tree_removal.put_aside(path, str(aside / "removed")):
+            (place / artifacts.MARKER).unlink(missing_ok=True)
+            tree_removal.remove(path)
         place = aside
     tree_removal.remove(str(place))
 
