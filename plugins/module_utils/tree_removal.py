@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from pathlib import Path
 from typing import List, Tuple
 
 LIMIT_S = 300.0
@@ -46,7 +47,7 @@ def put_aside(path: str, aside: str) -> bool:
         OSError: anything else.
     """
     try:
-        os.rename(path, aside)  # noqa: PTH104 - texts
+        Path(path).replace(aside)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise

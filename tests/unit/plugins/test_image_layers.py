@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def test_a_tree_of_an_image_goes_at_its_place(
     remove: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rename(source: str, target: str) -> None:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
+    def refuse(*_paths: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     tree = tmp_path / "openmpi-5.0.7-0123456789abcdef"
     (tree / "lib").mkdir(parents=True)
     (tree / "lib" / "libmpi.so").write_bytes(b"a library")
     (tree / ".clusterctl.json").write_text("{}", encoding="utf-8")
-    monkeypatch.setattr(tree_removal.os, "rename", rename)
+    monkeypatch.setattr(tree_removal.Path, "replace", refuse)
 
     remove(tree)
 

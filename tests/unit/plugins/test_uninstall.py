@@ -349,6 +349,7 @@ WRITES = {
     "audit_file": "the audit file below FOLDERS",
     "authority": "the folder of the authority on the controller",
     "passphrase": "a script on the controller, which answers ssh-keygen",
+    "tree_removal": "removes",
     "atomic_file": "called by the others",
     "borrowed_links": "a record below STATE",
     "build_files": "the build folder",
