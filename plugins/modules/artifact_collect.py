@@ -56,8 +56,6 @@ watch: {description: Always empty., type: list, returned: success}
 """
 
 import os
-import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List
@@ -119,12 +117,8 @@ def why_kept(tree: Dict[str, Any]) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove an artifact: first its name in one rename, so that half of one is never found by it."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    if not tree_removal.put_aside(str(path), str(aside / "removed")):
-        (path / MARKER).unlink(missing_ok=True)
-        tree_removal.remove(str(path))
-    shutil.rmtree(aside)
+    """Remove an artifact, and what is remembered of its libraries."""
+    tree_removal.remove_by_name(str(path), MARKER)
     library_closure.forget(path.name)
 
 

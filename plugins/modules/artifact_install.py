@@ -332,8 +332,7 @@ class Install:
         broken = Path(aside, "broken")
         try:
             if not tree_removal.put_aside(self.tree, str(broken)):
-                Path(self.tree, MARKER).unlink(missing_ok=True)  # so that no half of it counts
-                tree_removal.remove(self.tree)
+                tree_removal.remove_in_place(self.tree, MARKER)
             Path(partial).replace(self.tree)
         except OSError:
             if broken.exists():

@@ -58,7 +58,6 @@ watch: {description: Always empty., type: list, returned: success}
 
 import os
 import pwd
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
@@ -144,15 +143,11 @@ def remove_account(name: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove an artifact's folder: first its name in one rename, so that half of one is never found by it."""
-    place = Path(path)
-    if not place.name.startswith("."):
-        aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-        if not tree_removal.put_aside(path, str(aside / "removed")):
-            (place / artifacts.MARKER).unlink(missing_ok=True)
-            tree_removal.remove(path)
-        place = aside
-    tree_removal.remove(str(place))
+    """Remove an artifact's folder, or a hidden one, which no name leads to."""
+    if os.path.basename(path).startswith("."):  # noqa: PTH119 - a text
+        tree_removal.remove(path)
+    else:
+        tree_removal.remove_by_name(path, artifacts.MARKER)
 
 
 def empty_folders(
