@@ -28,7 +28,6 @@ RUN_LABEL = "clusterctl.io/run"
 MANAGED = ("app.kubernetes.io/managed-by", "clusterctl")
 RESOURCES = {"MPIJob": "mpijobs.kubeflow.org", "PyTorchJob": "pytorchjobs.kubeflow.org"}
 KEPT_S = 600  # a job that nobody deletes goes away so long after its end
-SETTLING_S = 60.0  # the time of a job on top of its checks: pods end, logs are read
 _VOLUME = "clusterctl"
 _PLAN = "plan.json"
 _RUNAI_SCHEDULER = "runai-scheduler"
