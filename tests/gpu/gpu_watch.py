@@ -23,7 +23,7 @@ for folder in ("roles/validation/files", "python"):
     sys.path.insert(0, str(ROOT / folder))
 
 import flight_record  # noqa: E402 - it lies in a folder above, as those below
-import nccl_ras as ras_client  # noqa: E402
+import nccl_log as ras_client  # noqa: E402
 from clusterctl.analysis import flight_records  # noqa: E402 - it needs the standard library alone
 from clusterctl.launch import flight_recorder  # noqa: E402
 

@@ -14,7 +14,7 @@ import simulated
 from clusterctl.analysis import speed_verdict
 from clusterctl.analysis.significance import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, RankReport, Verdict
-from clusterctl.validation import confirming, suites
+from clusterctl.validation import confirming
 from clusterctl.validation.checks import base, registry
 from clusterctl.validation.checks.pairs import Pairs
 
@@ -56,7 +56,7 @@ class Night:
 
     def validated(self) -> CheckResult:
         """Return what ``clusterctl validate`` makes of the cluster with the suite."""
-        (check,) = registry.select(["pairs"], suites.builtin(self.suite))
+        (check,) = registry.select(["pairs"], registry.builtin(self.suite))
         first = self._take(check)
         judges = _Judges()
         return confirming.confirmed(

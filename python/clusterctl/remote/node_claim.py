@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
     from clusterctl.remote import python
 
-NODE_CLAIM = "node_claim.__main__"
+NODE_CLAIM = "node_claim.claim"
 _ANSWER = "node_claim"
 _TIMEOUT_S = 30.0
 

@@ -112,14 +112,14 @@ def test_the_check_changes_nothing(root: Path, run_module: RunModule) -> None:
 
 def test_a_rename_that_fails_takes_the_others_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = links(root)
-    put = artifact_switch.artifact_link.put
+    put = artifact_switch.artifact_links.put
 
     def fails(link: str, staged: str) -> None:
         if link.endswith("/extra"):
             raise OSError(5, "Input/output error")
         put(link, staged)
 
-    monkeypatch.setattr(artifact_switch.artifact_link, "put", fails)
+    monkeypatch.setattr(artifact_switch.artifact_links, "put", fails)
     with pytest.raises(OSError, match="Input/output"):
         artifact_switch.run(back(root), really=True)
     assert links(root) == before

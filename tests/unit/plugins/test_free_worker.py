@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import free_worker
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import preloaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,15 +28,15 @@ def workers() -> Iterator[list[BaseProcess]]:
 def test_it_waits_for_the_first_that_ends(workers: list[BaseProcess]) -> None:
     workers[1].terminate()
     while all(worker.is_alive() for worker in workers):
-        free_worker.wait_for_one(workers)
+        preloaded.wait_for_one(workers)
     assert [worker.is_alive() for worker in workers] == [True, False, True]
 
 
 def test_it_does_not_wait_where_a_worker_is_free(workers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_worker.connection, "wait", lambda *_unused: pytest.fail("it waited"))
-    free_worker.wait_for_one([*workers, None])
-    free_worker.wait_for_one([])
+    monkeypatch.setattr(preloaded.connection, "wait", lambda *_unused: pytest.fail("it waited"))
+    preloaded.wait_for_one([*workers, None])
+    preloaded.wait_for_one([])
     workers[0].terminate()
     workers[0].join()
-    free_worker.wait_for_one(workers)
+    preloaded.wait_for_one(workers)
     workers.pop(0).close()

@@ -8,7 +8,7 @@ import pwd
 from pathlib import Path
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import job_account, mesh_rules, sshd_keys
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_account, mesh_rules, sshd
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import users as node_users
 from clusterctl.model.facts import JobUser
 
@@ -127,8 +127,8 @@ def test_the_login_users_keys_are_taken_with_their_options_and_without_the_mesh(
     text = (
         f'# a comment\n\nfrom="10.0.0.0/8" {KEY} user1\n# BEGIN clusterctl ssh_mesh\n{mesh}# END clusterctl ssh_mesh\n'
     )
-    assert sshd_keys.keys_of(text) == [f'from="10.0.0.0/8" {KEY} user1']
-    assert sshd_keys.block_of(text) == mesh.splitlines()
+    assert sshd.keys_of(text) == [f'from="10.0.0.0/8" {KEY} user1']
+    assert sshd.block_of(text) == mesh.splitlines()
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pwd.stru
         return users[name]
 
     monkeypatch.setattr(job_account.pwd, "getpwnam", entry_of)
-    monkeypatch.setattr(sshd_keys, "settings_of", lambda _user: {})
+    monkeypatch.setattr(sshd, "settings_of", lambda _user: {})
     return users
 
 
@@ -182,12 +182,12 @@ def test_the_block_says_whose_keys_they_are() -> None:
     assert job_account.block("ubuntu", []) == ""
     mesh = f"restrict,pty {OTHER} clusterctl:node1"
     block = f"# BEGIN clusterctl ssh_mesh\n{mesh}\n{text}# END clusterctl ssh_mesh\n"
-    assert sshd_keys.block_of(block) == [mesh]  # a key of people is never taken for a node's
+    assert sshd.block_of(block) == [mesh]  # a key of people is never taken for a node's
 
 
 def test_a_line_of_a_file_of_keys_ends_at_its_newline_alone() -> None:
     text = f'from="10.0.0.1" {KEY} comment\x0b{OTHER}\x85{OTHER}\n{OTHER}\r\n'
-    assert [line.split(" ")[0] for line in sshd_keys.keys_of(text)] == ['from="10.0.0.1"', "ssh-ed25519"]
+    assert [line.split(" ")[0] for line in sshd.keys_of(text)] == ['from="10.0.0.1"', "ssh-ed25519"]
 
 
 def test_a_job_user_tells_no_host_key() -> None:

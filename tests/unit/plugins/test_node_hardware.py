@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import record, storage
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware.tree import Tree
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware.record import Tree
 
 if TYPE_CHECKING:
     from pathlib import Path

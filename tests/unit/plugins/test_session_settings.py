@@ -7,7 +7,7 @@ import pwd
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import login_session
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import users
 from ansible_collections.clusterctl.hpc.plugins.modules import session_settings
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ def test_what_is_too_low_for_four_nodes_is_raised(
     monkeypatch: pytest.MonkeyPatch, files: int | None, startups: str, says: dict[str, str]
 ) -> None:
     monkeypatch.setattr(session_settings, "open_files_of", lambda _user: files)
-    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda _user: sshd(startups))
+    monkeypatch.setattr(session_settings.sshd, "settings_of", lambda _user: sshd(startups))
     entries = session_settings.wanted_files("mpi", 1024, 4, "limits", ["sshd"])
     assert {entry.path: entry.content.decode().splitlines()[-1] for entry in entries} == says
     assert all((entry.mode, entry.uid) == (0o644, 0) for entry in entries)
 
 
 def test_more_nodes_than_the_default_of_sshd_ask_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda _user: sshd("10:30:100"))
+    monkeypatch.setattr(session_settings.sshd, "settings_of", lambda _user: sshd("10:30:100"))
     assert session_settings.wanted_files("mpi", 0, 500, "limits", ["sshd"]) == []
     assert session_settings.logins_at_once({}) is None
     assert session_settings.logins_at_once({"maxstartups": "many"}) is None
@@ -71,10 +71,10 @@ def test_pam_and_sshd_are_asked_again_only_where_something_was_too_low(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(session_settings, "open_files_of", lambda user: asked.append(user) or files)
-    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda user: asked.append(user) or sshd("10:30:100"))
+    monkeypatch.setattr(session_settings.sshd, "settings_of", lambda user: asked.append(user) or sshd("10:30:100"))
     path = tmp_path / "limits"
     module = Module(user="nobody", open_files=1024, logins=4, limits_file=str(path), sshd_files=[])
-    monkeypatch.setattr(session_settings.watched_module, "QuietModule", lambda **_spec: module)
+    monkeypatch.setattr(session_settings.file_stage, "QuietModule", lambda **_spec: module)
     session_settings.main()
     assert asked == ["nobody", "root"] * times
     raised = times > 1
@@ -87,7 +87,7 @@ def test_settings_of_pam_limits_are_read_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "limits.d").mkdir()
     (tmp_path / "limits.d/90.conf").write_text("* soft nofile 64\n@mpi - memlock unlimited\n")
     (tmp_path / "limits.d/README").write_text("* soft nproc 1\n")
-    assert login_session.limit_settings(str(tmp_path)) == {"* soft nofile": "64", "@mpi - memlock": "unlimited"}
+    assert users.limit_settings(str(tmp_path)) == {"* soft nofile": "64", "@mpi - memlock": "unlimited"}
 
 
 def test_a_user_of_a_directory_service_gets_the_settings_although_no_list_has_it(
@@ -101,5 +101,5 @@ def test_a_user_of_a_directory_service_gets_the_settings_although_no_list_has_it
 @pytest.mark.parametrize("name", ["x - nofile 1\n* - core unlimited", "x y", "x#", "x\0"])
 def test_a_user_that_would_leave_its_line_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_settings, "open_files_of", lambda _user: 1)
-    with pytest.raises(session_settings.file_entry.StageError, match="/limits: the user is"):
+    with pytest.raises(session_settings.file_transaction.StageError, match="/limits: the user is"):
         session_settings.wanted_files(name, 1024, 0, "/limits", [])

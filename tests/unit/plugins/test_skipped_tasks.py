@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import role_plays
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import kept_folder, skipped_tasks
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import preloaded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ PLAYS = """
 def played(folder: Path, monkeypatch: pytest.MonkeyPatch, *, early: bool) -> tuple[str, int]:
     """Return what Ansible printed for a user, and how many workers it forked."""
     monkeypatch.setenv("ANSIBLE_DEBUG", "1")
-    monkeypatch.setenv(skipped_tasks.VARIABLE, "1" if early else "")
+    monkeypatch.setenv(preloaded.SKIP_VARIABLE, "1" if early else "")
     done = role_plays.play(PLAYS, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     told = re.compile("PLAY|TASK|ok:|skipping:|fatal:|localhost |    msg:")
@@ -55,7 +55,7 @@ def test_a_skipped_task_costs_no_worker_and_is_told_as_before(tmp_path: Path, mo
     assert workers - fewer == skipped - 1, "all but the user's own"
 
 
-OURS = f"{kept_folder.COLLECTION}/roles/one/tasks/main.yml"
+OURS = f"{preloaded.COLLECTION}/roles/one/tasks/main.yml"
 
 
 @pytest.mark.parametrize(
@@ -77,4 +77,4 @@ def test_only_plain_tasks_with_conditions_of_the_collection_are_looked_at(
     changed: dict[str, Any], path: str, looked_at: bool
 ) -> None:
     task = SimpleNamespace(when=["wanted"], loop=None, loop_with=None, delegate_to=None, no_log=None)
-    assert skipped_tasks.may_be_looked_at(SimpleNamespace(**{**vars(task), **changed}), lambda _text: path) is looked_at
+    assert preloaded.may_be_looked_at(SimpleNamespace(**{**vars(task), **changed}), lambda _text: path) is looked_at

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import factory
 from clusterctl.model.results import CheckResult, Verdict
-from clusterctl.validation import expectations, suites
+from clusterctl.validation import expectations
+from clusterctl.validation.checks import registry
 
 TEXT = """\
 extends: smoke
@@ -18,7 +19,7 @@ references:
 
 def assessed(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
     run = expectations.MeasuredRun("here", 4, {})
-    judge = expectations.Expectations(suites.parse(TEXT, "validation.yml"), run, {}, remembered=False)
+    judge = expectations.Expectations(registry.parse(TEXT, "validation.yml"), run, {}, remembered=False)
     figure = factory.figure(1e9, backend="mpi", samples=(1e9,))
     return judge.assess(factory.check("pairs", verdict, figure)), judge.notes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from clusterctl.model.findings import Finding
 from clusterctl.remote.login_probe import LoginFailure, LoginReport
-from clusterctl.validation.on_the_spot import refused_by_few
+from clusterctl.validation.check_runner import refused_by_few
 
 REFUSED = LoginFailure("node3", "refused", "Permission denied (publickey)")
 FOUND = Finding("ssh", "error", ("node1", "node3"), "the login from node1 to node3 fails", "run 'clusterctl provision'")

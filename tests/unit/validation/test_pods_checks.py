@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from clusterctl.model.scheduler_options import PodsOptions
-from clusterctl.validation import pods_checks, suites
+from clusterctl.validation import via_pods
 from clusterctl.validation.checks import registry
 
 PROGRAMS = "/usr/local/libexec/clusterctl"
 
 
-def planned(kind: Any, suite: str = "smoke", **more: Any) -> pods_checks.PodsPlan:
+def planned(kind: Any, suite: str = "smoke", **more: Any) -> via_pods.PodsPlan:
     wish = PodsOptions(kind, "a:1", 2, slots=2, **more)
-    return pods_checks.plan(registry.build(suites.builtin(suite)), wish)
+    return via_pods.plan_of(registry.build(registry.builtin(suite)), wish)
 
 
 def test_an_mpijob_runs_the_checks_of_mpi_and_names_why_the_others_stay_out() -> None:
@@ -24,7 +24,7 @@ def test_an_mpijob_runs_the_checks_of_mpi_and_names_why_the_others_stay_out() ->
     ]
     assert plan.left_out["hello"] == "not in pods: its C program is compiled by 'clusterctl provision'"
     assert plan.left_out["torchrun"].startswith("give --via pytorchjob")
-    assert set(plan.left_out) | {check.name for check in plan.checks} == set(suites.builtin("full").checks)
+    assert set(plan.left_out) | {check.name for check in plan.checks} == set(registry.builtin("full").checks)
     assert plan.left_out["dcgm"].startswith("not in pods: ")
     assert all(one.argv[0] == "python3" and one.argv[1].startswith(PROGRAMS) for one in plan.planned)
 

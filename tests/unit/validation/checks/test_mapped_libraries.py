@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import node_programs
 import pytest
 from clusterctl.model.job_outcome import OutputLine
-from clusterctl.validation.checks import base, mapped_libraries
+from clusterctl.validation.checks import base, hello
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,14 +32,14 @@ def line(host: str, digest: str = "a", *changed: str, name: str = "libmpi.so.40"
 
 
 def test_equal_contents_are_fine_and_platforms_may_differ() -> None:
-    assert mapped_libraries.changed(SITE, [line(node) for node in NODES]) is None
-    assert mapped_libraries.changed(SITE, [*(line(node) for node in NODES), line("node4", "b")]) is None
-    assert mapped_libraries.changed(SITE, []) is None
+    assert hello.changed(SITE, [line(node) for node in NODES]) is None
+    assert hello.changed(SITE, [*(line(node) for node in NODES), line("node4", "b")]) is None
+    assert hello.changed(SITE, []) is None
 
 
 def test_the_manifest_names_the_node_even_of_two() -> None:
     path = "/usr/local/openmpi-5.0.7-k/lib/libmpi.so.40"
-    found = mapped_libraries.changed(SITE, [line("node1"), line("node2", "b", path)])
+    found = hello.changed(SITE, [line("node1"), line("node2", "b", path)])
     assert found is not None
     assert found.hosts == ("node2",)
     assert "libmpi.so.40 on node2 is not the file that was installed" in found.reason
@@ -48,10 +48,10 @@ def test_the_manifest_names_the_node_even_of_two() -> None:
 
 
 def test_without_a_manifest_the_majority_decides() -> None:
-    found = mapped_libraries.changed(SITE, [line("node1"), line("node2"), line("node3", "b")])
+    found = hello.changed(SITE, [line("node1"), line("node2"), line("node3", "b")])
     assert found is not None
     assert (found.hosts, found.reason) == (("node3",), "libmpi.so.40 has another content on node3 than on most nodes")
-    tie = mapped_libraries.changed(SITE, [line("node1"), line("node3", "b")])
+    tie = hello.changed(SITE, [line("node1"), line("node3", "b")])
     assert tie is not None
     assert set(tie.hosts) == {"node1", "node3"}
 
@@ -79,7 +79,7 @@ MAPS = (
 
 def looked(artifact: Path) -> dict[str, Any]:
     """Return what the program says of a process that has the library mapped."""
-    program = node_programs.load("mapped_files")
+    program = node_programs.load("mpi_checks")
     said: list[dict[str, Any]] = []
     argv = [sys.executable, "-c", MAPS, str(artifact / "lib" / "libmpi.so.40")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

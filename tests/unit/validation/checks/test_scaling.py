@@ -11,9 +11,8 @@ import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
-from clusterctl.validation import suites
 from clusterctl.validation.checks import base, registry
-from clusterctl.validation.checks.horovod import TrainingOptions
+from clusterctl.validation.checks.training import TrainingOptions
 
 DATA = Path(__file__).parents[3] / "data" / "sweeps"
 STACK = NodeStack(framework="pytorch", horovod="0.28.1", horovod_with="pytorch", horovod_gpu_operations="none")
@@ -73,7 +72,7 @@ def test_times_of_one_side_alone_make_no_efficiency() -> None:
 
 
 def test_options_reach_the_program() -> None:
-    chosen = suites.builtin("nightly").model_copy(
+    chosen = registry.builtin("nightly").model_copy(
         update={"checks": {"training": TrainingOptions(steps=64, tolerance=1e-6)}}
     )
     (check,) = registry.build(chosen)

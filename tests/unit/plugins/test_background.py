@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_build
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +33,11 @@ def children() -> set[int]:
 
 def taken(place: Path) -> tuple[dict[str, Any] | None, list[str]]:
     notes: list[str] = []
-    return early_build.result(place, "waiting for demo", notes.append), notes
+    return background.result(place, "waiting for demo", notes.append), notes
 
 
 def test_the_task_that_needs_it_takes_the_result_once(place: Path) -> None:
-    early_build.begin(place, os.getpid(), lambda: {"changed": True, "by": os.getpid()})
+    background.begin(place, os.getpid(), lambda: {"changed": True, "by": os.getpid()})
     result, _unused = taken(place)
     assert result is not None
     assert result["by"] != os.getpid()
@@ -53,7 +53,7 @@ def test_it_waits_and_says_so(place: Path, tmp_path: Path) -> None:
             time.sleep(0.05)
         return {"changed": True}
 
-    early_build.begin(place, os.getpid(), work)
+    background.begin(place, os.getpid(), work)
     threading.Timer(0.5, go.touch).start()
     result, (words,) = taken(place)
     assert result == {"changed": True}
@@ -64,7 +64,7 @@ def test_work_that_breaks_has_no_result(place: Path) -> None:
     def work() -> dict[str, Any]:
         raise ConnectionError("the host is gone")
 
-    early_build.begin(place, os.getpid(), work)
+    background.begin(place, os.getpid(), work)
     assert taken(place)[0] is None
 
 
@@ -81,7 +81,7 @@ def test_the_work_ends_with_the_playbook_and_cleans_up(place: Path, tmp_path: Pa
             clean.touch()
         return {}
 
-    early_build.begin(place, playbook.pid, work)
+    background.begin(place, playbook.pid, work)
     while not busy.exists() or not busy.read_text(encoding="utf-8"):
         time.sleep(0.05)
     playbook.kill()
