@@ -31,6 +31,7 @@ LONGEST_FIRST = (
     "stack",
     "mpi",
     "test_horovod",
+    "test_scenarios",
     "test_platforms",
     "test_members",
     "test_provision",
