@@ -89,15 +89,8 @@ lint: venv  ## ruff, mypy, yamllint; ansible-lint where YAML or plugins changed
 docs: venv  ## Build the documentation site into build/site, without a network; a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Tests keep shared caches in it. Its package is unpacked and not installed, since it would start a service on this machine.
-REGISTRY := build/registry
-$(REGISTRY)/usr/bin/docker-registry: | system
-	@mkdir -p $(REGISTRY)
-	@cd $(REGISTRY) && { apt-get -qq -o APT::Sandbox::User=root download docker-registry && dpkg-deb --extract docker-registry_*.deb .; } \
-	    || echo "The package docker-registry cannot be had, so the tests that need it skip." >&2
-
 .PHONY: unit
-unit: venv $(REGISTRY)/usr/bin/docker-registry  ## Tests that need no node; four at a time, since many wait for a process
+unit: venv  ## Tests that need no node; four at a time, since many wait for a process
 	$(BIN)/pytest tests/unit tests/rehearsal -n 4 --dist worksteal -q
 
 # Of molecule's scenarios, the one of all roles; 'make molecule' and 'make test-all' run the roles' own too.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -67,8 +66,8 @@ def install(python: Path, wheel: Path, pins: Path) -> None:
         wheel: the wheel.
         pins: a file to write the pins to.
     """
-    needed = [re.split(r"[^\w.-]", line)[0] for line in dev_locks.project()["project"]["dependencies"]]
-    pins.write_text(locked.requirements(needed), encoding="utf-8")
+    needs = dev_locks.project()["project"]["dependencies"]
+    pins.write_text(locked.requirements(needs), encoding="utf-8")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
     subprocess.run([*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", str(pins)], check=True)
     subprocess.run([*pip, "--no-index", str(wheel)], check=True)

@@ -15,33 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def requirements(names: Iterable[str], python: str = "") -> str:
+def requirements(needs: Iterable[str], python: str = "") -> str:
     """Return the pins of packages and of all that they require.
 
     Args:
-        names: packages of the lock, which the running Python has.
+        needs: packages, or requirements with markers; the lock and the running Python have those that apply.
         python: the version for which the pins are, for example '3.11'; '' is the running Python.
     """
     environment = {name: str(value) for name, value in default_environment().items()}
     if python:
         environment |= {"python_version": python, "python_full_version": f"{python}.0"}
-    return pins_of(file_of(WHOLE).read_text(encoding="utf-8"), closure(names, environment), environment)
+    return pins_of(file_of(WHOLE).read_text(encoding="utf-8"), closure(needs, environment), environment)
 
 
-def closure(names: Iterable[str], environment: Mapping[str, str]) -> set[str]:
+def closure(needs: Iterable[str], environment: Mapping[str, str]) -> set[str]:
     """Return the names of packages and of all that they require, as the running Python has them."""
     found: set[str] = set()
-    waiting = [str(canonicalize_name(name)) for name in names]
+    waiting = list(needs)
     while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        found.add(name)
-        for line in _requires(name):
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({**environment, "extra": ""}):
-                waiting.append(str(canonicalize_name(requirement.name)))
+        requirement = Requirement(waiting.pop())
+        name = str(canonicalize_name(requirement.name))
+        if name not in found and _applies(requirement, environment):
+            found.add(name)
+            waiting += _requires(name)
     return found
+
+
+def _applies(requirement: Requirement, environment: Mapping[str, str]) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({**environment, "extra": ""})
 
 
 def _requires(name: str) -> list[str]:
@@ -62,8 +63,7 @@ def pins_of(lock: str, names: Iterable[str], environment: Mapping[str, str]) -> 
     for line in lock.splitlines():
         if not line.startswith((" ", "#")):
             requirement = Requirement(line.rstrip(" \\"))
-            applies = requirement.marker is None or requirement.marker.evaluate({**environment, "extra": ""})
-            name = str(canonicalize_name(requirement.name)) if applies else ""
+            name = str(canonicalize_name(requirement.name)) if _applies(requirement, environment) else ""
             if name in wanted:
                 found[name] = [f"{requirement.name}{requirement.specifier}"]
         elif name in found and line.lstrip().startswith("--hash"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from contextlib import suppress
@@ -13,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 from ansible import constants as C  # noqa: N812 - Ansible's own name for them
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    MOST_UNPACKED,
     ArtifactError,
     artifact_key,
     plain,
     sha256_of,
     tree_name,
 )
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_pack import FOLDER, SUFFIXES
 from ansible_collections.clusterctl.hpc.plugins.module_utils.build_failure import disk_full
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import built_pack, early_build, source, wheels
+from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_build, source, wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import (
     Accepted,
     DamagedPackError,
@@ -40,6 +44,12 @@ if TYPE_CHECKING:
 _LOG_MARK = "@LOG@"
 _MOST_LOG = 1 << 28  # bytes
 _PLACES = {"source", "content", "path", "wheels", "sdist"}
+_WAYS = ("built", "packed", "kept")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MOST_STEPS = 100
+_MOST_JOBS = 1 << 16
+_LONGEST_S = 1e8
+_LONGEST_NAME = 100
 
 
 class _RefusedError(Exception):
@@ -215,7 +225,7 @@ class ActionModule(ArtifactActionBase):
             raise ModuleFailedError(self._with_log(error.result, arguments, cache, key, host)) from error
         finally:
             self._drop(pushed)
-        built = built_pack.told(said, host, tree_name(name, version, key), f"{log}.log")
+        built = told(said, host, tree_name(name, version, key), f"{log}.log")
         if built["way"] == "built":  # a later run may fetch the pack, if this one cannot
             accepted.accept(name, version, key, str(built["manifest_sha256"]))
         return {**built, "root": str(arguments.get("root", "/usr/local")), "began": began}
@@ -226,7 +236,9 @@ class ActionModule(ArtifactActionBase):
             rest = {field: value for field, value in item.items() if field not in _PLACES}
             if "wheels" in item or "sdist" in item:
                 cache_dir = Path(str(arguments["cache_dir"])).expanduser()
-                for local, dest in wheels.bring(item, cache_dir, self._warnings.append):
+                for local, dest in wheels.bring(
+                    item, cache_dir, self._warnings.append, lambda text: self._note(host, text)
+                ):
                     pushed.append(self._push(local, work_dir))
                     brought.append(
                         {**rest, "dest": dest, "path": pushed[-1], "sha256": sha256_of(local), **_size(local)}
@@ -303,6 +315,67 @@ class ActionModule(ArtifactActionBase):
         except Exception as error:  # noqa: BLE001 - the build's failure must be reported, not the copy's
             copied = f" (it could not be copied here: {error})"
         return {**result, "msg": message.replace(_LOG_MARK, copied), "controller_log": str(local)}
+
+
+def told(said: Mapping[str, Any], host: str, base: str, log: str) -> dict[str, Any]:
+    """Return a builder's answer; each path in it is one that the controller has chosen.
+
+    Args:
+        said: the answer, which may hold anything.
+        host: the builder.
+        base: base name of the artifact's folder.
+        log: the build's log on the host.
+
+    Raises:
+        ArtifactError: a field is missing, or has another form.
+    """
+    try:
+        compression, way = said["compression"], said["way"]
+        if way not in _WAYS:
+            raise ValueError("way")  # noqa: TRY301 - as for any other field
+        return {
+            "pack": f"{FOLDER}/{base}{SUFFIXES[compression]}",
+            "compression": compression,
+            "way": way,
+            "sha256": _digest(said["sha256"]),
+            "manifest_sha256": _digest(said["manifest_sha256"]),
+            "size": _number(said["size"], MOST_UNPACKED),
+            "jobs": _number(said["jobs"], _MOST_JOBS),
+            "log": log,
+            "seconds": _seconds(said["seconds"]),
+            "cpu_seconds": _seconds(said["cpu_seconds"]),
+            "steps": [
+                {
+                    "name": one_line(str(step["name"]), _LONGEST_NAME),
+                    "seconds": _seconds(step["seconds"]),
+                    "cpu_seconds": _seconds(step["cpu_seconds"]),
+                }
+                for step in list(said["steps"])[:_MOST_STEPS]
+            ],
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(
+            f"{host}: its answer about the pack of {base} has another form ({one_line(str(error), 80)}); look at this"
+            " node, or build on another one."
+        ) from error
+
+
+def _digest(value: Any) -> str:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ValueError("a digest")
+    return value
+
+
+def _number(value: Any, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError("a number")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _LONGEST_S:
+        raise ValueError("a time")  # also where it is not a number
+    return value
 
 
 def _identity(arguments: Mapping[str, Any]) -> tuple[str, str, str]:

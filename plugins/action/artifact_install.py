@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action imp
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class ActionModule(ArtifactActionBase):
@@ -82,6 +83,7 @@ class ActionModule(ArtifactActionBase):
         pushed: list[str] = []
         key, host = given["key"], given["host"]
         cache = ArtifactCache(Path(str(arguments["cache_dir"])))
+        note = functools.partial(self._note, host)
         artifact: CachedArtifact | None = None
         try:
             given["pack"] = self._brought(arguments, key, seen, pushed, cache, variables)
@@ -95,15 +97,15 @@ class ActionModule(ArtifactActionBase):
                     self._note(host, f"{error} The controller sends it anew.")
             if seen["needs_pack"]:
                 artifact = self._cached(arguments, key, host, cache)
-                given["pack"] = self._bring(arguments, artifact, seen, pushed, cache)
+                given["pack"] = self._bring(arguments, artifact, seen, pushed, cache, note)
             self._restore(seen["needs_packages"], variables)
             return self._call("artifact_install", given, variables)
         except DamagedPackError as error:
-            raise ArtifactError(_judged(cache, artifact, f"{host}: {error}", _root(arguments))) from error
+            raise ArtifactError(_judged(cache, artifact, f"{host}: {error}", _root(arguments), note)) from error
         except ModuleFailedError as error:
             if error.result.get("bad_pack"):
                 artifact = artifact or self._cached(arguments, key, host, cache)
-                error.result["msg"] = _judged(cache, artifact, str(error), _root(arguments))
+                error.result["msg"] = _judged(cache, artifact, str(error), _root(arguments), note)
             raise
         finally:
             self._drop(pushed)
@@ -133,9 +135,10 @@ class ActionModule(ArtifactActionBase):
         seen: dict[str, Any],
         pushed: list[str],
         cache: ArtifactCache,
+        note: Callable[[str], None],
     ) -> dict[str, Any]:
         """Copy the pack to the host, and return what the module needs to know of it."""
-        artifact = cached if seen["zstd"] else cache.gzip_of(cached)
+        artifact = cached if seen["zstd"] else cache.gzip_of(cached, note)
         pushed.append(self._push(artifact.path, str(arguments.get("push_dir", SHARED))))
         return {"path": pushed[-1], **_described(artifact, zstd=seen["zstd"])}
 
@@ -155,14 +158,14 @@ class ActionModule(ArtifactActionBase):
         settings = artifact_chain.Settings.of(variables, self._templar.template)
         if not settings.suffice(cache.pack_path(name, version, key), variables.get("ansible_play_hosts") or ()):
             return None
-        tree = tree_name(name, version, key)
+        tree, note = tree_name(name, version, key), functools.partial(self._note, host)
         meeting = artifact_chain.Meeting(Path(DEFAULT_LOCAL_TMP), f"{tree}-{'zst' if seen['zstd'] else 'gz'}")
-        with meeting.held() as known:
+        with meeting.held(note) as known:
             if host in known["brought"]:
                 pushed.append(known["brought"][host])
                 return {"path": pushed[-1], **known["pack"]}
             artifact = self._cached(arguments, key, host, cache)
-            artifact = artifact if seen["zstd"] else cache.gzip_of(artifact)
+            artifact = artifact if seen["zstd"] else cache.gzip_of(artifact, note)
             nodes = artifact_chain.nodes_of(host, variables, known, artifact)
             tried = host in known["tried"] or known["heads"] >= artifact_chain.MOST_HEADS
             if tried or len(nodes) + 1 < settings.min_hosts:
@@ -260,7 +263,9 @@ def _root(arguments: Mapping[str, Any]) -> str:
     return str(arguments.get("root", "/usr/local"))
 
 
-def _judged(cache: ArtifactCache, artifact: CachedArtifact | None, why: str, root: str) -> str:
+def _judged(
+    cache: ArtifactCache, artifact: CachedArtifact | None, why: str, root: str, note: Callable[[str], None]
+) -> str:
     """Look at the pack that a host could not use, remove it if it is bad, and return the message."""
     if artifact is None:
         return why
@@ -270,5 +275,5 @@ def _judged(cache: ArtifactCache, artifact: CachedArtifact | None, why: str, roo
         whole = False
     if whole:
         return f"{why}; the pack in the cache is whole, so look at the disk and memory of this host, and run again."
-    cache.refuse(artifact)
+    cache.refuse(artifact, note)
     return f"{why}; the pack was removed from the cache, so run again: the builder makes it anew."

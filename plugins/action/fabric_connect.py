@@ -22,7 +22,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         plan, host = given["plan"], str(variables["inventory_hostname"])
         found = rules.from_plain(plan["candidates"])
         ports = {
-            name: rules.answers.ports(variables["hostvars"][name].get(given["listens"]))
+            name: rules.listener_ports(variables["hostvars"][name].get(given["listens"]))
             for name in variables["ansible_play_hosts"]
         }
         targets = [

@@ -85,9 +85,9 @@ def _results(
     told = {
         (network, host, target): rules.PairResult(network, host, target, problem, kind)
         for host in hosts
-        for network, target, kind, problem in rules.answers.results(answers[host].get(calls))
+        for network, target, kind, problem in rules.connection_results(answers[host].get(calls))
     }
-    silent = {host: rules.answers.problems(answers[host].get(listens)) for host in hosts}
+    silent = {host: rules.listener_problems(answers[host].get(listens)) for host in hosts}
     results = []
     for network in found.networks:
         for source, target in plan["pairs"]:

@@ -20,7 +20,7 @@ _CACHED_AS = "source"  # only the archive itself tells its version
 
 
 class ActionModule(ArtifactActionBase):
-    """See the module of the same name for the options."""
+    """Its options are those that the roles give; plugins/modules has a note of what it does."""
 
     _requires_connection = False
 
@@ -59,7 +59,7 @@ class ActionModule(ArtifactActionBase):
             contents = nccl.look_into(fetched.path, wish.archive or fetched.source, wish.source)
             sources = [{"path": str(fetched.path), "sha256": fetched.sha256}]
         plans = nccl.plan(wish, members, frameworks, contents)
-        store = WheelStore(cache_dir, str(arguments.get("wheel_dir") or ""))
+        store = WheelStore(cache_dir, str(arguments.get("wheel_dir") or ""), note=lambda text: self._note(host, text))
         answer = {}
         for platform, found in plans.items():
             wheels = []

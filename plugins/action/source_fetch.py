@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ActionModule(ArtifactActionBase):
-    """See the module of the same name for the options."""
+    """Its options are those that the roles give; plugins/modules has a note of what it does."""
 
     _requires_connection = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
@@ -13,7 +13,10 @@ from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[im
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_ca
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look, run_events
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PASSPHRASE = "ssh_mesh_ca_passphrase"  # noqa: S105 - the name of the variable
 _GIVE = mesh_ca.authority.GIVE
@@ -42,7 +45,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return {**result, **self._checked(hosts, variables)}
         try:
             passphrase = self._passphrase(variables)
-            authority = _authority(str(given["folder"]))
+            authority = _authority(str(given["folder"]), variables)
             looks = mesh_look.of_hosts(variables, hosts, str(given["looks"]))
             result.update(self._signed(authority, looks, given, passphrase))
         except _ERRORS as error:
@@ -52,7 +55,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     def _checked(self, hosts: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Return nothing, or a problem of what was asked for, which ends the run as a bad configuration."""
         try:
-            authority = _authority(str(self._task.args["folder"]))
+            authority = _authority(str(self._task.args["folder"]), variables)
             passphrase = self._passphrase(variables)
             if passphrase or not self._task.check_mode:  # check mode signs nothing
                 mesh_ca.authority.refuse_unready(authority, hosts, passphrase, time.time())
@@ -288,13 +291,14 @@ def files(
     }
 
 
-def _authority(folder: str) -> mesh_ca.authority.Authority:
+def _authority(folder: str, variables: Mapping[str, Any]) -> mesh_ca.authority.Authority:
     if not folder:
         raise rules.MeshError(
             "ssh_mesh_trust is ca, and ssh_mesh_ca_folder is empty; name a folder of the controller, or run "
             "'clusterctl provision', which has one for each cluster."
         )
-    return mesh_ca.authority.Authority(folder)
+    host = str(variables["inventory_hostname"])
+    return mesh_ca.authority.Authority(folder, lambda text: run_events.note(host, text))
 
 
 def _word(value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, plain
@@ -17,9 +17,12 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
     parse_requirements,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class ActionModule(ArtifactActionBase):
-    """See the module of the same name for the options."""
+    """Its options are those that the roles give; plugins/modules has a note of what it does."""
 
     _requires_connection = False
 
@@ -35,7 +38,11 @@ class ActionModule(ArtifactActionBase):
         if missing:
             return {**unchanged, "failed": True, "msg": f"wheel_lock needs {', '.join(missing)}."}
         try:
-            wheels, notes = self._pin(arguments, {name: by_platform.get(name) or {} for name in platforms})
+            wheels, notes = self._pin(
+                arguments,
+                {name: by_platform.get(name) or {} for name in platforms},
+                lambda text: self._note(self._host(task_vars or {}), text),
+            )
         except (ArtifactError, OSError) as error:
             if boolean(arguments.get("refuse", True)):
                 return {**unchanged, "failed": True, "msg": str(error)}
@@ -46,13 +53,13 @@ class ActionModule(ArtifactActionBase):
 
     @staticmethod
     def _pin(
-        arguments: dict[str, Any], by_platform: dict[str, dict[str, Any]]
+        arguments: dict[str, Any], by_platform: dict[str, dict[str, Any]], note: Callable[[str], None]
     ) -> tuple[dict[str, list[dict[str, str]]], list[str]]:
         """Return the wheels by platform, and the warnings."""
         name = str(arguments["name"])
         variable = str(arguments.get("variable") or f"{name}_requirements")
         choice_variable = str(arguments.get("choice_variable") or variable)
-        store = WheelStore(Path(str(arguments["cache_dir"])), str(arguments.get("wheel_dir") or ""))
+        store = WheelStore(Path(str(arguments["cache_dir"])), str(arguments.get("wheel_dir") or ""), note=note)
         common = list(arguments.get("requirements") or [])
         wheels: dict[str, list[dict[str, str]]] = {}
         notes = []

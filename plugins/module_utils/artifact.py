@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import tree_removal
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.artifacts import MOST_MARKER
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.reading import read_regular
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.artifacts import MOST_MARKER
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_regular
 
 SCHEMA = 1
 MARKER = ".clusterctl.json"

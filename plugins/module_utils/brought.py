@@ -11,7 +11,7 @@ import re
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Iterable, List, Sequence, Tuple
+from typing import Iterable, List, Sequence, Set, Tuple
 
 # Files that others write too; clusterctl has a block or marked lines in them.
 _TEXTS = (
@@ -105,15 +105,24 @@ def trees_and_links(root: str = ROOT) -> Tuple[List[str], List[str]]:
     return trees, links
 
 
+def mount_points() -> Set[str]:
+    """Return where file systems are mounted; one of a user may never answer, and nothing of ours is one."""
+    with suppress(OSError):
+        rows = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return {row.split(" ")[4] for row in rows}
+    return set()
+
+
 def left_in(folder: str) -> List[str]:
     """Return what unfinished runs left in a folder that others use too: copied packs, and root's folders of builds.
 
     A pack is a regular file of the login user or the job user. Anything else is believed only where root owns it.
     """
     found: List[str] = []
+    mounted = mount_points()
     with suppress(OSError):
         for path in Path(folder).iterdir():
-            if not (_PUSHED.fullmatch(path.name) or _BUILD.fullmatch(path.name)):
+            if str(path) in mounted or not (_PUSHED.fullmatch(path.name) or _BUILD.fullmatch(path.name)):
                 continue
             with suppress(OSError):
                 state = path.lstat()

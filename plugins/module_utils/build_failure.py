@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.host_capacity import free_bytes
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.machine import free_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

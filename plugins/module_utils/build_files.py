@@ -1,17 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the files that a build needs into its work folder, and remove what its result does not need."""
+"""Bring the files of a build into its work folder, unpack its sources, and remove what its result does not need."""
 
 from __future__ import annotations
 
+import fnmatch
+import lzma
 import os
+import shutil
+import struct
 import tarfile
 import zipfile
-from pathlib import Path
-from typing import Any, Callable, Dict, List
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import pushed_file, tree_removal, user_identity
-from ansible_collections.clusterctl.hpc.plugins.module_utils.archive_unpack import unpack
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, most_unpacked
+
+# --- archives --------------------------------------------------------------------------------------------------------
+
+# What the readers of Python raise besides for a damaged or encrypted archive.
+_DAMAGED = (zlib.error, lzma.LZMAError, struct.error, RuntimeError, ValueError, LookupError, OverflowError, TypeError)
+_MOST_MEMBERS = 1_000_000
+
+
+def _target_of(name: str, strip: int, exclude: List[str]) -> Optional[str]:
+    parts = [part for part in PurePosixPath(name).parts if part not in {"/", "."}]
+    if ".." in parts:
+        raise ArtifactError(f"The archive holds the path {name}, which leads out of it; use another archive.")
+    parts = parts[strip:]
+    if not parts:
+        return None
+    heads = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    return None if any(fnmatch.fnmatchcase(head, pattern) for head in heads for pattern in exclude) else heads[-1]
+
+
+class _Bound:
+    """Counts members and their bytes, of which a source holds no more than its archive lets expect."""
+
+    def __init__(self, archive: str) -> None:
+        self._members = _MOST_MEMBERS
+        self._bytes = self._most = most_unpacked(Path(archive).stat().st_size)
+
+    def take(self, size: int) -> None:
+        """Count one member before its content is read."""
+        self._members -= 1
+        self._bytes -= size
+        if self._members < 0 or self._bytes < 0:
+            raise ArtifactError(
+                f"The archive unpacks to more than {self._most} bytes or {_MOST_MEMBERS} files; use another archive."
+            )
+
+
+def _refuse_leaving(member: tarfile.TarInfo, target: Path) -> None:
+    """Refuse a symbolic link that leads out of the folder, and a member that is written or read through a link.
+
+    A later member may change where a link leads, so nothing goes through a link, wherever it leads now.
+    """
+    top = os.path.realpath(target)
+    above = os.path.dirname(member.name)  # noqa: PTH120 - tens of thousands of members
+    leaves = _passes_link(top, above if member.issym() else member.name)
+    if member.issym():
+        end = os.path.realpath(os.path.join(top, above, member.linkname))  # noqa: PTH118 - as above
+        leaves = leaves or (end != top and not end.startswith(f"{top}/"))
+    elif member.islnk():
+        leaves = leaves or _passes_link(top, member.linkname)
+    if leaves:
+        raise ArtifactError(
+            f"The archive holds {member.name}, which leads out of it through a link; use another archive."
+        )
+
+
+def _passes_link(top: str, path: str) -> bool:
+    """Whether a part of a path below a folder is a symbolic link, the last one included."""
+    place = top
+    for part in path.split("/"):
+        place = f"{place}/{part}"
+        if os.path.islink(place):  # noqa: PTH114 - as above
+            return True
+    return False
+
+
+def _members(
+    archive: tarfile.TarFile, target_folder: Path, strip: int, exclude: List[str], bound: _Bound
+) -> Iterator[tarfile.TarInfo]:
+    for member in archive:
+        bound.take(member.size)
+        target = _target_of(member.name, strip, exclude)
+        if target is None or not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+            continue
+        member.name = target
+        if member.islnk():
+            linked = _target_of(member.linkname, strip, exclude)
+            if linked is None:
+                continue
+            member.linkname = linked
+        _refuse_leaving(member, target_folder)
+        # the archive's owners do not count here, and the builder must be able to write
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mode = member.mode & 0o777 | 0o700 if member.isdir() else member.mode & 0o777 | 0o600
+        yield member
+
+
+def unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
+    """Unpack a tar archive, of any compression that Python knows, or a zip archive below ``target``.
+
+    Raises:
+        ArtifactError: a member leads out of the folder, or there is more than the archive's size lets expect.
+        tarfile.TarError, zipfile.BadZipFile, EOFError: the archive is damaged.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        _unpack(archive, target, strip, exclude)
+    except _DAMAGED as error:
+        raise tarfile.ReadError(f"{type(error).__name__}: {error}") from error
+
+
+def _unpack(archive: str, target: Path, strip: int, exclude: List[str]) -> None:
+    bound = _Bound(archive)
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as bundle:
+            for member in bundle.infolist():
+                bound.take(member.file_size)
+                name = _target_of(member.filename, strip, exclude)
+                if name is not None and not member.is_dir():
+                    (target / name).parent.mkdir(parents=True, exist_ok=True)
+                    with bundle.open(member) as source, (target / name).open("wb") as out:
+                        shutil.copyfileobj(source, out)
+                    if member.external_attr >> 16 & 0o111:  # a zip made on Unix says which files are programs
+                        (target / name).chmod(0o755)
+        return
+    with tarfile.open(archive, "r|*") as bundle:
+        if hasattr(tarfile, "tar_filter"):
+            bundle.extraction_filter = staticmethod(tarfile.tar_filter)
+        # members were checked by _members, which is why S202 does not apply
+        bundle.extractall(str(target), members=_members(bundle, target, strip, exclude, bound))  # noqa: S202
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def bring(files: List[Dict[str, Any]], work: Path, software: str, say: Callable[[str], None]) -> None:

@@ -6,7 +6,9 @@ The file on this node may still grow while the controller copies it here. The st
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -15,10 +17,10 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from .chain_plan import ChainPlan
-from .chain_relay import command, open_regular
+from .chain_relay import command, ended, open_regular
 
 Json = Dict[str, Any]
 
@@ -117,6 +119,8 @@ class ChainHead:
         }
         self.plan = ChainPlan(name, self._size)
         self._selector = selectors.DefaultSelector()
+        self._piece, self._sums = int(request["piece_bytes"]), base64.b64decode(request["sums"])
+        self._accusers: Set[str] = set()
         self._begun = False
         self._first_ready = 0.0
         self._handle = -1
@@ -274,7 +278,7 @@ class ChainHead:
                 if self._in_state("waiting"):  # more nodes than connections: its own is needed no longer
                     self._keep(node)
             elif event in {"lost", "damaged"}:
-                self._replace_source(node, str(said["source"]), str(said["why"])[:_MOST_SAID], event)
+                self._replace_source(node, str(said["source"]), str(said["why"])[:_MOST_SAID], said)
             elif event == "refused":
                 self._fail(node, str(said["why"])[:_MOST_SAID])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -308,19 +312,36 @@ class ChainHead:
             node.since = time.monotonic()
             self._send(node, {"from": origin})
 
-    def _replace_source(self, node: Taking, source: str, why: str, event: str) -> None:
+    def _replace_source(self, node: Taking, source: str, why: str, said: Json) -> None:
         if self.plan.source.get(node.name) != source:
             return  # a new order is on its way
-        if event == "damaged":
-            if source == self._name:
+        if said["event"] == "damaged":
+            if source == self._name and self._is_damaged(int(said["bytes"]) // self._piece):
                 raise ChainError(f"the copy on this node is damaged: {why}.")
-            self._order(self.plan.distrust(source))
+            self._accuse(node, source, f"it calls the copy on {source} damaged")
             return
         changes = self.plan.lost(node.name, source)
         if changes is None:
             self._fail(node, why or f"it lost the connection to {source}")
         else:
             self._order(changes)
+
+    def _is_damaged(self, number: int) -> bool:
+        """Whether a piece that has arrived here is not what the controller sent."""
+        begin = number * self._piece
+        end = min(begin + self._piece, self._size)
+        if not 0 <= begin < end <= self._arrived:
+            return False
+        piece = os.pread(self._handle, end - begin, begin)
+        return hashlib.sha256(piece).digest() != self._sums[number * 32 : number * 32 + 32]
+
+    def _accuse(self, node: Taking, source: str, why: str) -> None:
+        """Let nobody take from a node, by the word of one that takes from it; one node's word counts once."""
+        if source == self._name or node.name in self._accusers:
+            self._fail(node, why)
+        else:
+            self._accusers.add(node.name)
+            self._order(self.plan.distrust(source))
 
     def _give_up_the_silent(self, now: float) -> None:
         for node in self._in_state("login"):
@@ -335,7 +356,7 @@ class ChainHead:
             elif self.plan.have(source) <= self.plan.have(node.name):
                 node.since = now
             elif now - node.since > _STALL_S:
-                self._fail(node, f"it took nothing for {_STALL_S:.0f} s")
+                self._accuse(node, source, f"it took nothing for {_STALL_S:.0f} s")
 
     def _fail(self, node: Taking, why: str) -> None:
         if node.state in {"failed", "has"}:
@@ -381,12 +402,7 @@ class ChainHead:
     def _end(self) -> None:
         for node in self._nodes.values():
             if node.process is not None:
-                node.process.kill()
-                for stream in (node.process.stdin, node.process.stdout, node.process.stderr):
-                    if stream is not None:
-                        with contextlib.suppress(OSError):
-                            stream.close()
-                node.process.wait()
+                ended(node.process)
         self._selector.close()
         if self._handle >= 0:
             os.close(self._handle)

@@ -37,6 +37,8 @@ _CHUNK = 1 << 18
 _GROWTH_POLL_S = 0.01
 _REPORT_S = 0.2
 _MOST_SAID = 300
+_MOST_OF_A_PIPE = 1 << 16  # bytes
+_END_S = 2.0
 _MOST_NOISE = 1 << 16  # bytes that a login may print before the mark
 
 
@@ -153,10 +155,26 @@ class Source:
 
     def close(self) -> str:
         """End the connection, and return its last words."""
-        self.process.kill()
-        _unused, said = self.process.communicate()
-        lines = [line.strip() for line in (said or b"").decode("utf-8", "replace").splitlines() if line.strip()]
+        said = ended(self.process)
+        lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
         return lines[-1][:_MOST_SAID] if lines else ""
+
+
+def ended(process: "subprocess.Popen[bytes]") -> bytes:
+    """End ssh, and return what waits in the pipe of its errors; a program that it has started may keep that open."""
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a file system that does not answer may hold it
+        process.wait(_END_S)
+    said = b""
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                if stream is process.stderr:
+                    os.set_blocking(stream.fileno(), False)
+                    said = os.read(stream.fileno(), _MOST_OF_A_PIPE)
+            with contextlib.suppress(OSError):
+                stream.close()
+    return said
 
 
 def own_text() -> bytes:

@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import os
 import pwd
+import selectors
+import signal
 import subprocess
 import time
-from contextlib import suppress
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The exit statuses that a shell and timeout(1) give in these cases.
 NOT_STARTED = 127
 TIMED_OUT = 124
+MOST_OUTPUT = 16 << 20  # bytes
+_MOST_ERRORS = 1 << 16  # the last ones; a program says at its end why it failed
+_BLOCK = 1 << 16
 _END_S = 5.0
 _POLL_S = 0.01
 _OVERFLOW = 65534  # the kernel's own number for a user without rights
@@ -57,6 +62,18 @@ def end(process: "subprocess.Popen[Any]") -> None:
         process.wait(_END_S)
 
 
+def account(user: str) -> Dict[str, Any]:
+    """Return what makes a child of root this user; nothing where this process is that user.
+
+    Raises:
+        KeyError: there is no such user.
+    """
+    entry = pwd.getpwnam(user)
+    if os.geteuid() == entry.pw_uid:
+        return {}
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": os.getgrouplist(user, entry.pw_gid)}
+
+
 def _nobody() -> Dict[str, Any]:
     """Return what makes a child of root the user nobody; nothing for any other user's child."""
     if os.geteuid() != 0:
@@ -74,6 +91,7 @@ def run(
     environment: Optional[Mapping[str, str]] = None,
     *,
     powerless: bool = False,
+    become: Optional[Mapping[str, Any]] = None,
 ) -> Done:
     """Run a program from the root folder with an empty standard input.
 
@@ -82,28 +100,62 @@ def run(
         timeout_s: after this the program is killed.
         environment: its variables; None gives it this process's own.
         powerless: take root's rights from the program, because it loads what another user may have written.
+        become: the identity of the program, of :func:`account`.
 
     Returns:
-        How it ended; NOT_STARTED and TIMED_OUT come with a sentence in ``errors``.
+        How it ended; NOT_STARTED and TIMED_OUT come with a sentence in ``errors``. So does the end of a program that
+        prints more than 16 MiB. Of the errors, the last 64 KiB are kept.
     """
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             list(argv),
             env=None if environment is None else dict(environment),
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-            **(_nobody() if powerless else {}),
+            **(_nobody() if powerless else become or {}),
         )
-    except subprocess.TimeoutExpired:
-        return Done(TIMED_OUT, "", f"{argv[0]} did not end within {timeout_s:g} s.")
     except FileNotFoundError:
         return Done(NOT_STARTED, "", f"{argv[0]} is not on this node.")
     except OSError as error:
         return Done(NOT_STARTED, "", f"{argv[0]} could not be started: {error.strerror}.")
-    return Done(done.returncode, done.stdout, done.stderr)
+    until = time.monotonic() + timeout_s
+    try:
+        output, errors = _read(process, until)
+        if len(output) > MOST_OUTPUT:
+            return Done(-signal.SIGKILL, "", f"{argv[0]} printed more than {MOST_OUTPUT >> 20} MiB.")
+        return Done(process.wait(max(0.0, until - time.monotonic())), _text(output), _text(errors))
+    except subprocess.TimeoutExpired:
+        return Done(TIMED_OUT, "", f"{argv[0]} did not end within {timeout_s:g} s.")
+    finally:
+        if process.returncode is None:
+            end(process)
+
+
+def _read(process: "subprocess.Popen[bytes]", until: float) -> Tuple[bytearray, bytearray]:
+    """Read output and errors to their end, or until the output is too much, and close them.
+
+    Raises:
+        subprocess.TimeoutExpired: the time is up.
+    """
+    output, errors = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector, ExitStack() as streams:
+        for stream, found in ((process.stdout, output), (process.stderr, errors)):
+            if stream is not None:
+                selector.register(streams.enter_context(stream), selectors.EVENT_READ, found)
+        while selector.get_map() and len(output) <= MOST_OUTPUT:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired(process.args, 0)
+            for key, _unused in selector.select(left):
+                block = os.read(key.fd, _BLOCK)
+                key.data.extend(block)
+                if not block:
+                    selector.unregister(key.fileobj)
+            del errors[:-_MOST_ERRORS]
+    return output, errors
+
+
+def _text(data: bytearray) -> str:
+    return data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")

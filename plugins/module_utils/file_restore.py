@@ -9,14 +9,39 @@ from __future__ import annotations
 import base64
 import os
 import pwd
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import brought, file_entry, origins, text_edit, text_restore
-from .node_probe import path_state
+from . import brought, file_entry, origins, text_edit
+from .node_look import path_state
 from .user_identity import acting_as, read_regular
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+_BEGIN = re.compile(r"^\s*# BEGIN clusterctl ([A-Za-z0-9][A-Za-z0-9_.-]{0,63})\s*$", re.MULTILINE)
+_DISPLACED = re.compile(r"^# clusterctl ([A-Za-z0-9][A-Za-z0-9_.-]{0,63}) took names from: ", re.MULTILINE)
+_NOTE = re.compile(r"^# clusterctl: (?:added|created|set|replaced) ", re.MULTILINE)
+
+
+def without_ours(text: str) -> str:
+    """Return the text without blocks of clusterctl, with displaced lines of a hosts file and old variables back.
+
+    Raises:
+        EditError: the markers of a block are doubled or unbalanced.
+    """
+    for marker in dict.fromkeys(_DISPLACED.findall(text)):
+        text = text_edit.set_hosts(text, marker, "")
+    for marker in dict.fromkeys(_BEGIN.findall(text)):
+        text = text_edit.set_block(text, marker, "")
+    if _NOTE.search(text):
+        text = text_edit.set_environment(text, text_edit.Environment({}, {}, {}))
+    return text
+
+
+# --- paths -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -64,7 +89,7 @@ def _without_record(path: str, present: Present) -> Wanted:
 
 def _edited_back(present: Present, *, may_go: bool) -> Wanted:
     text = present.content.decode("utf-8", "surrogateescape")
-    back = text_restore.without_ours(text)
+    back = without_ours(text)
     if back == text:
         return NOTHING
     if may_go and not back.strip():

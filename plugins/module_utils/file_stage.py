@@ -6,26 +6,230 @@ and what a rename displaced is kept until the last rename has succeeded.
 """
 
 # Modules run on every node in every run; os starts faster than pathlib and serves as well.
-# ruff: noqa: PTH115
+# ruff: noqa: PTH112, PTH115, PTH120
 
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import stat
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import origins
-from ansible_collections.clusterctl.hpc.plugins.module_utils.file_entry import Entry, StageError, check_paths
-from ansible_collections.clusterctl.hpc.plugins.module_utils.file_look import Step, diff_of, look
+from ansible_collections.clusterctl.hpc.plugins.module_utils.file_entry import Entry, StageError, by_whom, check_paths
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_transaction import (
     SelinuxContexts,
     Transaction,
     validate_aside,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
-from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import IdentityError, acting_as
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import IdentityError, acting_as, read_regular
+
+# --- look ------------------------------------------------------------------------------------------------------------
+
+
+_NEW_FILE_MODE = 0o644
+_NEW_FOLDER_MODE = 0o755
+_HIDDEN = "(hidden: the entry is marked as sensitive)\n"
+_BINARY = "(not text)\n"
+
+
+@dataclass
+class Step:
+    """One entry after a look at its path."""
+
+    entry: Entry
+    path: str  # where to act: for an edit, the target of a link
+    before: Optional[os.stat_result]
+    old: bytes = b""
+    new: bytes = b""
+    action: str = ""  # '' (nothing to do), write, attributes, mkdir, link, remove
+    mode: int = 0
+    uid: int = -1
+    gid: int = -1
+    phrases: List[str] = field(default_factory=list)
+    staged: str = ""
+
+
+def look(entry: Entry, coming: Dict[str, str]) -> Step:
+    """Compare a path with its entry; the caller has the identity of the entry's user.
+
+    Args:
+        entry: what the path should be.
+        coming: path to state of the entries before this one, which will be there by then.
+
+    Raises:
+        StageError: something is in the way, or the path leads through a link of another user.
+    """
+    foreign = path_state.link_of_another(entry.path if entry.state == "edit" else os.path.dirname(entry.path))
+    if foreign:
+        raise StageError(
+            f"{entry.path} is reached through the link {foreign}, which a user other than root could have set; remove "
+            f"the link with 'rm {foreign}'."
+        )
+    path = os.path.realpath(entry.path) if entry.state == "edit" else entry.path
+    try:
+        before: Optional[os.stat_result] = os.lstat(path)
+    except FileNotFoundError:
+        before = None
+    except OSError as error:
+        raise StageError(f"{path} cannot be looked at{by_whom(entry)}: {error.strerror}.") from error
+    step = Step(entry, path, before)
+    if entry.state == "absent":
+        if before is not None:
+            step.action, step.phrases = "remove", [f"removed {path}"]
+        return step
+    folder = os.path.dirname(path)
+    if coming.get(folder) != "directory" and not os.path.isdir(folder):
+        raise StageError(
+            f"{path} cannot be made, because its folder {folder} does not exist; put an entry of state 'directory' for "
+            "it before this one."
+        )
+    looks = {"file": _look_at_file, "edit": _look_at_file, "directory": _look_at_folder, "link": _look_at_link}
+    looks[entry.state](step)
+    return step
+
+
+def _look_at_file(step: Step) -> None:
+    entry, before = step.entry, step.before
+    if before is not None and stat.S_ISDIR(before.st_mode):
+        raise StageError(f"{step.path} should be a file, but it is a directory; remove it first.")
+    regular = before is not None and stat.S_ISREG(before.st_mode)
+    if before is not None and not regular and not stat.S_ISLNK(before.st_mode):
+        raise StageError(f"{step.path} should be a file, but it is a device, a socket or a pipe; remove it first.")
+    if regular:
+        step.old = _read(step)
+    step.new = _edited(step) if entry.edit else entry.content
+    _choose_attributes(step, before if regular else None, _NEW_FILE_MODE)
+    if entry.edit and not regular and not step.new:
+        return  # nothing to remove from a missing file
+    if not regular or step.old != step.new:
+        step.action = "write"
+        verb = "changed" if regular else "replaced the link" if before is not None else "created"
+        step.phrases = [f"{verb} {entry.what + ' in ' if entry.what else ''}{step.path}"]
+        return
+    _note_attributes(step)
+
+
+def _read(step: Step) -> bytes:
+    try:
+        return read_regular(step.path) or b""
+    except OSError as error:
+        raise StageError(f"{step.path} cannot be read{by_whom(step.entry)}: {error.strerror}.") from error
+
+
+def _edited(step: Step) -> bytes:
+    edit = step.entry.edit
+    if edit is None:
+        return step.entry.content
+    try:
+        return edit(step.old.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    except EditError as error:
+        raise StageError(f"{step.path}: {error}.") from error
+
+
+def _look_at_folder(step: Step) -> None:
+    if step.before is None:
+        _choose_attributes(step, None, _NEW_FOLDER_MODE)
+        step.action, step.phrases = "mkdir", [f"created {step.path}"]
+        return
+    if not stat.S_ISDIR(step.before.st_mode):
+        raise StageError(f"{step.path} should be a directory, but something else is there; remove it first.")
+    _choose_attributes(step, step.before, _NEW_FOLDER_MODE)
+    _note_attributes(step)
+
+
+def _look_at_link(step: Step) -> None:
+    wanted = step.entry.target
+    if step.before is not None:
+        if stat.S_ISDIR(step.before.st_mode):
+            raise StageError(f"{step.path} should be a link, but it is a directory; remove it first.")
+        if stat.S_ISLNK(step.before.st_mode) and os.readlink(step.path) == wanted:
+            return
+    step.action, step.phrases = "link", [f"linked {step.path} to {wanted}"]
+
+
+def _choose_attributes(step: Step, present: Optional[os.stat_result], new_mode: int) -> None:
+    entry = step.entry
+    if present is None:
+        present_mode, present_uid, present_gid = new_mode, -1, -1
+    else:
+        present_mode, present_uid, present_gid = stat.S_IMODE(present.st_mode), present.st_uid, present.st_gid
+    if entry.user and present_uid != entry.user.pw_uid:  # a user can make only its own files
+        present_uid, present_gid = entry.user.pw_uid, entry.user.pw_gid
+    step.mode = present_mode if entry.mode is None else entry.mode
+    step.uid = present_uid if entry.uid is None else entry.uid
+    step.gid = present_gid if entry.gid is None else entry.gid
+
+
+def _note_attributes(step: Step) -> None:
+    """Note a difference in mode and owner only."""
+    before = step.before
+    if before is None:
+        return
+    if stat.S_IMODE(before.st_mode) != step.mode:
+        step.phrases.append(f"mode of {step.path} from {stat.S_IMODE(before.st_mode):04o} to {step.mode:04o}")
+    if (before.st_uid, before.st_gid) != (step.uid, step.gid):
+        if step.entry.user and step.entry.state != "directory":
+            step.action = "write"  # only root may change an owner, but the user may replace the file
+        step.phrases.append(f"owner of {step.path} from {_owners(before.st_uid, before.st_gid)} to {_step_owner(step)}")
+    if step.phrases and not step.action:
+        step.action = "attributes"
+
+
+def _owners(uid: int, gid: int) -> str:
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    try:
+        group = grp.getgrgid(gid).gr_name
+    except KeyError:
+        group = str(gid)
+    return f"{user}:{group}"
+
+
+def _step_owner(step: Step) -> str:
+    return _owners(step.uid if step.uid >= 0 else os.geteuid(), step.gid if step.gid >= 0 else os.getegid())
+
+
+# --- diff ------------------------------------------------------------------------------------------------------------
+
+
+def diff_of(step: Step) -> Dict[str, str]:
+    """Return a path before and after, in the form that Ansible prints."""
+    before, after = "", ""
+    if step.action == "write":
+        before, after = _shown(step, step.old), _shown(step, step.new)
+    elif step.action == "attributes" and step.before is not None:
+        was = step.before
+        before = f"{stat.S_IMODE(was.st_mode):04o} {_owners(was.st_uid, was.st_gid)}\n"
+        after = f"{step.mode:04o} {_step_owner(step)}\n"
+    elif step.action == "mkdir":
+        after = f"directory {step.mode:04o} {_step_owner(step)}\n"
+    elif step.action == "link":
+        if step.before is not None:
+            before = f"link to {os.readlink(step.path)}\n" if stat.S_ISLNK(step.before.st_mode) else "file\n"
+        after = f"link to {step.entry.target}\n"
+    elif step.action == "remove":
+        before = "present\n"
+    return {"before_header": step.path, "after_header": step.path, "before": before, "after": after}
+
+
+def _shown(step: Step, content: bytes) -> str:
+    if step.entry.sensitive:
+        return _HIDDEN if content else ""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return _BINARY
+
+
+# --- stage -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -24,7 +24,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity impor
 if TYPE_CHECKING:
     import pwd
 
-    from ansible_collections.clusterctl.hpc.plugins.module_utils.file_look import Step
+    from ansible_collections.clusterctl.hpc.plugins.module_utils.file_stage import Step
 
 _VALIDATOR_SECONDS = 60
 _MOST_EVIDENCE = 400
@@ -257,7 +257,9 @@ class Transaction:
 
     def _remove(self, step: Step) -> None:
         aside = _fresh_name(step.path)
-        os.rename(step.path, aside)
+        if not tree_removal.put_aside(step.path, aside):
+            self._at_the_end(partial(tree_removal.remove, step.path))
+            return
         self._on_failure(partial(os.rename, aside, step.path))
         if step.before is not None and stat.S_ISDIR(step.before.st_mode):
             self._at_the_end(partial(tree_removal.remove, aside))

@@ -3,7 +3,7 @@
 
 Reads and writes nothing. Three programs share the rules: the controller for ``doctor`` and ``validate``, and the node's
 own ``check_node.py``. So the file needs only Python 3.9 and the standard library. It takes sections of the record of
-``node_probe``.
+``node_look``.
 """
 
 from __future__ import annotations

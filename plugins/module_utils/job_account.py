@@ -10,7 +10,7 @@ import pwd
 from typing import Any, Dict, List, Optional, Sequence
 
 from . import command, job_user_rules, origins, sshd_keys, user_identity
-from .node_probe import path_state
+from .node_look import path_state
 
 # Below systemd's own ranges and the subordinate ids, above what people get by hand.
 _FIRST_UID, _UIDS = 30000, 29000

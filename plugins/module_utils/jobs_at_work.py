@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_link
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import processes
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import processes
 
 _MOST_NAMED = 3
 _LONGEST_COMMAND = 60

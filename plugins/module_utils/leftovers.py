@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Callable, Collection, Iterator, List, NamedTuple, Sequence, Set
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, origins, tree_removal, user_identity
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.reading import of_process
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import of_process
 
 PACKS = "/var/cache/clusterctl/packs"
 _RUN = b"CLUSTERCTL_RUN="  # run, user and controller as JSON; the playbooks set it
@@ -62,12 +62,12 @@ def _is_ours(place: Path) -> bool:
     try:
         if place.stat().st_uid != os.geteuid():
             return False
-        rows = (place / "status").read_text(encoding="utf-8", errors="replace").splitlines()
-        ids = next((row.split()[1:] for row in rows if row.startswith("Uid:")), [])
+        rows = (place / "status").read_bytes().split(b"\n")
+        ids = next((row.split()[1:] for row in rows if row.startswith(b"Uid:")), [])
         pairs = dict(struct.iter_unpack("@NN", (place / "auxv").read_bytes()))
     except (OSError, struct.error):
         return False
-    return set(ids) == {str(os.geteuid())} and pairs.get(_SECURE) == 0
+    return set(map(int, ids)) == {os.geteuid()} and pairs.get(_SECURE) == 0
 
 
 def started(place: Path) -> float:
@@ -122,7 +122,10 @@ def of_unfinished(
             found.add(str(path))
     # btime has whole seconds only
     first = min(started(Path("/proc/self")), *(worker.started for worker in workers()), time.time()) - 2
+    mounted = brought.mount_points()
     for path in Path(temporary).glob(_PAYLOAD):
+        if str(path) in mounted:
+            continue
         with suppress(OSError):
             state = path.lstat()
             if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and state.st_mtime < first:

@@ -11,6 +11,7 @@ end of its stdin it ends, and its logins with it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -33,6 +34,8 @@ _SLOW_S = 1.0
 _POLL_S = 0.05
 _PAUSE_S = 1.0
 _MOST_SAID = 400
+_MOST_OF_A_PIPE = 1 << 16  # bytes
+_END_S = 2.0  # of a program that was killed; a file system that does not answer may hold it
 # Definite answers, which a second try would repeat. Any other failure may be due to load.
 _DEFINITE = re.compile(
     r"Permission denied|Host key verification failed|HOST IDENTIFICATION HAS CHANGED|No \S+ host key is known"
@@ -89,7 +92,7 @@ class Client:
             check=False,
             timeout=10,
         )
-        pairs = [line.partition(" ")[::2] for line in done.stdout.decode("utf-8", "replace").splitlines()]
+        pairs = [line.partition(" ")[::2] for line in done.stdout.decode("utf-8", "replace").split("\n")]
         self._words = dict(pairs)
         self._identities = [os.path.expanduser(value) for key, value in pairs if key == "identityfile"]
 
@@ -145,8 +148,7 @@ class Logins:
                     break
         finally:
             for *_unused, process in self._running:
-                process.kill()
-                process.communicate()
+                _ended(process)
         return {
             "mesh": self.mesh,
             "lax": self.lax,
@@ -183,9 +185,7 @@ class Logins:
             late = time.monotonic() > deadline
             if process.poll() is None and not late:
                 continue
-            if late:
-                process.kill()
-            said = _last_words(process)
+            said = _last_words(_ended(process))
             self._running.remove(entry)
             took = time.monotonic() - (deadline - 2 * self._timeout_s)
             self._at_once = 1 if took > _SLOW_S else min(AT_ONCE, self._at_once + 1)
@@ -201,10 +201,22 @@ class Logins:
                 self.failures.append({"target": str(target["name"]), "said": said})
 
 
-def _last_words(process: "subprocess.Popen[bytes]") -> str:
+def _ended(process: "subprocess.Popen[bytes]") -> bytes:
+    """End ssh, and return what waits in the pipe of its errors; a program that it has started may keep that open."""
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+    if process.stderr is None:
+        return b""
+    with process.stderr as errors, contextlib.suppress(BlockingIOError):
+        os.set_blocking(errors.fileno(), False)
+        return os.read(errors.fileno(), _MOST_OF_A_PIPE)
+    return b""
+
+
+def _last_words(errors: bytes) -> str:
     """Return the words of ssh; of a page about a changed key, the first line and the last two."""
-    _unused, raw = process.communicate()
-    lines = [line.strip(" @") for line in (raw or b"").decode("utf-8", "replace").splitlines()]
+    lines = [line.strip(" @") for line in errors.decode("utf-8", "replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith("Warning: Permanently")]
     return " / ".join([*lines[:1], *lines[1:][-2:]])[:_MOST_SAID]
 
@@ -232,6 +244,8 @@ def main(_arguments: Sequence[str] = ()) -> Optional[int]:
         found = Logins(request["targets"], int(request["timeout_s"]), float(request["budget_s"])).run()
     except OSError as error:
         found = {"problem": f"ssh could not be started ({error.strerror or error})"}
+    except subprocess.TimeoutExpired as error:
+        found = {"problem": f"ssh did not tell its settings within {error.timeout:g} s"}
     say({"event": "logins", **found})
     return 0
 

@@ -64,14 +64,14 @@ def sshd_includes() -> bool:
 
 def with_first_block(text: str, content: str) -> str:
     """Return sshd_config with the block; a new one comes first, because the end may belong to a Match."""
-    if not content or text_edit.begin_of(MARKER) in text.splitlines():
+    if not content or text_edit.begin_of(MARKER) in text_edit.lines_of(text):
         return text_edit.set_block(text, MARKER, content)
     return f"{text_edit.begin_of(MARKER)}\n{content}{text_edit.end_of(MARKER)}\n{text}"
 
 
 def has_block() -> bool:
     """Tell whether sshd_config has the block."""
-    return text_edit.begin_of(MARKER) in text_of(SSHD_CONFIG).splitlines()
+    return text_edit.begin_of(MARKER) in text_edit.lines_of(text_of(SSHD_CONFIG))
 
 
 def certificate_in(path: str) -> str:

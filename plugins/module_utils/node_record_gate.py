@@ -3,7 +3,7 @@
 
 Beyond it the record is inert: names, addresses, versions, keys and paths are of a pattern, texts for people are
 printable, and everything is bounded. A record that does not fit is a problem of that node. Who adds a field to
-``node_probe`` adds it here; one without a form does not pass.
+``node_look`` adds it here; one without a form does not pass.
 
 Both ways to the controller go through it: a bare ssh (``clusterctl.remote.facts``) and Ansible (``preflight_look``).
 """
@@ -172,6 +172,7 @@ _WORD = _pattern(r"[A-Za-z0-9_.:+~@,/ ()-]{0,128}", "a word of letters, digits a
 _HOST = _pattern(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})|", "a host name")
 _USER = _pattern(r"[A-Za-z0-9_](?:[A-Za-z0-9_.@\\ -]{0,254}[A-Za-z0-9_.$@-])?|", "the name of a user")
 _VERSION = _pattern(r"[A-Za-z0-9_.+~:-]{0,64}", "a version")
+_TOOLKIT = _pattern(r"(?:[0-9]{1,4}(?:\.[A-Za-z0-9_.+~-]{0,50})?)?", "a version that begins with a number")
 _PLATFORM = _pattern(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", "the id of a platform")
 _KEY = _pattern(r"[0-9A-Za-z_.-]{0,128}", "a key")
 # It becomes an argument of configure, so it holds no sign that a shell or a make file knows.
@@ -303,7 +304,7 @@ FORMS: Mapping[str, Rule] = {
     "cuda": _record(
         major=_or_none(_number(0, 1000)),
         driver_version=_VERSION,
-        toolkit_version=_VERSION,
+        toolkit_version=_TOOLKIT,
         libcuda=_flag,
         first_branches=_mapping(_KEY, _COUNT, 64),
     ),
@@ -369,7 +370,7 @@ _MEMBER = _record(
     provides=_many(_WORD),
     gpus=_COUNT,
     idle_gpus=_SENTENCE,
-    cuda=_record(driver_major=_COUNT, driver_version=_VERSION, toolkit_version=_VERSION),
+    cuda=_record(driver_major=_COUNT, driver_version=_VERSION, toolkit_version=_TOOLKIT),
     pmix=_SITE_PMIX,
     builds=_flag,
     trees=_many(_KEY),

@@ -36,7 +36,7 @@ class MemoryImporter:
     """Finds and loads modules among files in memory."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
-        """Take the files by their path, for example ``node_probe/rdma.py``."""
+        """Take the files by their path, for example ``node_look/rdma.py``."""
         self._files = files
 
     def _path(self, name: str) -> str:

@@ -16,9 +16,9 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import acting_as, read_regular
 
 if TYPE_CHECKING:
@@ -54,17 +54,7 @@ def save(record: Mapping[str, Any]) -> None:
     folder = os.path.dirname(path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o755)  # noqa: PTH102 - os starts faster
-    handle, staged = tempfile.mkstemp(prefix=".origins.", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(json.dumps(record, indent=1, sort_keys=True).encode())
-            stream.flush()
-            os.fsync(handle)
-        os.rename(staged, path)  # noqa: PTH104
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(staged)  # noqa: PTH108
-        raise
+    atomic_file.write(path, json.dumps(record, indent=1, sort_keys=True), mode=0o600)
 
 
 def digest(content: bytes) -> str:

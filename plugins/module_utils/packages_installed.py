@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The packages of a node's distribution: what is installed, what can go, and what something else needs."""
+"""The packages of a node's distribution: what is installed, what can go, what needs it, and who holds the locks."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shutil
+import struct
+from contextlib import suppress
 from pathlib import Path
-from typing import Dict, Iterable, List, Tuple
+from typing import Dict, Iterable, List, Sequence, Tuple
 
 from . import command
+
+# --- packages --------------------------------------------------------------------------------------------------------
 
 _ANSWER_S = 120
 _REMOVAL_S = 900
@@ -126,3 +132,36 @@ def remove(names: List[str]) -> None:
     if not done.ok:
         said = done.said.splitlines()[-1] if done.said else "it gave no reason"
         raise PackageError(f"The packages {', '.join(names)} could not be removed: {said}.")
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+LOCKS = (
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/dpkg/lock",
+    "/var/lib/apt/lists/lock",
+    "/var/cache/apt/archives/lock",
+)
+_FLOCK = "hhqqi"  # struct flock of fcntl(2): type, whence, start, length, process
+
+
+def lock_holder(locks: Sequence[str] = LOCKS) -> str:
+    """Return the process that holds one of the locks, for example ``unattended-upgr (process 812)``; '' without one."""
+    for path in locks:
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                found = struct.unpack(_FLOCK, fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+            finally:
+                os.close(handle)
+            if found[0] != fcntl.F_UNLCK:
+                return _named(int(found[4]))
+    return ""
+
+
+def _named(pid: int) -> str:
+    with suppress(OSError):
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        return f"{name} (process {pid})"
+    return f"process {pid}"

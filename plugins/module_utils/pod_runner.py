@@ -64,14 +64,13 @@ def say(event: str, **figures: Any) -> None:
 
 
 def ended(process: subprocess.Popen[bytes]) -> None:
-    """End a check and everything that it has started in its session."""
+    """End a check and everything that it has started in its session; one that cannot end now is left."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(OSError):
             os.killpg(process.pid, number)
         until = time.time() + GRACE_S
         while process.poll() is None and time.time() < until:
             time.sleep(POLL_S)
-    process.wait()
 
 
 def run_check(check: Mapping[str, Any], argv: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -93,7 +92,7 @@ def run_check(check: Mapping[str, Any], argv: Sequence[str], environment: Mappin
     except StoppedError:
         ended(process)
         raise
-    code = process.returncode
+    code = -signal.SIGKILL if process.returncode is None else process.returncode  # a file system may hold it
     say(
         "end",
         check=check["name"],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 from . import command, mesh_rules, text_edit, user_identity
-from .node_probe import path_state
+from .node_look import path_state
 
 if TYPE_CHECKING:
     import pwd
@@ -24,7 +24,7 @@ def settings_of(user: str) -> Dict[str, str]:
     for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
         if os.access(program, os.X_OK):
             done = command.run([program, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1"], _SSHD_S)
-            pairs = (line.partition(" ") for line in done.output.splitlines())
+            pairs = (line.partition(" ") for line in text_edit.lines_of(done.output))
             return {name.lower(): value for name, _unused, value in pairs} if done.ok else {}
     return {}
 
@@ -35,7 +35,7 @@ def host_keys() -> List[Dict[str, str]]:
     for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
         if os.access(program, os.X_OK):
             done = command.run([program, "-T", "-C", "user=root,host=localhost,addr=127.0.0.1"], _SSHD_S)
-            for line in done.output.splitlines():
+            for line in text_edit.lines_of(done.output):
                 name, _unused, path = line.partition(" ")
                 with suppress(OSError):
                     if name.lower() == "hostkey":
@@ -81,7 +81,7 @@ def read_as(entry: pwd.struct_passwd, path: Path, look: Callable[[str], Dict[str
 
 def block_of(text: str) -> List[str]:
     """Return the lines of the mesh's block in a text, without the keys of people."""
-    lines = _lines(text)
+    lines = text_edit.lines_of(text)
     begin, end = text_edit.begin_of(mesh_rules.MARKER), text_edit.end_of(mesh_rules.MARKER)
     if begin not in lines or end not in lines:
         return []
@@ -91,10 +91,5 @@ def block_of(text: str) -> List[str]:
 
 def keys_of(text: str) -> List[str]:
     """Return the keys of a file of authorized keys with their options, without the mesh's own."""
-    lines = (line.strip() for line in _lines(text_edit.set_block(text, mesh_rules.MARKER, "")))
+    lines = (line.strip() for line in text_edit.lines_of(text_edit.set_block(text, mesh_rules.MARKER, "")))
     return [line for line in lines if line and not line.startswith("#")]
-
-
-def _lines(text: str) -> List[str]:
-    """Split where sshd does; str.splitlines also splits at form feeds, behind which a key would stand alone."""
-    return [line.rstrip("\r") for line in text.split("\n")]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Set
 
 from . import command
-from .node_probe.reading import of_process
+from .node_look.reading import of_process
 
 _ANSWER_S = 30
 _ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}

@@ -98,15 +98,19 @@ def set_block(text: str, marker: str, content: str) -> str:
     return "".join([*before, *block, *after])
 
 
+def lines_of(text: str) -> List[str]:
+    """Return the lines as sshd, ssh and glibc read them; str.splitlines also ends them at other characters."""
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines if lines[-1] else lines[:-1]
+
+
 def _lines_of(content: str, marker: str) -> List[str]:
     """Return the lines of a block's content, which ends in a newline or not.
 
     Raises:
         EditError: a line has a control character; a tab is none.
     """
-    lines = [line.removesuffix("\r") for line in content.split("\n")]
-    if not lines[-1]:
-        lines.pop()
+    lines = lines_of(content)
     if config_line.control_in("\n".join(lines)):
         for number, line in enumerate(lines, start=1):
             _checked(line.replace("\t", " "), f"line {number} of block '{marker}'")
@@ -146,7 +150,7 @@ def host_names(content: str) -> Dict[str, str]:
         EditError: a name has two addresses.
     """
     found: Dict[str, str] = {}
-    for line in content.splitlines():
+    for line in lines_of(content):
         words = line.partition("#")[0].split()
         for name in words[1:]:
             if found.setdefault(name, words[0]) != words[0]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import time
+from pathlib import Path
 from typing import List, Tuple
 
 LIMIT_S = 300.0
@@ -35,6 +37,50 @@ def remove(path: str, limit_s: float = LIMIT_S) -> None:
         os.rmdir(name, dir_fd=place)
     finally:
         os.close(place)
+
+
+def put_aside(path: str, aside: str) -> bool:
+    """Rename a file or folder; return False where it has to be removed at its place.
+
+    Overlayfs renames no folder that lies in the image of a container.
+
+    Raises:
+        OSError: anything else.
+    """
+    try:
+        Path(path).replace(aside)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
+
+
+def remove_by_name(path: str, marker: str) -> None:
+    """Remove a marked tree: first its name in one rename, so that half of one is never found by it.
+
+    Args:
+        path: the tree.
+        marker: the name of the file in it without which it does not count.
+
+    Raises:
+        OSError: as for :func:`remove`.
+    """
+    folder, name = os.path.split(path)
+    aside = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
+    if not put_aside(path, f"{aside}/removed"):
+        remove_in_place(path, marker)
+    remove(aside)
+
+
+def remove_in_place(path: str, marker: str) -> None:
+    """Remove a marked tree that cannot be renamed: first its marker, so that no half of it counts.
+
+    Raises:
+        OSError: as for :func:`remove`.
+    """
+    Path(path, marker).unlink(missing_ok=True)
+    remove(path)
 
 
 def _has_gone(name: str, place: int) -> bool:

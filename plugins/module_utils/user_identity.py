@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, ContextManager, Dict, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command
 
-from .node_probe.identity import ActingAs
+from .node_look.reading import ActingAs
 
 if TYPE_CHECKING:
     import pwd

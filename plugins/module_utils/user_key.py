@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 from . import atomic_file, command, user_identity
-from .node_probe import path_state
+from .node_look import path_state
 
 GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE = 0o600

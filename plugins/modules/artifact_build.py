@@ -260,7 +260,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import host_capacity
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
 
 _PUSHED = "clusterctl-push-????????????????-*"
 
@@ -331,7 +331,7 @@ class Build:
         self.progress_file = self.log.with_suffix(".progress")
         self.tree_root = Path(self.p["root"]) / self.base
         self.packs = artifact_pack.Packs(artifact_pack.FOLDER, self.base)
-        self.memory = host_capacity.available_memory_bytes()
+        self.memory = machine.available_memory_bytes()
         self.jobs = jobs_for(self.p["jobs"], len(os.sched_getaffinity(0)), self.memory, self.p["memory_per_job_bytes"])
         self.times: List[Dict[str, Any]] = []
         self.site = build_failure.Site(
@@ -359,13 +359,13 @@ class Build:
         return {
             "ready": ready,
             "installed": installed.ok,
-            "free_bytes": host_capacity.free_bytes(work_dir),
+            "free_bytes": machine.free_bytes(work_dir),
             "jobs": self.jobs,
         }
 
     def check_room(self) -> None:
         """Refuse a build that would fill the disk."""
-        if host_capacity.free_bytes(self.p["work_dir"]) < self.p["needs_bytes"]:
+        if machine.free_bytes(self.p["work_dir"]) < self.p["needs_bytes"]:
             raise self.site.disk_full()
 
     def check_memory(self) -> None:

@@ -56,15 +56,23 @@ watch: {description: Always empty., type: list, returned: success}
 """
 
 import os
-import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, brought, library_closure
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, manifest_of, parse_manifest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import processes
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    audited_module,
+    brought,
+    library_closure,
+    tree_removal,
+)
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
+    MARKER,
+    ArtifactError,
+    manifest_of,
+    parse_manifest,
+)
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import processes
 
 
 def size_of(tree: Path) -> int:
@@ -109,10 +117,8 @@ def why_kept(tree: Dict[str, Any]) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove an artifact: first its name in one rename, so that half of one is never found by it."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    path.rename(aside / "removed")
-    shutil.rmtree(aside)
+    """Remove an artifact, and what is remembered of its libraries."""
+    tree_removal.remove_by_name(str(path), MARKER)
     library_closure.forget(path.name)
 
 

@@ -139,6 +139,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     origins,
     pack_extract,
     pushed_file,
+    tree_removal,
     zstd_library,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -304,7 +305,7 @@ class Install:
             self._finish(partial, marker)
         except OSError as error:
             if error.errno in disk_error.FULL:
-                what = disk_error.no_room(self.host, self.p["root"], self.base, error.errno)
+                what = disk_error.no_room(f"{self.host}: the", self.p["root"], self.base, error.errno)
                 raise ArtifactError(what) from error
             raise
         finally:
@@ -330,7 +331,8 @@ class Install:
         aside = tempfile.mkdtemp(prefix=f".{self.base}.", dir=self.p["root"])
         broken = Path(aside, "broken")
         try:
-            Path(self.tree).replace(broken)
+            if not tree_removal.put_aside(self.tree, str(broken)):
+                tree_removal.remove_in_place(self.tree, MARKER)
             Path(partial).replace(self.tree)
         except OSError:
             if broken.exists():

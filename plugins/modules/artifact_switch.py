@@ -72,7 +72,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     disk_sync,
     jobs_at_work,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _ENDING_S = 30.0  # a build that a stopped run had in the background may still be ending
 

@@ -112,7 +112,7 @@ def key_file(settings: str) -> Path:
     Raises:
         NoHostKeyError: sshd offers no such key.
     """
-    pairs = (line.partition(" ") for line in settings.splitlines())
+    pairs = (line.partition(" ") for line in settings.split("\n"))
     files = [value.strip() for name, _unused, value in pairs if name.lower() == "hostkey"]
     if not files:
         return Path(_DEFAULT)
@@ -204,7 +204,7 @@ def shown_key(address: str, port: int) -> str:
     """Return type and key that sshd of this node shows; '' without an answer."""
     argv = ["ssh-keyscan", "-T", str(_SCAN_S), "-t", "ed25519", "-p", str(port), address]
     done = command.run(argv, _SCAN_S * 2, _ENVIRONMENT)
-    words = [line.split() for line in done.output.splitlines() if not line.startswith("#")]
+    words = [line.split() for line in done.output.split("\n") if not line.startswith("#")]
     return next((" ".join(line[1:3]) for line in words if len(line) > 2 and line[1] == _TYPE), "")  # noqa: PLR2004
 
 

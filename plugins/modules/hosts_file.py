@@ -173,7 +173,7 @@ def without_resolvable(text: str, marker: str, content: str) -> str:
     new = {name: at for name, at in text_edit.host_names(content).items() if present.get(name) != at}
     needed = _resolved_wrongly(new)
     kept: List[str] = []
-    for line in content.splitlines():
+    for line in text_edit.lines_of(content):
         names = line.partition("#")[0].split()[1:]
         if not names or any(name in needed or name not in new for name in names):
             kept.append(line)
@@ -194,7 +194,7 @@ def with_own_names(content: str, address: str, names: Iterable[str]) -> str:
         return content
     if not ip_address.is_address(address):
         raise text_edit.EditError(f"own_address is {config_line.shown(address)}, which is not an IP address")
-    lines = content.splitlines()
+    lines = text_edit.lines_of(content)
     place = next((number for number, line in enumerate(lines) if line.split()[:1] == [address]), None)
     if place is None:
         place = len(lines)

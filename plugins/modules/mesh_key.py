@@ -165,7 +165,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     user_identity,
     user_key,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state, reading, sudo_rights
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state, reading, users
 
 _CLIENT = Path("/etc/ssh/ssh_config")
 _KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
@@ -304,7 +304,7 @@ def reaches_root(entry: pwd.struct_passwd) -> str:
     """Return how a job can do everything as root: ``root``, ``sudo`` without a password, or '' for neither."""
     if entry.pw_uid == 0:
         return "root"
-    return "sudo" if sudo_rights.ask(entry.pw_name) else ""
+    return "sudo" if users.sudo_answer(entry.pw_name) else ""
 
 
 def note_origins(entry: pwd.struct_passwd, name: str, *, check: bool) -> None:

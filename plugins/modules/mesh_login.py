@@ -74,10 +74,46 @@ logins:
   elements: str
 """
 
-from typing import Any, Dict
+import pwd
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import job_login, mesh_rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, mesh_rules
+
+_AT_ONCE = 8
+_MOST_SAID = 4096  # characters
+
+
+def login_argv(name: str, timeout_s: int) -> List[str]:
+    """Return the command that a launcher would use, with ``true`` instead of its daemon."""
+    return ["ssh", "-n", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}", "--", name, "true"]
+
+
+def login_all(user: str, targets: Sequence[Mapping[str, Any]], timeout_s: int) -> List[Tuple[Mapping[str, Any], str]]:
+    """Try all targets and return the failed ones, each with the end of what ssh wrote.
+
+    Raises:
+        KeyError: there is no such user.
+    """
+    become = command.account(user)
+    # Without the agent and variables of this session: the login has to work for a job that has neither.
+    environment = {
+        "HOME": pwd.getpwnam(user).pw_dir,
+        "USER": user,
+        "LOGNAME": user,
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "LC_ALL": "C",
+    }
+
+    def tried(target: Mapping[str, Any]) -> Tuple[Mapping[str, Any], str]:
+        done = command.run(login_argv(str(target["name"]), timeout_s), timeout_s, environment, become=become)
+        if done.status == command.TIMED_OUT:
+            return target, f"ssh timed out after {timeout_s} s"
+        return target, "" if done.ok else done.errors[-_MOST_SAID:] or f"ssh ended with status {done.status}"
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [(target, said) for target, said in pool.map(tried, targets) if said]
 
 
 def main() -> None:
@@ -104,7 +140,7 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(**nothing)
     try:
-        failed = job_login.login_all(given["user"], given["targets"], given["timeout_s"])
+        failed = login_all(given["user"], given["targets"], given["timeout_s"])
     except (KeyError, OSError) as error:
         module.fail_json(msg=f"ssh could not be started as {given['user']}: {error}.", **nothing)
     failures = [mesh_rules.login_failure(given["origin"], target, given["user"], said) for target, said in failed]

@@ -75,7 +75,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_environment_file
 
 _LIBRARY = "libnccl.so.2"
 _PLAIN = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}

@@ -67,7 +67,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_entry, file_stage, watched_module
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _HEADERS = ("nccl.h", "nccl_device.h", "nccl_device")
 _LIBRARY = "libnccl.so.2"

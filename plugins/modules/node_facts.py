@@ -166,7 +166,7 @@ node:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import record
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import record
 
 
 def main() -> None:

@@ -62,7 +62,6 @@ from typing import Any, Dict, List
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     audited_module,
     origins,
-    package_lock,
     packages_installed,
 )
 
@@ -105,7 +104,7 @@ def before(names: List[str], *, really: bool) -> Dict[str, Any]:
     known = {packages_installed.plain_name(name) for name in present}
     if not really or all(packages_installed.plain_name(name) in known for name in names):
         return {"installed": present, "changes": [], "held_by": ""}
-    held_by = package_lock.holder()
+    held_by = packages_installed.lock_holder()
     if held_by:
         return {"installed": present, "changes": [], "held_by": held_by}
     changes = []

@@ -75,7 +75,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     sshd_process,
     watched_module,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _ANSWER_S = 30
 _ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}

@@ -58,7 +58,6 @@ watch: {description: Always empty., type: list, returned: success}
 
 import os
 import pwd
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
@@ -77,8 +76,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     watched_module,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_rules.opening import OpeningError
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import prefix
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.reading import read_text
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_text
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import IdentityError, acting_as
 
 _WORK_FOLDER = "/var/tmp"  # noqa: S108 - where killed runs leave packs and builds
@@ -144,13 +143,11 @@ def remove_account(name: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove an artifact's folder: first its name in one rename, so that half of one is never found by it."""
-    place = Path(path)
-    if not place.name.startswith("."):
-        aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-        place.rename(aside / "removed")
-        place = aside
-    tree_removal.remove(str(place))
+    """Remove an artifact's folder, or a hidden one, which no name leads to."""
+    if os.path.basename(path).startswith("."):  # noqa: PTH119 - a text
+        tree_removal.remove(path)
+    else:
+        tree_removal.remove_by_name(path, artifacts.MARKER)
 
 
 def empty_folders(
@@ -237,10 +234,10 @@ class Node:
         Raises:
             UninstallError: a user could change a folder while root removes from it.
         """
-        told = prefix.candidates(read_text("/etc/environment", ""))
+        told = artifacts.prefix_candidates(read_text("/etc/environment", ""))
         roots = sorted({self.given["prefix"], *told, *brought.roots_in(self.record["paths"])})
         for root in roots:
-            why = prefix.problem(root) if root != brought.ROOT else ""
+            why = artifacts.prefix_problem(root) if root != brought.ROOT else ""
             if why:
                 raise UninstallError(f"Nothing is removed from {root}, because {why}; give it back to root first.")
         return roots

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import pack_extract
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, BadPackError, tree_name
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 try:
-    import zstandard
-except ImportError:  # optional for users of the collection alone; a pack of this form is then refused
-    zstandard = None  # type: ignore[assignment]
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+except ImportError:  # optional for users of the collection alone; what needs it says so
+    zstd = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,22 +101,36 @@ def content_digest(pack: Path, compression: str, root: str) -> str:
             no host takes.
     """
     try:
-        with pack.open("rb") as packed, _decompressed(packed, compression) as portions:
+        with pack.open("rb") as packed, decompressed(packed, compression) as portions:
             return pack_extract.read(portions, pack_extract.Taker(), root, os.fstat(packed.fileno()).st_size)
-    except (BadPackError, OSError, *_zstd_errors()) as error:
+    except (BadPackError, OSError, *zstd_errors()) as error:
         raise DamagedPackError(f"{pack.name} is refused: {error}") from error
 
 
 @contextmanager
-def _decompressed(packed: BinaryIO, compression: str) -> Iterator[Iterator[bytes]]:
+def decompressed(packed: BinaryIO, compression: str) -> Iterator[Iterator[bytes]]:
+    """Yield what a pack unpacks to, in portions and without a bound."""
     if compression == "gz":
         yield pack_extract.inflated(packed)
         return
-    if zstandard is None:
-        raise DamagedPackError("the controller needs the Python package 'zstandard' to read it")
-    with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as stream:
+    with zstd_library("unpack").ZstdFile(packed) as stream:
         yield iter(lambda: stream.read(_CHUNK), b"")
 
 
-def _zstd_errors() -> tuple[type[Exception], ...]:
-    return (zstandard.ZstdError,) if zstandard else ()
+def zstd_library(what: str) -> Any:
+    """Return the library.
+
+    Raises:
+        ArtifactError: it is missing; ``what`` it is for.
+    """
+    if zstd is None:
+        raise ArtifactError(
+            f"The controller needs the Python package 'backports.zstd' to {what} an artifact;"
+            " install it beside ansible."
+        )
+    return zstd
+
+
+def zstd_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of a damaged pack."""
+    return (zstd.ZstdError, EOFError) if zstd else ()

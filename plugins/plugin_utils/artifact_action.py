@@ -11,13 +11,15 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.clusterctl.hpc.plugins.module_utils import known_messages
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import package_failure, run_events
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import run_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,6 +36,19 @@ SHARED = "/var/tmp"  # noqa: S108 - only random names are used in it
 def pushed_name(local: Path) -> str:
     """Return a new name for a copy on a host; leftovers of such names are removed."""
     return f"clusterctl-push-{secrets.token_hex(8)}-{local.name}"
+
+
+def package_complaint(said: str) -> str:
+    """Return the sentence for what a package manager, or Ansible's module for it, said of a failure.
+
+    The text itself is returned where its cause is not known.
+    """
+    found = known_messages.find("package", said)
+    if found is None:
+        return said
+    url = urlsplit(found.words.get("url", ""))  # it may hold a password
+    cause, cure = found.meaning(mirror=url.hostname or "of this host", file=url.path.rpartition("/")[2])
+    return f"{cause}; {cure}."
 
 
 class ModuleFailedError(Exception):
@@ -101,8 +116,7 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
         # also after a failure, in which some may have come
         after = self._call("package_install", {"name": packages, "phase": "after", "before": before}, task_vars)
         said = str(result.get("msg") or "no reason was given") if result.get("failed") else ""
-        complaint = package_failure.told(said)
-        return list(after["came"]), complaint
+        return list(after["came"]), package_complaint(said)
 
     def _when_packages_are_free(self, packages: list[str], task_vars: dict[str, Any]) -> list[str]:
         """Wait until nobody else holds the package manager's locks, and return the installed packages.

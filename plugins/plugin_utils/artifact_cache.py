@@ -7,7 +7,6 @@ differs from its record was damaged later. Both are removed.
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import shutil
@@ -15,27 +14,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, waited_lock
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     SCHEMA,
     ArtifactError,
+    most_unpacked,
     sha256_of,
     tree_name,
 )
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file, waited_lock
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import (
+    DamagedPackError,
+    decompressed,
+    zstd_errors,
+    zstd_library,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
-
-try:
-    import zstandard
-except ImportError:  # optional for users of the collection alone; the function that needs it says so
-    zstandard = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-_LOCK_POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -111,10 +109,10 @@ class ArtifactCache:
         for path in (self.record_path(name, version, key), pack, twin.with_suffix(".gz.json"), twin):
             path.unlink(missing_ok=True)
 
-    def refuse(self, bad: CachedArtifact) -> None:
+    def refuse(self, bad: CachedArtifact, note: Callable[[str], None]) -> None:
         """Remove a pack that a host could not use, unless another run has replaced it in the meantime."""
         name, version, key = (str(bad.record[field]) for field in ("name", "version", "key"))
-        with self.lock(name, version, key, lambda _text: None):
+        with self.lock(name, version, key, note):
             now = self.lookup(name, version, key)
             if now.artifact is None or now.artifact.sha256 == bad.sha256:
                 self.throw_away(name, version, key)
@@ -130,8 +128,8 @@ class ArtifactCache:
             note: takes a line of life while waiting.
         """
         self._make_folder()
-        with (self.folder / f".{tree_name(name, version, key)}.lock").open("w") as handle:
-            waited_lock.wait_for(handle, f"waiting for another run that builds {name} {version}", note, _LOCK_POLL_S)
+        lock = self.folder / f".{tree_name(name, version, key)}.lock"
+        with waited_lock.held(lock, f"waiting for another run that builds {name} {version}", note):
             yield
 
     def _make_folder(self) -> None:
@@ -187,16 +185,20 @@ class ArtifactCache:
 
     def compress(self, plain_gzip: Path, target: Path) -> None:
         """Convert a ``.tar.gz`` to a ``.tar.zst``, for builders without zstd."""
-        compressor = _zstandard("compress").ZstdCompressor(level=3)
-        with gzip.open(plain_gzip, "rb") as source, target.open("wb") as out:
-            compressor.copy_stream(source, out)
+        with gzip.open(plain_gzip, "rb") as source, zstd_library("compress").open(target, "wb", level=3) as out:
+            shutil.copyfileobj(source, out, 1 << 20)
 
-    def gzip_of(self, artifact: CachedArtifact) -> CachedArtifact:
-        """Return the pack as ``.tar.gz``, for nodes without zstd; it is made once."""
+    def gzip_of(self, artifact: CachedArtifact, note: Callable[[str], None]) -> CachedArtifact:
+        """Return the pack as ``.tar.gz``, for nodes without zstd; it is made once.
+
+        Args:
+            artifact: the pack.
+            note: takes a line of life while another worker, of this run or another, converts the pack.
+        """
         twin = self._twin(artifact)
         if twin is None:
-            with (self.folder / f".{artifact.path.name}.lock").open("w") as handle:
-                fcntl.flock(handle, fcntl.LOCK_EX)  # several workers may wait here; the first one converts the pack
+            pack = artifact.path.name
+            with waited_lock.held(self.folder / f".{pack}.lock", f"waiting for {pack} as .tar.gz", note):
                 twin = self._twin(artifact) or self._transcode(artifact)
         return twin
 
@@ -237,16 +239,14 @@ class ArtifactCache:
                 partial.open("wb") as raw,
                 gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=4, mtime=0) as out,
             ):
+                left = most = most_unpacked(artifact.size)
                 try:
-                    _zstandard("decompress").ZstdDecompressor().copy_stream(source, out)
-                except zstandard.ZstdError as error:
+                    with decompressed(source, "zst") as portions:
+                        for portion in portions:
+                            left -= len(portion)
+                            if left < 0:
+                                raise DamagedPackError(f"{artifact.path.name} unpacks to more than {most} bytes")
+                            out.write(portion)
+                except zstd_errors() as error:
                     raise DamagedPackError(f"{artifact.path.name} cannot be unpacked ({error})") from error
             return self.keep_gzip(artifact, partial)
-
-
-def _zstandard(what: str) -> Any:
-    if zstandard is None:
-        raise ArtifactError(
-            f"The controller needs the Python package 'zstandard' to {what} an artifact; install it beside ansible."
-        )
-    return zstandard

@@ -8,7 +8,6 @@ its copy from the controller, as without a chain.
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import json
 import threading
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import waited_lock
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MARKER
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import SHARED, pushed_name
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Defaults of variables that the role preflight documents. Below them, the logins of a chain cost more than it saves.
 MIN_HOSTS = 8
+_QUIET_S = 60.0  # a chain takes so long as a rule, and tells itself what it does
 MIN_BYTES = 50_000_000
 BYTES_PER_S = 0
 MOST_HEADS = 3
@@ -74,11 +75,10 @@ class Meeting:
         self._path = folder / f"clusterctl-chain-{name}.json"
 
     @contextmanager
-    def held(self) -> Iterator[dict[str, Any]]:
+    def held(self, note: Callable[[str], None]) -> Iterator[dict[str, Any]]:
         """Wait for the turn, and yield what is known: ``brought`` (path by host), ``tried``, ``heads`` and ``pack``."""
-        with self._path.open("a+") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.seek(0)
+        waiting = "waiting for the nodes that pass the pack on"
+        with waited_lock.held(self._path, waiting, note, quiet_s=_QUIET_S) as stream:
             text = stream.read()
             known: dict[str, Any] = json.loads(text) if text else {"brought": {}, "tried": [], "heads": 0, "pack": {}}
             try:

@@ -14,14 +14,12 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import waited_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils import waited_lock
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.end_with import end_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-_POLL_S = 0.2
 
 
 def begin(place: Path, playbook: int, work: Callable[[], dict[str, Any]]) -> None:
@@ -69,7 +67,7 @@ def result(place: Path, waiting: str, note: Callable[[str], None]) -> dict[str, 
     except FileNotFoundError:
         return None
     with handle:
-        waited_lock.wait_for(handle, waiting, note, _POLL_S)
+        waited_lock.wait_for(handle, waiting, note)
         place.unlink(missing_ok=True)
         try:
             told: dict[str, Any] = json.load(handle)

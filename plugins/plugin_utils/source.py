@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from ansible.module_utils.urls import open_url  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, waited_lock
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file, waited_lock
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,6 @@ _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REASON = 80
 _APT_TIMEOUT_S = 300
-_LOCK_POLL_S = 0.2
 _PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.IGNORECASE)
 
 _BEGINNING = 1024  # bytes of a file in which a page of HTML shows itself
@@ -133,10 +132,7 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
 def disk_full(path: Path, what: str, number: int | None = errno.ENOSPC) -> ArtifactError:
     """Return the error for a full disk on the controller, or for a quota (EDQUOT)."""
     cure = "make room there or choose another cache folder (<role>_cache_dir)"
-    if number == errno.EDQUOT:
-        return ArtifactError(f"The controller's quota on {path} is used up, so {what} did not fit; {cure}.")
-    free = shutil.disk_usage(path).free
-    return ArtifactError(f"The controller's disk is full: {path} has {free} bytes free and {what} did not fit; {cure}.")
+    return ArtifactError(disk_error.no_room("The controller's", str(path), what, number or errno.ENOSPC, cure))
 
 
 class _Download:
@@ -241,7 +237,7 @@ def parse_deb822(text: str) -> list[dict[str, str]]:
     """Return the stanzas of an apt ``.sources`` file (or of ``/etc/os-release``-like fields) as mappings."""
     stanzas: list[dict[str, str]] = [{}]
     field = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("#"):
             continue
         if not line.strip():
@@ -263,7 +259,7 @@ _ONE_LINE = re.compile(r"^deb(?:-src)?\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)((?:\s
 def parse_one_line(text: str) -> list[dict[str, str]]:
     """Return the entries of a one-line-style apt list in the form of :func:`parse_deb822`."""
     entries = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         match = _ONE_LINE.match(line.strip())
         if not match:
             continue
@@ -282,7 +278,7 @@ def parse_one_line(text: str) -> list[dict[str, str]]:
 
 def _distribution(etc: Path) -> tuple[str, str]:
     fields = dict(
-        line.split("=", 1) for line in (etc / "os-release").read_text(encoding="utf-8").splitlines() if "=" in line
+        line.split("=", 1) for line in (etc / "os-release").read_text(encoding="utf-8").split("\n") if "=" in line
     )
     return fields.get("ID", "").strip('"'), fields.get("VERSION_CODENAME", "").strip('"')
 
@@ -470,9 +466,7 @@ def _alone(name: str, version: str, cache_dir: Path, note: Callable[[str], None]
     _make(locks)
     with (locks / f".source-{name}-{version}.flock").open("w") as handle:
         with suppress(OSError):  # a file system without locks: each process fetches a file of its own
-            waited_lock.wait_for(
-                handle, f"waiting for another process that fetches {name} {version}", note, _LOCK_POLL_S
-            )
+            waited_lock.wait_for(handle, f"waiting for another process that fetches {name} {version}", note)
         yield
 
 

@@ -1,7 +1,8 @@
 """Sandboxes for tests that need real nodes, and the order in which workers take the tests.
 
-Every module is run by one worker, and its sandboxes are its own. Modules with ``xdist_group("mpi")``,
-``("stack")`` or ``("slurm")`` are all run by one worker and share the cluster of :func:`mpi_cluster`,
+Every module is run by one worker, and its sandboxes are its own. Each worker provisions four nodes with MPI alone
+once and keeps them: a module that asks for :func:`mpi_cluster` or :func:`fresh_cluster` gets them as they were.
+Modules with ``xdist_group("stack")`` or ``("slurm")`` are all run by one worker and share the cluster of
 :func:`stack_cluster` or :func:`slurm_cluster`, which each of them leaves as it found it.
 """
 
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
-from clusterctl.support.errors import ConfigError
+from clusterctl.state import paths
+from kept import Kept, is_of_a_killed_run, remove_images_of_killed_runs
 from validated import NODES, Cluster, engine, mpi_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     Start = Callable[..., sandboxes.Sandbox]
 
@@ -29,17 +31,19 @@ ROOT = Path(__file__).parents[2]
 # empty cache, the first four compile four different builds of Open MPI and Horovod.
 LONGEST_FIRST = (
     "stack",
-    "mpi",
+    "test_provision",
     "test_horovod",
     "test_scenarios",
     "test_platforms",
-    "test_members",
-    "test_provision",
     "test_nccl",
     "test_ca",
-    "slurm",
-    "test_fabric",
+    "test_members",
+    "test_validation",
+    "test_rollback",
     "test_kills",
+    "test_fabric",
+    "slurm",
+    "test_doctor",
     "test_artifact",
     "test_partial",
     "test_switch",
@@ -117,66 +121,75 @@ def sandbox() -> Iterator[Callable[..., sandboxes.Sandbox]]:
 
     def start(label: str, *, stack: bool = False, **specification: Any) -> sandboxes.Sandbox:
         name = f"test-{label}-{os.getpid()}"
+        started.add(name)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(podman, "find", engine)
-            if name not in started and is_recorded(name):
-                sandboxes.down(name)  # of a killed run whose process number has come round again
-            started.add(name)
             box = sandboxes.up(sandboxes.SandboxSpec(name=name, **specification))
         if not stack:
             mpi_alone(box)
         return box
 
+    def remove(names: Iterable[str]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(podman, "find", engine)
+            for name in names:
+                sandboxes.down(name)
+
+    remove(path.name for path in paths.sandboxes_dir().glob("test-*") if is_of_a_killed_run(path.name))
     yield start
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(podman, "find", engine)
-        for name in started:
-            sandboxes.down(name)
-
-
-def is_recorded(name: str) -> bool:
-    try:
-        sandboxes.load(name)
-    except ConfigError:
-        return False
-    return True
+    remove(started)
 
 
 @pytest.fixture(scope="session")
-def shared() -> dict[str, tuple[Cluster, list[str]]]:
-    """The shared clusters that this worker has started, by group, each with its state before the first test."""
-    return {}
-
-
-@pytest.fixture(scope="session")
-def mpi_cluster(sandbox: Start, shared: dict[str, tuple[Cluster, list[str]]]) -> Cluster:
-    """Four nodes with MPI alone, for the modules of the group "mpi"."""
-    return _shared(shared, "mpi", sandbox("shared-mpi", nodes=len(NODES)))
-
-
-@pytest.fixture(scope="session")
-def stack_cluster(sandbox: Start, shared: dict[str, tuple[Cluster, list[str]]]) -> Cluster:
-    """Four nodes with the whole training stack, for the modules of the group "stack"; the fourth joined the others."""
-    cluster = Cluster(sandbox("shared-stack", nodes=len(NODES) - 1, stack=True))
+def kept(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    """Four nodes with MPI alone, which this worker has provisioned once."""
+    remove_images_of_killed_runs(engine())
+    cluster = Cluster(sandbox("kept", nodes=len(NODES)))
     cluster.provision()
-    return _shared(shared, "stack", sandbox("shared-stack", nodes=len(NODES), stack=True), cluster.first_s)
+    found = Kept(cluster, tmp_path_factory.mktemp("kept"))
+    yield found
+    found.remove()
+
+
+@pytest.fixture(scope="module")
+def fresh_cluster(kept: Kept) -> Cluster:
+    """The worker's four nodes with MPI alone as they were provisioned; the module may leave them as it likes."""
+    return kept.again()
+
+
+@pytest.fixture(scope="module")
+def mpi_cluster(kept: Kept) -> Iterator[Cluster]:
+    """The worker's four nodes with MPI alone as they were provisioned; the module leaves them as it found them."""
+    cluster = kept.again()
+    yield cluster
+    is_as_it_was(cluster, kept.before)
 
 
 @pytest.fixture(scope="session")
-def slurm_cluster(sandbox: Start) -> Cluster:
-    """Four provisioned nodes that Slurm owns, for the modules of the group "slurm"; its controller is on the first."""
-    cluster = Cluster(sandbox("slurm", nodes=len(NODES), extras=("slurm",)))
-    cluster.provision()
-    return cluster
-
-
-def _shared(
-    shared: dict[str, tuple[Cluster, list[str]]], group: str, box: sandboxes.Sandbox, first_s: float = 0.0
-) -> Cluster:
-    cluster = Cluster(box)
-    cluster.first_s = first_s
+def provisioned_stack(sandbox: Start) -> tuple[Cluster, list[str]]:
+    """Four nodes with the whole training stack, and how they are made; the fourth joined the others."""
+    three = Cluster(sandbox("shared-stack", nodes=len(NODES) - 1, stack=True))
+    three.provision()
+    cluster = Cluster(sandbox("shared-stack", nodes=len(NODES), stack=True))
+    cluster.first_s = three.first_s
     cluster.last = cluster.provision()
-    shared[group] = cluster, cluster.state()
+    return cluster, cluster.state()
+
+
+@pytest.fixture(scope="module")
+def stack_cluster(provisioned_stack: tuple[Cluster, list[str]]) -> Iterator[Cluster]:
+    """The cluster of the group "stack", which each module leaves as it found it."""
+    cluster, before = provisioned_stack
+    yield cluster
+    is_as_it_was(cluster, before)
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(kept: Kept, sandbox: Start) -> Cluster:
+    """Four provisioned nodes that Slurm owns, for the modules of the group "slurm"; its controller is on the first."""
+    kept.again()
+    cluster = Cluster(sandbox("kept", nodes=len(NODES), extras=("slurm",)))
+    cluster.provision()
     return cluster
 
 
@@ -187,14 +200,8 @@ def torch_litter(stack_cluster: Cluster) -> Iterator[None]:
     stack_cluster.remove_torch_litter()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _leaves_the_shared_cluster_as_it_was(
-    request: pytest.FixtureRequest, shared: dict[str, tuple[Cluster, list[str]]]
-) -> Iterator[None]:
-    yield
-    cluster, before = shared.get(group_of(request.node.nodeid), (None, []))
-    if cluster is None:
-        return
+def is_as_it_was(cluster: Cluster, before: list[str]) -> None:
+    """Hold that nothing of a job is left on the nodes, and that each is made as before."""
     assert cluster.is_clean()
     now = cluster.state()
     gone = [f"- {line}" for line in before if line not in now]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import dev_locks
 import locked
-from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +60,7 @@ def from_the_lock(folder: Path, wheel: Path) -> Controller:
     """Return an environment of this Python that holds the wheel, and what it requires in the locked versions."""
     checked(sys.executable, "-m", "venv", "--without-pip", str(folder))
     pins = folder / "locked.txt"
-    needs = [Requirement(line).name for line in dev_locks.project()["project"]["dependencies"]]
+    needs = dev_locks.project()["project"]["dependencies"]
     pins.write_text(locked.requirements(needs), encoding="utf-8")
     pip = (sys.executable, *PIP, "--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-compile")
     checked(*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", str(pins))

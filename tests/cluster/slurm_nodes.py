@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.validation import run as validation
 from clusterctl.validation import via_slurm
 
@@ -38,9 +38,9 @@ done
 """
 
 
-def by_slurm(cluster: Cluster, *checks: str, wish: SlurmWish | None = None, **options: Any) -> ValidationRecord:
+def by_slurm(cluster: Cluster, *checks: str, wish: SlurmOptions | None = None, **options: Any) -> ValidationRecord:
     """Validate in an allocation, without a search."""
-    asked = wish or SlurmWish(submit_host=SUBMIT)
+    asked = wish or SlurmOptions(submit_host=SUBMIT)
     given = validation.ValidationOptions(
         checks=checks or None, **{"remembered": False, "search": False, "via": asked, **options}
     )
@@ -50,7 +50,7 @@ def by_slurm(cluster: Cluster, *checks: str, wish: SlurmWish | None = None, **op
 
 def by_srun(cluster: Cluster, *checks: str, mpi: str = "pmix") -> ValidationRecord:
     """Validate in an allocation whose ranks are started by srun."""
-    wish = SlurmWish(submit_host=SUBMIT, launcher="srun", mpi=mpi)
+    wish = SlurmOptions(submit_host=SUBMIT, launcher="srun", mpi=mpi)
     given = validation.ValidationOptions(checks=checks, remembered=False, search=False, via=wish)
     return via_slurm.validate(cluster.box.inventory, given, wish)
 

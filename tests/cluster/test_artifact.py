@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import zstandard
 from artifact_lab import LINK, SMALL, WORK, Lab, Played, makefile, tarball
+from clusterctl.state.compressed import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -275,15 +275,13 @@ def test_a_pack_that_holds_other_files_than_its_record_says_is_made_anew(install
     (pack,) = installed.cache.glob("artifacts/*.tar.zst")
     spoiled = io.BytesIO()
     with (
-        tarfile.open(
-            fileobj=io.BytesIO(zstandard.ZstdDecompressor().decompressobj().decompress(pack.read_bytes()))
-        ) as old,
+        tarfile.open(fileobj=io.BytesIO(zstd.decompress(pack.read_bytes()))) as old,
         tarfile.open(fileobj=spoiled, mode="w") as new,
     ):
         for member in old:
             content = old.extractfile(member) if member.isfile() else None
             new.addfile(member, io.BytesIO(content.read()[::-1]) if content and member.name == "bin/demo" else content)
-    pack.write_bytes(zstandard.compress(spoiled.getvalue()))
+    pack.write_bytes(zstd.compress(spoiled.getvalue()))
     record = json.loads(pack.with_suffix("").with_suffix(".json").read_bytes())
     record |= {"sha256": hashlib.sha256(pack.read_bytes()).hexdigest(), "size": pack.stat().st_size}
     pack.with_suffix("").with_suffix(".json").write_text(json.dumps(record))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import ValidationEvent
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 DEADLINE_S = 20.0  # a healthy check takes two to four seconds, and this one passes four times
 # The rank on the node goes on giving signs of life and never enters the collective, so that all others wait for it and

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 LOOK = "/usr/bin/python3 -I -S /usr/local/libexec/clusterctl/check_node.py --quick --node node2"
 # Plants a fault, looks, and takes it back, whatever the look says.

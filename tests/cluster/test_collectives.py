@@ -15,7 +15,7 @@ from validated import result
 if TYPE_CHECKING:
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 SIZES = (1024, 65536, 1048576)
 SUITE = suites.builtin("nightly").model_copy(

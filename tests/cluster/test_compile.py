@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +11,9 @@ import pytest
 from validated import CLUSTERCTL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 PROGRAMS = Path(__file__).with_name("programs")
 COPIED = f"/home/cluster/clusterctl/{PROGRAMS.name}"
@@ -31,25 +28,17 @@ def clusterctl(verb: str, inventory: Path, *words: str) -> subprocess.CompletedP
 
 
 @pytest.fixture(scope="module")
-def compiled(mpi_cluster: Cluster) -> Iterator[Cluster]:
+def compiled(fresh_cluster: Cluster) -> Cluster:
     """Two nodes with the compiled programs; the first has the compilers."""
     install = f"apt-get -q update && apt-get -q install -y --no-install-recommends {PACKAGES}"
-    there = mpi_cluster.on("node1", "sh", "-c", "dpkg-query -W -f '${Package}\\n'").split()
-    mpi_cluster.on("node1", "sh", "-c", install)
-    try:
-        build = "mpicc -O2 -o ring ring.c && mpicxx -O2 -o heat heat.cpp && mpic++ -O2 -o pingpong pingpong.cpp"
-        words = ("--sync", str(PROGRAMS), "--limit", "node[1-2]", "--launch-node", "node1", "-np", "1")
-        done = clusterctl("run", mpi_cluster.box.inventory, *words, "--", "sh", "-c", build)
-        assert done.returncode == 0, done.stderr
-        copy = f"cd {COPIED} && scp -q ring heat pingpong node2:{COPIED}/"
-        mpi_cluster.on("node1", "su", "-l", "cluster", "-c", copy)
-        yield mpi_cluster
-    finally:
-        for node in PAIR:
-            mpi_cluster.on(node, "rm", "-rf", "/home/cluster/clusterctl")
-        now = mpi_cluster.on("node1", "sh", "-c", "dpkg-query -W -f '${Package}\\n'").split()
-        new = sorted(set(now) - set(there))
-        mpi_cluster.on("node1", "sh", "-c", f"apt-get -q purge -y {shlex.join(new)}" if new else "true")
+    fresh_cluster.on("node1", "sh", "-c", install)
+    build = "mpicc -O2 -o ring ring.c && mpicxx -O2 -o heat heat.cpp && mpic++ -O2 -o pingpong pingpong.cpp"
+    words = ("--sync", str(PROGRAMS), "--limit", "node[1-2]", "--launch-node", "node1", "-np", "1")
+    done = clusterctl("run", fresh_cluster.box.inventory, *words, "--", "sh", "-c", build)
+    assert done.returncode == 0, done.stderr
+    copy = f"cd {COPIED} && scp -q ring heat pingpong node2:{COPIED}/"
+    fresh_cluster.on("node1", "su", "-l", "cluster", "-c", copy)
+    return fresh_cluster
 
 
 def inventory_of(cluster: Cluster, folder: Path, names: dict[str, str]) -> Path:

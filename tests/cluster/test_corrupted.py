@@ -16,7 +16,7 @@ from validated import result
 if TYPE_CHECKING:
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 SUITE = suites.builtin("nightly").model_copy(
     update={"checks": {"collectives": SweepOptions(sizes=(8, 1024), operations=("allreduce", "allgather"))}}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.model.findings import Diagnosis
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 # What MPI and NCCL listen on, and what leaves ssh alone: answers of sshd go to such ports as well.
 FIREWALL = """

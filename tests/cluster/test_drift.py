@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 NODE, CORRUPTED = "node2", "node4"
 LIMITS = "/etc/security/limits.d/planted.conf"

@@ -17,7 +17,7 @@ from clusterctl.remote import facts, network_probe
 from validated import NODES, Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.cluster
 
@@ -29,13 +29,15 @@ SAME = "carries the same address 172.17.0.1 on node[1-4]"
 
 
 @pytest.fixture(scope="module")
-def cluster(sandbox: Callable[..., sandboxes.Sandbox]) -> Cluster:
-    """Four nodes; each has a docker0 with a carrier before it is provisioned."""
-    made = Cluster(sandbox("fabric", nodes=len(NODES)))
-    planting.docker0(made, NODES)
-    made.provision()
-    ssh(made, "node1", "sh", "-c", "".join(f"echo {node} slots=2 >> hosts; " for node in NODES))
-    return made
+def cluster(fresh_cluster: Cluster) -> Cluster:
+    """Four nodes; each has a docker0 with a carrier before its network is chosen."""
+    for node in NODES:
+        fresh_cluster.on(node, "rm", "-r", RECORD, SETTINGS)
+    planting.docker0(fresh_cluster, NODES)
+    code, _, said = provision(fresh_cluster, "fabric")
+    assert code == 0, said
+    ssh(fresh_cluster, "node1", "sh", "-c", "".join(f"echo {node} slots=2 >> hosts; " for node in NODES))
+    return fresh_cluster
 
 
 def ssh(cluster: Cluster, node: str, *argv: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.results import CheckResult, ValidationEvent
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 DEADLINE_S = 12.0  # of a job that hangs
 ENDS_S = 60.0  # of a job that ends by itself, on a busy machine as well

@@ -14,7 +14,7 @@ from validated import NODES, result
 if TYPE_CHECKING:
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.mark.long

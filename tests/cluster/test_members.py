@@ -29,11 +29,9 @@ TRACES = r"grep -rlE '{words}' /etc /home /root /usr/local/etc 2> /dev/null | gr
 
 
 @pytest.fixture(scope="module")
-def cluster(sandbox: Callable[..., Sandbox]) -> Cluster:
+def cluster(fresh_cluster: Cluster) -> Cluster:
     """Four nodes with MPI alone, whose members this module changes."""
-    found = Cluster(sandbox("members", nodes=len(NODES)))
-    found.provision()
-    return found
+    return fresh_cluster
 
 
 def changed(cluster: Cluster, verb: str, *words: str) -> dict[str, Any]:
@@ -192,7 +190,7 @@ def reinstalled(cluster: Cluster, sandbox: Callable[..., Sandbox]) -> tuple[Clus
     old = own_keys(cluster, "node3")
     before = cluster.box.known_hosts.read_text(encoding="utf-8")
     cluster.engine.run("rm", "--force", "--time", "0", cluster.box.node("node3").container)
-    sandbox("members", nodes=len(NODES))
+    sandbox("kept", nodes=len(NODES))
     cluster.box.known_hosts.write_text(before, encoding="utf-8")  # a real machine tells nobody of its new key
     assert not set(own_keys(cluster, "node3")) & set(old)
     return cluster, old

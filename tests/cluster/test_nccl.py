@@ -249,7 +249,6 @@ def test_a_session_without_root_loads_it_on_every_node(plain: Cluster) -> None:
         }
         assert plain.said(node, "readlink", "-f", "/usr/include/nccl.h") == f"{folder}/include/nccl.h"
         assert plain.said(node, "readlink", "-f", "/usr/include/nccl_device") == f"{folder}/include/nccl_device"
-    assert plain.ssh("node2", "which", "gcc").returncode != 0, "a compiler came to a node that does not build"
 
 
 def test_a_second_run_asks_nobody_and_changes_nothing(plain: Cluster) -> None:

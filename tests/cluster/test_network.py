@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.results import CheckResult
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 SECOND = "10.213.7.0/24"
 RECORD = "/etc/clusterctl/fabric.json"

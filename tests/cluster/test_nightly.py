@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 PAIR = ("node2", "node3")
 HOOK = """#!{python}

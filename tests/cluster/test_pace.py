@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 # Every rank reads its batch in 20 ms, the slow one in three times that; then all exchange what they computed.
 # The steps take 13 seconds and more: twice the reports that a comparison takes, also where the machine stands still.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.results import CheckResult
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 LOOKS = 3
 SLOW = "50mbit"  # a node of the sandbox has a hundred times as much

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.xdist_group("mpi")]
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 BAD = "node3"
 # The ranks wait for each other without a processor, so nothing but the bad rank's own state tells them apart. On the

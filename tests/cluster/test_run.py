@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from validated import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 RANKS = 2 * len(NODES)
 MPIRUN = "/usr/local/openmpi/bin/mpirun"

@@ -15,7 +15,7 @@ import planting
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.results import Verdict
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import slurm_host, suites, via_slurm
 from slurm_nodes import (
@@ -64,7 +64,7 @@ def cluster(slurm_cluster: Cluster) -> Iterator[Cluster]:
 def refused(cluster: Cluster, **wish: Any) -> str:
     """Return the one sentence by which Slurm gives no nodes, with exit code 11."""
     with pytest.raises(ValidationCouldNotRunError) as caught:
-        by_slurm(cluster, "hello", wish=SlurmWish(submit_host=SUBMIT, **wish))
+        by_slurm(cluster, "hello", wish=SlurmOptions(submit_host=SUBMIT, **wish))
     assert caught.value.exit_code is ExitCode.VALIDATION_ERROR
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -233,7 +233,7 @@ def test_a_drained_node_is_refused_by_name_and_left_out_where_slurm_names_the_no
     with drained(cluster, "node4", "disk full"):
         assert "node4 is drained (disk full)" in refused(cluster)
         monkeypatch.setattr(slurm_host, "named", lambda *_: replace(first, become=False))  # as ~/.ssh/config may
-        record = by_slurm(cluster, "hello", wish=SlurmWish(nodes=2, names_nodes=True))
+        record = by_slurm(cluster, "hello", wish=SlurmOptions(nodes=2, names_nodes=True))
     assert (record.verdict, len(record.hosts)) == (Verdict.PASS, 2)
     assert "node4" not in record.hosts
     assert record.inventory.startswith("slurm:")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import planting
 import pytest
-from clusterctl.model.drains import DrainWish
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.drains import DrainOptions
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.state import paths, proofs
 from nightly_runs import Nights
 from slurm_nodes import SUBMIT, drained, is_empty, resumed, states, with_job
@@ -36,7 +36,7 @@ def nights(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def enable(nights: Nights, nodes: int | None = None, **options: Any) -> None:
-    nights.enable(via=SlurmWish(submit_host=SUBMIT, nodes=nodes), skip_busy=True, **options)
+    nights.enable(via=SlurmOptions(submit_host=SUBMIT, nodes=nodes), skip_busy=True, **options)
 
 
 def proved(nights: Nights) -> set[str]:
@@ -94,7 +94,7 @@ def test_only_where_it_is_asked_for_a_failed_node_is_drained_and_a_proved_one_ta
         assert states(cluster) == IDLE  # nobody has asked for a drain
 
         on(SUBMIT, "scontrol", "update", "nodename=node4", "state=drain", f"reason={OF_ADMINISTRATOR}")
-        enable(nights, drains=DrainWish(failed=True, submit_host=SUBMIT))
+        enable(nights, drains=DrainOptions(failed=True, submit_host=SUBMIT))
         code, night = nights.run()
         assert code == 10, night
         now = states(cluster)

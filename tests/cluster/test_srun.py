@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import planting
 import pytest
 from clusterctl.diagnosis import doctor
-from clusterctl.launch import submission
+from clusterctl.launch import submission_text
+from clusterctl.launch.submission import Submission
 from clusterctl.model.results import Verdict
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from slurm_nodes import SUBMIT, by_srun
@@ -48,8 +49,8 @@ def test_ranks_are_one_world_through_pmix(cluster: Cluster) -> None:
 
 def test_the_script_of_render_runs_the_program_every_time(cluster: Cluster) -> None:
     """With the default fence of Slurm's plugin, one of twenty runs lost a rank in MPI_Init."""
-    job = submission.Submission("hello", (HELLO,), nodes=len(NODES), nproc_per_node=2, by_srun=True)
-    script = submission.slurm(job).replace("#!/bin/bash\n", "cd /tmp\n", 1)
+    job = Submission("hello", (HELLO,), nodes=len(NODES), nproc_per_node=2, by_srun=True)
+    script = submission_text.slurm(job).replace("#!/bin/bash\n", "cd /tmp\n", 1)
     for _ in range(TIMES):
         said = cluster.on(SUBMIT, "salloc", "--nodes=2", "--exclusive", "bash", "-c", script)
         assert said.count('"size": 4, "host"') == 4

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., Sandbox]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("mpi")]
+pytestmark = pytest.mark.cluster
 
 # Room for a machine on which other tests run as well; a healthy check takes two to four seconds.
 DEADLINE_S = 20.0

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl import sandbox as sandboxes
 from clusterctl.model import nodeset
 from clusterctl.model.results import CheckProgress, Verdict
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.support.errors import ValidationCouldNotRunError
 from clusterctl.validation import run as validation
 from clusterctl.validation import suites, via_slurm
@@ -149,7 +149,7 @@ def validated(
     """Validate by ssh, or inside an allocation of Slurm."""
     if way == SSH:
         return cluster.validate(*checks, on_event=on_event, **options)
-    wish = SlurmWish(submit_host=SUBMIT)
+    wish = SlurmOptions(submit_host=SUBMIT)
     given = validation.ValidationOptions(checks=checks or None, **{"remembered": False, "via": wish, **options})
     return via_slurm.validate(cluster.box.inventory, given, wish, on_event)
 

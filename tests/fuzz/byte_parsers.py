@@ -47,7 +47,7 @@ _MANIFEST = b'{"schema":1,"files":[["lib","d",0,"","0755"],["lib/a","f",3,"00","
 
 def library_cache() -> Callable[[bytes], object]:
     """Return the reader of /etc/ld.so.cache."""
-    from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.library_cache import read_library_cache
+    from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.libraries import read_library_cache
 
     return lambda data: read_library_cache(data, "libmpi.so.40")
 
@@ -154,8 +154,8 @@ def manifest() -> Callable[[bytes], object]:
 
 def archive() -> Callable[[bytes], object]:
     """Return the unpacker of sources; nothing may lie outside of its folder afterwards."""
-    from ansible_collections.clusterctl.hpc.plugins.module_utils.archive_unpack import unpack
     from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+    from ansible_collections.clusterctl.hpc.plugins.module_utils.build_files import unpack
 
     def read(data: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:

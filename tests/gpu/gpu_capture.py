@@ -24,7 +24,7 @@ for place in ("plugins/module_utils", "roles/validation/files"):
 
 import flight_record  # noqa: E402 - it lies in a folder above, as those below
 import gpu_state  # noqa: E402
-from node_hardware.record import collect  # noqa: E402
+from node_look.hardware.record import collect  # noqa: E402
 
 TOOLS = {
     "nvidia-smi-q-x.xml": ("nvidia-smi", "-q", "-x"),

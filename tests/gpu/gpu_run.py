@@ -53,10 +53,10 @@ for place in ("plugins/module_utils", "python", "tests/gpu"):
 
 import gpu_capture  # noqa: E402 - it lies in a folder above, as those below
 import gpu_watch  # noqa: E402
-from clusterctl.analysis import nccl_diagnostics, nccl_path, nccl_told  # noqa: E402 - they need the standard library alone
-from node_probe import gpu as gpu_facts  # noqa: E402
-from node_probe import rdma as rdma_facts  # noqa: E402
-from node_probe import topology as numa_nodes  # noqa: E402
+from clusterctl.analysis import nccl_diagnostics, nccl_path  # noqa: E402 - they need the standard library alone
+from node_look import gpu as gpu_facts  # noqa: E402
+from node_look import machine as numa_nodes  # noqa: E402
+from node_look import network as rdma_facts  # noqa: E402
 
 NOTHING_TO_RUN = 3
 TOTAL_S = 520.0  # ten minutes, and room to write the report and to capture the machine
@@ -72,11 +72,9 @@ LOGGED = "nccl-log"
 RECORD = "record.json"
 RAS_PORT = 28128
 RAS_LATE_PORT = 28129
-LAUNCH_SINCE = (3, 10)
 LEAST_RANKS = 3  # so that most ranks wait for one
 SHARED_S = 60.0  # the deadline of a part whose ranks share the only GPU
 PATHS = ("nccl", "nccl-shared", "nccl-nic", "torchrun", "torchrun-shared", "horovod")  # parts whose way is judged
-TWO_NODES = 'RANK=1 CUDA_VISIBLE_DEVICES=1 "$@" & RANK=0 CUDA_VISIBLE_DEVICES=0 "$@"; code=$?; wait; exit $code'
 LOOK_S = 60.0  # for RAS; NCCL answers after five seconds where a process is silent
 SHORT_SWEEP = ("--sizes", "4096,1048576,16777216", "--budget", "0.2")  # ranks that share a GPU take turns
 SWEEP = ("--sizes", "8,4096,1048576,67108864,1073741824", "--budget", "0.5")
@@ -176,7 +174,7 @@ class Part:
     handover: tuple[str, ...] = ()  # the options of torch_checks, which its workers get from their node's process
     skip: str = ""
     ways: tuple[str, ...] = ()  # how NCCL's log may begin the way of a connection
-    reads: str = ""  # "dcgm": the output is that of dcgmi; "proof": that of 'launch --prove'
+    reads: str = ""  # "dcgm": the output is that of dcgmi
     watch: str = ""  # "ras", "flight" or "late": what looks at the job while it runs, and gives the verdict
 
 
@@ -420,23 +418,6 @@ def late_part(machine: Machine, ranks: int) -> Part:
     return Part(name, title, ranks, argv, environment, 90.0, watch="late")
 
 
-def prove_part(machine: Machine) -> Part:
-    """Return 'clusterctl launch --prove', started twice: each GPU counts as a node."""
-    name, title = "launch-prove", "'clusterctl launch --prove' with two GPUs, each as a node of its own"
-    interpreter = machine.interpreter
-    if not interpreter.torch_nccl:
-        return Part(name, title, skip="this PyTorch has no NCCL")
-    lacking = ["two GPUs"] * (len(machine.gpus) < 2)
-    lacking += [f"Python 3.10, and this is {interpreter.python}"] * (numbers(interpreter.python) < LAUNCH_SINCE)
-    if lacking:
-        return Part(name, title, skip=f"it needs {', and '.join(lacking)}")
-    start = "import sys; from clusterctl.cli import launch_alone; sys.exit(launch_alone.main())"
-    options = ("launch", "--prove", "--nproc-per-node", "1", "--python", interpreter.executable)
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    argv = ("/bin/sh", "-c", TWO_NODES, "sh", interpreter.executable, "-c", start, *options)
-    return Part(name, title, 2, argv, {**place, "PYTHONPATH": str(ROOT / "python")}, 150.0, reads="proof")
-
-
 def torch_part(machine: Machine, name: str, title: str, ranks: int) -> Part:
     """Return the torchrun check over nccl with so many ranks."""
     if not machine.interpreter.torch_nccl:
@@ -478,7 +459,7 @@ def planned(machine: Machine) -> list[Part]:
     parts.append(horovod_part(machine, "horovod_sweep", "Horovod's collectives over message sizes", shared, *SWEEP))
     parts.append(horovod_part(machine, "training", "a language model under Horovod, 1 process against all", shared))
     parts += way_parts(machine, gpus)
-    parts += [ras_part(machine, gpus), flight_part(machine, gpus), late_part(machine, gpus), prove_part(machine)]
+    parts += [ras_part(machine, gpus), flight_part(machine, gpus), late_part(machine, gpus)]
     parts.append(dcgm_part())
     return parts
 
@@ -599,8 +580,6 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
     """Return the verdict over what a part printed."""
     if part.reads == "dcgm":
         return diagnosed(part, output, code, seconds, in_time=in_time)
-    if part.reads == "proof":
-        return proved(part, output, code, seconds)
     events, lines = read(output)
     last = {event["rank"]: event for event in events}
     results = {event["rank"]: event for event in events if event.get("event") == "result"}
@@ -672,7 +651,7 @@ def path_taken(part: Part, events: list[dict[str, Any]]) -> Done:
         return Done(name, title, "SKIP", "NCCL's log tells no connection")
     host = str(told[0].get("host", "here"))
     gpu = next((event["facts"]["gpu"] for event in events if "gpu" in event.get("facts", {})), "")
-    one = nccl_told.joined(told)
+    one = nccl_path.joined(told)
     found = nccl_path.nccl_faults(Here({host: part.ranks}, {host: active_ports()}, {host: gpu}), {host: one})
     # Settings that leave the network alone are of part.environment, and no fault of the machine.
     faults = [fault for fault in found if not any(f"{setting}=" in fault.words for setting in part.environment)]
@@ -710,15 +689,6 @@ def placed() -> Done:
     seen = gpu_watch.affinity(gpu_capture.asked(gpu_capture.TOOLS["topo-m.txt"]), topology())
     title = "cores and network cards near each GPU, by /sys and by the driver"
     return Done("affinity", title, seen.verdict, seen.reason, lines=seen.lines)
-
-
-def proved(part: Part, output: str, code: int | None, seconds: float) -> Done:
-    """Return the verdict that 'launch --prove' itself gave."""
-    lines = tuple(output.splitlines()[-MOST_LINES:])
-    told = [line.partition(": ")[2] for line in lines if line.startswith("clusterctl: proof ")]
-    verdict = "PASS" if code == 0 and told and told[0].startswith("proof PASS") else "FAIL"
-    reason = told[0] if told else f"it ended with code {code} and without a verdict"
-    return Done(part.name, part.title, verdict, reason, round(seconds, 1), shown(part), (), lines)
 
 
 def diagnosed(part: Part, output: str, code: int | None, seconds: float, *, in_time: bool) -> Done:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.diagnosis.rules import fabric_links
+from clusterctl.diagnosis.rules import rdma
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import OF_FABRIC, Hardware, HardwareLooks
 from clusterctl.support import content
 
 sys.path.append(str(content.root() / "plugins" / "module_utils"))
-from node_hardware import record
-from node_probe import switch_ports
+from node_look import switch_ports
+from node_look.hardware import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,7 +128,7 @@ def told(
 ) -> list[tuple[tuple[str, ...], str]]:
     empty = HardwareLooks(Hardware(schema_version=1, time=0))
     looks = {**dict.fromkeys((*NODES, *FAR_NODES), empty), "node2": HardwareLooks(now, first=first, past=past)}
-    return [(one.hosts, one.cause) for one in fabric_links.findings(View(hosts=(), nodes={}, hardware=looks))]
+    return [(one.hosts, one.cause) for one in rdma.fabric(View(hosts=(), nodes={}, hardware=looks))]
 
 
 def test_slow_links_and_growing_errors_are_named_with_both_ends(fabric: Fabric) -> None:

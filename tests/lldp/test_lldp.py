@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.analysis import boundary_words, outliers
+from clusterctl.analysis import boundary_words, outliers, significance
 from clusterctl.support import content
 from clusterctl.validation import switches
 from noisy_links import of_all
@@ -45,7 +45,7 @@ exec "$2" -c "$3"
 PROBE = """
 import json, os, resource, sys
 sys.path.append(%r)
-from node_probe import switch_ports
+from node_look import switch_ports
 who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 used = lambda: sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, who))
 %s
@@ -164,7 +164,7 @@ def test_the_words_of_a_boundary_name_both_leaves(wires: Wires) -> None:
     racks = {**known, **{f"node{number}": ("leaf1",) for number in (5, 6)}, "node7": ("leaf2",), "node8": ("leaf2",)}
     links = list(itertools.combinations(sorted(racks), 2))
     matrix = of_all(8, [1e9 if racks[one] == racks[other] else 0.8e9 for one, other in links])
-    (culprit,) = outliers.among_links(matrix.model_copy(update={"switches": racks}), outliers.OutlierPolicy())
+    (culprit,) = outliers.among_links(matrix.model_copy(update={"switches": racks}), significance.OutlierPolicy())
     assert culprit.words.startswith("between node[1-2,5-6] on leaf1 and node[3-4,7-8] on leaf2: ")
 
 

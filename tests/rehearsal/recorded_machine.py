@@ -1,4 +1,4 @@
-"""A recorded machine: its files, links and tools, written as a tree that ``node_hardware`` reads in place of this one.
+"""A recorded machine: its files, links and tools, as a tree that ``node_look.hardware`` reads instead of this one.
 
 A tool answers from its recorded outputs, by its arguments. What was not recorded ends with 1, as an old tool does.
 """

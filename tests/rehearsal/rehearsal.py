@@ -29,7 +29,7 @@ from machine_kinds import MACHINES
 from network_parts import work
 
 sys.path.append(str(content.root() / "plugins" / "module_utils"))
-from node_hardware import record
+from node_look.hardware import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -70,7 +70,7 @@ def planted(fault: str, kind: str) -> HardwareLooks:
 
 
 def full(kind: str, place: str = "/") -> HardwareLooks:
-    """Return the looks at a machine whose file system has no byte left, as node_hardware reads it of a live one."""
+    """Return the looks at a machine whose file system has no byte left, as a live one is read."""
     healthy = rehearsal.healthy(kind, NODES.index(SUSPECT) + 1)
     space = {"answers": True, "size in bytes": 100 * GIB, "free bytes": 0}
     more = tuple(HardwareReading("filesystem", place, name, value) for name, value in space.items())

@@ -21,6 +21,7 @@ def load(name: str) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules.setdefault(name, module)  # dataclasses look there
         spec.loader.exec_module(module)
     finally:
         sys.path.remove(str(FOLDER))

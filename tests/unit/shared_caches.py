@@ -128,10 +128,11 @@ def round_trip(first: Site, second: Site, where: str) -> None:
     assert len(json.loads(second.run("list", where, "--format", "json").stdout)["entries"]) == 3
 
 
-def refused(site: Site, where: str, words: str, code: int, **variables: str) -> None:
+def refused(site: Site, where: str | Path, words: str, code: int = 10, **variables: str) -> None:
     done = site.run("pull", where, "openmpi", **variables)
     told = [line for line in done.stderr.splitlines() if line.startswith("clusterctl: ")]
     assert (done.returncode, len(told)) == (code, 1), done.stderr
     assert words in told[0]
     assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
     assert site.litter() == []

@@ -2,16 +2,25 @@
 """Choose the network that carries the cluster's jobs: facts of all nodes in, candidates and a decision out.
 
 These modules neither read nor write anything. The role ``fabric`` and ``clusterctl`` use them on the controller. They
-need the standard library of Python 3.9 alone. Facts are the dicts of ``node_probe``.
+need the standard library of Python 3.9 alone. Facts are the dicts of ``node_look``.
 """
 
 from __future__ import annotations
 
-from . import answers
-from .addresses import links
-from .config_files import files, openmpi_include, prrte_include, record
-from .decision import ALL_PAIRS_UP_TO, decide, matrix, pairs, prefer, proven_with, recorded
-from .host_words import fold
+from .decision import (
+    ALL_PAIRS_UP_TO,
+    decide,
+    files,
+    matrix,
+    openings,
+    openmpi_include,
+    pairs,
+    prefer,
+    proven_with,
+    prrte_include,
+    record,
+    recorded,
+)
 from .model import (
     KIND_WORDS,
     Candidates,
@@ -23,12 +32,16 @@ from .model import (
     PairResult,
     RdmaChoice,
     Rejection,
+    connection_results,
+    failure_words,
+    fold,
+    from_plain,
+    listener_ports,
+    listener_problems,
+    plain,
+    title,
 )
-from .networks import candidates
-from .openings import openings
-from .plain_data import from_plain, plain
-from .rdma_ports import nccl_pins, rdma
-from .words import failure_words, title
+from .networks import candidates, links, nccl_pins, rdma
 
 __all__ = [
     "ALL_PAIRS_UP_TO",
@@ -42,14 +55,16 @@ __all__ = [
     "PairResult",
     "RdmaChoice",
     "Rejection",
-    "answers",
     "candidates",
+    "connection_results",
     "decide",
     "failure_words",
     "files",
     "fold",
     "from_plain",
     "links",
+    "listener_ports",
+    "listener_problems",
     "matrix",
     "nccl_pins",
     "openings",

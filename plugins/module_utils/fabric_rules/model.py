@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of the choice of a network: networks, rejections, results of the probe, and the decision."""
+"""Types of the choice of a network, their words and their form in the results of tasks, and what nodes answer."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Literal, Mapping, NamedTuple, Optional, Tuple
+from collections import defaultdict
+from typing import Any, Dict, Iterable, Iterator, List, Literal, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..plain_text import one_line
+
+# --- model -----------------------------------------------------------------------------------------------------------
 
 Facts = Mapping[str, Any]
 PairKind = Literal["ok", "refused", "timeout", "wrong_source", "wrong_node", "error"]
@@ -100,3 +105,131 @@ class RdmaChoice(NamedTuple):
     gid: str
     reason: str
     usable: bool = False
+
+
+# --- host words ------------------------------------------------------------------------------------------------------
+
+MOST_NAMED = 3  # hosts or connections in one sentence
+
+
+def has_or_have(hosts: Iterable[str]) -> str:
+    """Return the verb that follows these hosts."""
+    return "has" if len(list(hosts)) == 1 else "have"
+
+
+def other_hosts(hosts: Iterable[str], host: str) -> str:
+    """Return all hosts but one, folded."""
+    return fold(one for one in hosts if one != host)
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return host names in short: node[1-3,7], rack2-a."""
+    groups: Dict[str, List[str]] = defaultdict(list)
+    for name in dict.fromkeys(names):
+        stem = name.rstrip("0123456789")
+        groups[stem].append(name[len(stem) :])
+    words = []
+    for stem, tails in groups.items():
+        if len(tails) == 1:
+            words.append(stem + tails[0])
+            continue
+        words += [stem] * ("" in tails)
+        ranges: List[List[str]] = []
+        for tail in sorted((tail for tail in tails if tail), key=lambda tail: (int(tail), len(tail))):
+            if ranges and _follows(ranges[-1][-1], tail):
+                ranges[-1] = [ranges[-1][0], tail]
+            else:
+                ranges.append([tail])
+        words.append(f"{stem}[{','.join('-'.join(one) for one in ranges)}]")
+    return ",".join(words)
+
+
+def _follows(before: str, tail: str) -> bool:
+    padded = "0" in {before[0], tail[0]}
+    return int(tail) == int(before) + 1 and (len(tail) == len(before) or not padded)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def title(network: Network) -> str:
+    """Return the name of a network in a report: eth0 10.0.0.0/24."""
+    names = dict.fromkeys(network.interfaces.values())
+    return f"{'/'.join(names)} {', '.join(network.cidrs)}"
+
+
+def pace(network: Network) -> str:
+    """Return speed and MTU of a network."""
+    speed = f"{network.speed_mbps} Mb/s" if network.speed_mbps else "speed unknown"
+    return f"{speed}, MTU {network.mtu}" if network.mtu else speed
+
+
+def failure_words(failures: Sequence[PairResult]) -> str:
+    """Say which connections of a network failed; a node that is in all of them is named."""
+    kinds = {one.kind for one in failures}
+    ends = [{one.source, one.target} for one in failures]
+    common = set.intersection(*ends)
+    words = "; ".join(
+        f"{one.source} to {one.target}: {one.problem or KIND_WORDS.get(one.kind, one.kind)}"
+        for one in failures[:MOST_NAMED]
+    )
+    more = f" and {len(failures) - MOST_NAMED} more" if len(failures) > MOST_NAMED else ""
+    if len(common) == 1 and len(failures) > 1:
+        what = KIND_WORDS.get(next(iter(kinds)), "failed") if len(kinds) == 1 else "failed"
+        return f"every failing connection has {common.pop()} at one end ({what}: {words}{more})"
+    return f"{words}{more}"
+
+
+# --- plain data ------------------------------------------------------------------------------------------------------
+
+
+def plain(found: Candidates) -> Dict[str, Any]:
+    """Return candidates as JSON-ready data."""
+    return {
+        "networks": [{**network._asdict(), "cidrs": list(network.cidrs)} for network in found.networks],
+        "rejected": [{**one._asdict(), "hosts": list(one.hosts)} for one in found.rejected],
+        "pinned": found.pinned,
+    }
+
+
+def from_plain(data: Mapping[str, Any]) -> Candidates:
+    """Return the candidates from the data of :func:`plain`."""
+    return Candidates(
+        tuple(Network(**{**one, "cidrs": tuple(one["cidrs"])}) for one in data["networks"]),
+        tuple(Rejection(one["network"], tuple(one["hosts"]), one["reason"]) for one in data["rejected"]),
+        bool(data["pinned"]),
+    )
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+_MOST_RESULTS = 1 << 16
+_LARGEST_PORT = 65535
+_LONGEST_WORDS = 500
+
+
+def listener_ports(answer: Any) -> Dict[str, int]:
+    """Return the port of a listener by network."""
+    found = _mapping(answer, "ports")
+    return {str(key): port for key, port in found.items() if type(port) is int and 0 < port <= _LARGEST_PORT}
+
+
+def listener_problems(answer: Any) -> Dict[str, str]:
+    """Return by network why a node does not listen, in words of one line."""
+    return {str(key): one_line(str(words), _LONGEST_WORDS) for key, words in _mapping(answer, "problems").items()}
+
+
+def connection_results(answer: Any) -> Iterator[Tuple[str, str, PairKind, str]]:
+    """Return network, target, kind and problem of each connection that a node tells of."""
+    found = answer.get("results") if isinstance(answer, Mapping) else None
+    for entry in found[:_MOST_RESULTS] if isinstance(found, list) else ():
+        if not isinstance(entry, (list, tuple)) or not all(isinstance(word, str) for word in entry):
+            continue
+        if len(entry) == 4 and (entry[2] == "ok" or entry[2] in KIND_WORDS):  # noqa: PLR2004 - as said above
+            network, target, kind, problem = entry
+            yield network, target, kind, one_line(problem, _LONGEST_WORDS)
+
+
+def _mapping(answer: Any, key: str) -> Mapping[Any, Any]:
+    found = answer.get(key) if isinstance(answer, Mapping) else None
+    return found if isinstance(found, Mapping) else {}

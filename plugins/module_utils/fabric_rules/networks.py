@@ -1,15 +1,217 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the networks that every node has an address in, the best one first."""
+"""Networks and RDMA ports that all nodes share, from their addresses and routes, and why others are rejected."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .. import ip_address
-from .addresses import ROUTED_KINDS, Link, default_interface, is_inside, links, shared_addresses
-from .host_words import MOST_NAMED, fold, has_or_have, other_hosts
-from .model import Candidates, FabricError, Facts, Network
-from .rejections import rejections
+from .. import config_line, ip_address
+from .model import (
+    MOST_NAMED,
+    Candidates,
+    FabricError,
+    Facts,
+    Network,
+    RdmaChoice,
+    Rejection,
+    fold,
+    has_or_have,
+    other_hosts,
+)
+
+if TYPE_CHECKING:
+    from .model import Facts
+
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+# Kinds that may join subnets by routing. A bridge, tunnel or veth with a subnet per node belongs to an overlay.
+ROUTED_KINDS = frozenset({"physical", "bond", "infiniband", "vlan"})
+
+
+class Link(NamedTuple):
+    """One address of one interface of a node."""
+
+    interface: str
+    kind: str
+    up: bool
+    speed_mbps: Optional[int]
+    mtu: Optional[int]
+    address: str
+    network: str
+
+
+def links(node: Facts) -> List[Link]:
+    """Return the addresses of a node that another node could reach, also those of interfaces that are down.
+
+    A temporary address of IPv6 is left out: it is another one tomorrow. So is what no configuration file can name.
+    """
+    found = []
+    for interface in node.get("interfaces") or ():
+        if interface["kind"] == "loopback" or not ip_address.is_interface(interface["name"]):
+            continue
+        for entry in interface.get("addresses") or ():
+            if not ip_address.is_address(entry["address"]):
+                continue
+            address = ip_address.parsed(entry["address"])
+            if not ip_address.is_source(address) or entry.get("scope") in {"host", "link"}:
+                continue
+            if entry.get("temporary"):
+                continue
+            network = _network_of(node, interface["name"], address, int(entry["prefix"]))
+            if network is None:
+                continue
+            found.append(
+                Link(
+                    interface=interface["name"],
+                    kind=interface["kind"],
+                    up=bool(interface.get("up") and interface.get("carrier")),
+                    speed_mbps=interface.get("speed_mbps"),
+                    mtu=interface.get("mtu"),
+                    address=str(address),
+                    network=str(network),
+                )
+            )
+    return found
+
+
+def _network_of(
+    node: Facts, interface: str, address: ip_address.IpAddress, prefix: int
+) -> Optional[ip_address.IpNetwork]:
+    """Return the network of an address, None for a prefix that it cannot have.
+
+    DHCPv6 gives an address without its network (/128), which a route without a gateway on the interface then names.
+    """
+    if prefix == address.max_prefixlen:
+        routes = (
+            ip_address.network_or_none(str(route["destination"]))
+            for route in node.get("routes") or ()
+            if route["interface"] == interface and not route.get("gateway")
+        )
+        around = [one for one in routes if one is not None and 0 < one.prefixlen < prefix and address in one]
+        if around:
+            return max(around, key=lambda one: one.prefixlen)
+    return ip_address.network_or_none(f"{address}/{prefix}")
+
+
+def default_interface(node: Facts) -> str:
+    """Return the interface of the default route with the least metric, IPv4 before IPv6; '' if it is missing."""
+    routes = [route for route in node.get("routes") or () if str(route["destination"]) in {"0.0.0.0/0", "::/0"}]
+    routes = [route for route in routes if route["interface"] != "lo"]
+    routes.sort(key=lambda route: (route["family"], route["metric"]))
+    return str(routes[0]["interface"]) if routes else ""
+
+
+def shared_addresses(table: Mapping[str, Sequence[Link]]) -> Dict[str, Tuple[str, ...]]:
+    """Return the addresses that more than one node has, with those nodes."""
+    owners: Dict[str, Dict[str, None]] = defaultdict(dict)
+    for host, its in table.items():
+        for link in its:
+            owners[link.address][host] = None
+    return {address: tuple(hosts) for address, hosts in owners.items() if len(hosts) > 1}
+
+
+def is_inside(link: Link, network: ip_address.IpNetwork) -> bool:
+    """Tell whether a link's address belongs to a network."""
+    return ip_address.parsed(link.address) in network
+
+
+# --- rejections ------------------------------------------------------------------------------------------------------
+
+
+def rejections(
+    nodes: Mapping[str, Facts],
+    table: Mapping[str, Sequence[Link]],
+    shared: Mapping[str, Tuple[str, ...]],
+    found: Sequence[Network],
+    *,
+    pinned: bool = False,
+) -> List[Rejection]:
+    """Return each network and interface that is not a candidate, with its hosts and the reason."""
+    covered = {(host, address) for network in found for host, address in network.addresses.items()}
+    groups: Dict[str, Dict[str, List[Link]]] = defaultdict(dict)
+    for host, its in table.items():
+        for link in its:
+            groups[link.network].setdefault(host, []).append(link)
+    single: Dict[str, List[str]] = defaultdict(list)  # interfaces whose network differs from node to node
+    rejected = []
+    for name, members in groups.items():
+        if any((host, link.address) in covered for host, its in members.items() for link in its):
+            continue
+        title = f"{'/'.join(dict.fromkeys(link.interface for its in members.values() for link in its))} {name}"
+        if len(members) == 1 and len(nodes) > 1:
+            host = next(iter(members))
+            single[members[host][0].interface].append(host)
+        rejected.append(Rejection(title, tuple(members), _why_not(nodes, members, shared, pinned=pinned)))
+    merged = {name: hosts for name, hosts in single.items() if len(hosts) > 1}
+    rejected = [
+        one
+        for one in rejected
+        if not (len(one.hosts) == 1 and one.hosts[0] in merged.get(one.network.split(" ")[0], ()))
+    ]
+    rejected += [
+        Rejection(name, tuple(hosts), "leads to a network of its own on each node") for name, hosts in merged.items()
+    ]
+    return rejected + _unnamable(nodes) + _without_address(nodes)
+
+
+def _why_not(
+    nodes: Mapping[str, Facts],
+    members: Mapping[str, Sequence[Link]],
+    shared: Mapping[str, Tuple[str, ...]],
+    *,
+    pinned: bool,
+) -> str:
+    same = {link.address: shared[link.address] for its in members.values() for link in its if link.address in shared}
+    only_shared = [host for host, its in members.items() if all(link.address in shared for link in its)]
+    if only_shared:
+        address = next(iter(same))
+        return f"carries the same address {address} on {fold(same[address])}"
+    words = []
+    down: Dict[str, List[str]] = defaultdict(list)
+    for host, its in members.items():
+        if not any(link.up for link in its):
+            down[its[0].interface].append(host)
+    words += [f"{interface} is down on {fold(hosts)}" for interface, hosts in down.items()]
+    missing = [host for host in nodes if host not in members]
+    if missing:
+        words.append(f"{fold(missing)} {has_or_have(missing)} no address in it")
+    if words:
+        return "; ".join(words)
+    if pinned:
+        return "another network is pinned"
+    return "all nodes have IPv4 as well, which is preferred; fabric_cidr can name this one"
+
+
+def _unnamable(nodes: Mapping[str, Facts]) -> List[Rejection]:
+    """Return the interfaces with names that no file of Open MPI and NCCL can hold."""
+    found: Dict[str, List[str]] = defaultdict(list)
+    for host, node in nodes.items():
+        for interface in node.get("interfaces") or ():
+            if not ip_address.is_interface(interface["name"]):
+                found[config_line.shown(str(interface["name"]))].append(host)
+    return [
+        Rejection(name, tuple(hosts), "has a name that the files of Open MPI and NCCL cannot hold")
+        for name, hosts in found.items()
+    ]
+
+
+def _without_address(nodes: Mapping[str, Facts]) -> List[Rejection]:
+    """Return the interfaces that could carry jobs but have no address."""
+    bare: Dict[str, List[str]] = defaultdict(list)
+    for host, node in nodes.items():
+        for interface in node.get("interfaces") or ():
+            kind, master = interface["kind"], interface.get("master")
+            if not ip_address.is_interface(interface["name"]):
+                continue
+            if kind in ROUTED_KINDS and not master and not interface.get("addresses"):
+                bare[interface["name"]].append(host)
+    return [Rejection(name, tuple(hosts), f"has no address on {fold(hosts)}") for name, hosts in bare.items()]
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
 
 
 def candidates(
@@ -179,3 +381,113 @@ def _pinned(
     found = network_of(cidrs or (link.network for link in chosen.values()), chosen) if chosen else None
     rejected = rejections(nodes, table, shared, [found] if found else [], pinned=True)
     return Candidates((found,) if found else (), tuple(rejected), pinned=True)
+
+
+# --- rdma ports ------------------------------------------------------------------------------------------------------
+
+_DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,64}(?::[0-9]{1,3})?")
+
+
+def rdma(node: Facts) -> Tuple[RdmaChoice, ...]:
+    """Return what each port of each RDMA device offers, and on Ethernet the GID that routes over IPv4.
+
+    The GID table of a RoCE port has an entry for each address and each version of RoCE. The wanted entry has the type
+    RoCE v2 and maps an IPv4 address (::ffff:a.b.c.d). If several do, the port's own interface decides.
+    """
+    return tuple(_choice(device["name"], port) for device in node.get("rdma") or () for port in device["ports"])
+
+
+def _choice(device: str, port: Facts) -> RdmaChoice:
+    layer, state = port.get("link_layer") or "", port.get("state") or ""
+    index, gid = None, ""
+    usable = state == "ACTIVE"
+    if not usable:
+        reason = f"the port is {state or 'of unknown state'} ({port.get('physical_state') or 'no physical state'})"
+    elif layer == "InfiniBand":
+        reason = "InfiniBand needs no GID index"
+    else:
+        index, gid, reason = _roce_gid(port)
+        usable = index is not None
+    return RdmaChoice(
+        device=device,
+        port=int(port["number"]),
+        link_layer=layer,
+        state=state,
+        rate_gbps=port.get("rate_gbps"),
+        gid_index=index,
+        gid=gid,
+        reason=reason,
+        usable=usable,
+    )
+
+
+def _roce_gid(port: Facts) -> Tuple[Optional[int], str, str]:
+    second = [entry for entry in port.get("gids") or () if entry.get("type") == "RoCE v2"]
+    mapped = [entry for entry in second if _ipv4(entry["gid"])]
+    if not mapped:
+        if second:
+            return None, "", "its RoCE v2 GIDs are of IPv6 alone; give its interface an IPv4 address"
+        return None, "", "it has no RoCE v2 GID; give its interface an address, and see that RoCE v2 is enabled"
+    own = [entry for entry in mapped if entry.get("netdev") == port.get("netdev")]
+    taken = min(own or mapped, key=lambda entry: int(entry["index"]))
+    return (
+        int(taken["index"]),
+        str(taken["gid"]),
+        f"RoCE v2 of {_ipv4(taken['gid'])} on {taken.get('netdev') or 'its interface'}",
+    )
+
+
+def _ipv4(gid: str) -> str:
+    """Return the IPv4 address that a GID maps, '' if it maps none or is not readable."""
+    try:
+        address = ip_address.parsed(gid)
+    except ValueError:
+        return ""
+    return str(address) if address.version == 4 else ""  # noqa: PLR2004
+
+
+def nccl_pins(host: str, choices: Sequence[RdmaChoice], devices: Sequence[str], *, gid: bool) -> Dict[str, str]:
+    """Return the variables of NCCL that the user wants pinned.
+
+    Args:
+        host: the name of the node, for messages.
+        choices: of this node.
+        devices: names such as mlx5_0 or mlx5_0:1, or ``auto`` for all usable ports of the fastest rate.
+        gid: whether to pin the GID index.
+
+    Raises:
+        FabricError: a device is missing, its port is not usable, or one index does not fit all devices.
+    """
+    for name in devices:
+        if not _DEVICE.fullmatch(str(name)):
+            raise FabricError(f"fabric_pin_hca has {name!r}, which is not a device; write mlx5_0 or mlx5_0:1.")
+    if "auto" in devices:
+        rates = [choice.rate_gbps or 0 for choice in choices if choice.usable]
+        wanted = [choice for choice in choices if choice.usable and (choice.rate_gbps or 0) == max(rates)]
+        names = [f"{choice.device}:{choice.port}" for choice in wanted]
+    else:
+        names = [str(name) for name in devices]
+        wanted = [
+            choice for name in names for choice in choices if name in {choice.device, f"{choice.device}:{choice.port}"}
+        ]
+    pins: Dict[str, str] = {}
+    for name in names:
+        its = [choice for choice in wanted if name in {choice.device, f"{choice.device}:{choice.port}"}]
+        if not any(choice.usable for choice in its):
+            why = its[0].reason if its else f"it has {', '.join(sorted({one.device for one in choices})) or 'none'}"
+            raise FabricError(f"fabric_pin_hca names {name}, which {host} cannot use: {why}.", [host])
+    if names:
+        pins["NCCL_IB_HCA"] = "=" + ",".join(names)
+    if gid:
+        roce = [choice for choice in (wanted if devices else choices) if choice.usable and choice.gid_index is not None]
+        indices = {choice.gid_index for choice in roce}
+        if len(indices) > 1:
+            words = ", ".join(f"{choice.device} at {choice.gid_index}" for choice in roce)
+            raise FabricError(
+                f"fabric_pin_gid: NCCL takes one index for all devices of a node, and {host} has {words}; "
+                "leave it to NCCL, or name devices of one index in fabric_pin_hca.",
+                [host],
+            )
+        if indices:
+            pins["NCCL_IB_GID_INDEX"] = str(indices.pop())
+    return pins

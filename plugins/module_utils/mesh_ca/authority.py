@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -14,9 +13,9 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .. import config_line
+from .. import config_line, waited_lock
 from . import certificates
 from . import passphrase as passphrases
 
@@ -42,9 +41,10 @@ class Request(NamedTuple):
 class Authority:
     """The authority in a folder, which may still be missing."""
 
-    def __init__(self, folder: str) -> None:
-        """Take the folder, which is below the cluster's state folder."""
+    def __init__(self, folder: str, note: Callable[[str], None] = waited_lock.on_stderr) -> None:
+        """Take the folder, which is below the cluster's state folder, and what hears of a wait for another process."""
         self.folder = Path(folder).expanduser()
+        self._note = note
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
@@ -320,15 +320,13 @@ class Authority:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Dict[str, Any]]:
         """Return the record while other processes wait."""
-        try:
-            handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise AuthorityError(f"{self.folder} cannot be written: {error.strerror}.") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as lock:
+            waiting = f"waiting for another process that uses the certificate authority {self.folder}"
+            try:
+                lock.enter_context(waited_lock.held(self.folder / "lock", waiting, self._note, mode=0o600))
+            except OSError as error:
+                raise AuthorityError(f"{self.folder} cannot be written: {error.strerror}.") from None
             yield self.record()
-        finally:
-            os.close(handle)
 
     def _list_revoked(self, record: Dict[str, Any]) -> None:
         """Have the revocation list hold the record's revoked keys.

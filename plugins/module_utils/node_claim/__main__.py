@@ -11,8 +11,8 @@ import syslog
 import time
 from typing import Any, Dict, List, Mapping
 
-from . import audit_file, rules
-from .place import Node
+from . import audit_file
+from .place import Node, lost_members
 
 ANSWER = "node_claim"
 _MODULE = "clusterctl.hpc.node_claim"  # as Ansible names the module of the same task
@@ -36,7 +36,7 @@ def act(request: Mapping[str, Any], node: Node, *, is_root: bool) -> Dict[str, A
     answer: Dict[str, Any] = {"mark": node.mark(), "lost": [], "holder": None, "taken": False, "problem": ""}
     names, addresses = request.get("names") or [], request.get("addresses") or []
     if names:
-        answer["lost"] = rules.lost_members(answer["mark"], request.get("cluster", ""), names, addresses)
+        answer["lost"] = lost_members(answer["mark"], request.get("cluster", ""), names, addresses)
     if not is_root or (answer["lost"] and not request.get("adopt")):
         return answer
     try:

@@ -69,13 +69,13 @@ def login_address() -> str:
     for _unused in range(_PARENTS):
         try:
             environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-            status = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")
+            rows = Path(f"/proc/{process}/status").read_bytes().split(b"\n")
         except OSError:
             return ""
         for entry in environment:
             if entry.startswith(b"SSH_CONNECTION="):
                 return entry.partition(b"=")[2].split(b" ")[0].decode("utf-8", "replace")
-        process = next((int(row.split()[1]) for row in status.splitlines() if row.startswith("PPid:")), 0)
+        process = next((int(row.split()[1]) for row in rows if row.startswith(b"PPid:")), 0)
         if process <= 1:
             return ""
     return ""

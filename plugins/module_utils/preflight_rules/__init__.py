@@ -7,14 +7,32 @@ so that equal problems of many hosts share one line.
 
 from __future__ import annotations
 
-from .clocks import Clock, clock, clock_problems
-from .look_failure import look_failure
-from .member import Settings, cuda_of, inventory_names, known_names, member, node_addresses, provides, settings
-from .membership import claim_problems, membership_problems, merge_members, shared_address_warnings
-from .model import Limits, Problem
-from .node import builders, for_builds, node_problems, without_home
-from .variables import VariableRules
-from .words import shortened, table
+from .member import (
+    Settings,
+    claim_problems,
+    cuda_of,
+    inventory_names,
+    known_names,
+    member,
+    membership_problems,
+    merge_members,
+    node_addresses,
+    provides,
+    settings,
+    shared_address_warnings,
+)
+from .model import Limits, Problem, shortened, table
+from .node import (
+    Clock,
+    VariableRules,
+    builders,
+    clock,
+    clock_problems,
+    for_builds,
+    look_failure,
+    node_problems,
+    without_home,
+)
 
 __all__ = [
     "Clock",

@@ -7,13 +7,10 @@ user's own pip configuration says which index the controller asks.
 
 from __future__ import annotations
 
-from .build_files import bring
-from .errors import NothingFitsError, WheelError
-from .packages import Sdist, Wheel
+from .packages import NothingFitsError, Sdist, Target, Wheel, WheelError
 from .pip import explain, lacking
 from .requirements import NO_CHOICE, Choice, Metadata, closure, parse_requirements, read_metadata
-from .store import LOCK_SCHEMA, WheelStore
-from .target import Target
+from .store import LOCK_SCHEMA, WheelStore, bring
 
 __all__ = [
     "LOCK_SCHEMA",

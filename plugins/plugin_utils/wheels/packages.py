@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pinned wheels and pinned source archives of Python packages."""
+"""Pinned wheels and source archives of Python packages, the target that they fit, and the errors of their search."""
 
 from __future__ import annotations
 
@@ -7,16 +7,61 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-from .errors import WheelError
 
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
 _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 
 _VERSION = re.compile(r"^[0-9][A-Za-z0-9.+!]*$")
+
+_PLATFORM = re.compile(r"-(?P<machine>x86_64|aarch64|ppc64le|s390x)-glibc(?P<glibc>2\.\d+)-py(?P<python>3\.\d+)(?:-|$)")
+
+# By machine, the oldest minor release of glibc that wheels can be built against (PEP 600); older names of releases.
+_OLDEST_GLIBC = {"x86_64": 5, "aarch64": 17, "ppc64le": 17, "s390x": 17}
+
+_OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+
+class WheelError(ArtifactError):
+    """A wheel or a source archive is not available; the message names it and the cure."""
+
+
+class NothingFitsError(WheelError):
+    """No version of a package fits.
+
+    ``package`` is its canonical name. ``certain`` is false if an index did not answer, because that index may have it.
+    """
+
+    def __init__(self, message: str, package: str, *, certain: bool) -> None:
+        """Keep the facts beside the message."""
+        super().__init__(message)
+        self.package, self.certain = package, certain
+
+
+class NoAnswerError(WheelError):
+    """The index did not answer."""
+
+
+class OtherFileError(WheelError):
+    """A file has another sha256 than the pinned one. ``filename`` is its name, ``package`` its canonical name."""
+
+    def __init__(self, message: str, package: str, filename: str) -> None:
+        """Keep the facts beside the message."""
+        super().__init__(message)
+        self.package, self.filename = package, filename
+
+
+class PipFailedError(Exception):
+    """pip ended with an error."""
+
+    def __init__(self, output: str) -> None:
+        """Keep what pip wrote."""
+        super().__init__(output)
+        self.output = output
 
 
 @dataclass(frozen=True)
@@ -62,3 +107,57 @@ class Sdist:
                 " one that its publisher names, or choose a known version."
             )
         return sdist
+
+
+@dataclass(frozen=True)
+class Target:
+    """The interpreter and C library that wheels must fit."""
+
+    platform: str
+    python: str  # major.minor
+    machine: str
+    glibc: str
+
+    @classmethod
+    def of(cls, platform: str) -> Target:
+        """Return the target of a platform's id.
+
+        Raises:
+            WheelError: the id has no machine, glibc or Python.
+        """
+        match = _PLATFORM.search(platform)
+        if not match:
+            raise WheelError(
+                f"The platform '{platform}' does not name a machine, glibc and Python that wheels exist for;"
+                " write an id like debian-12-x86_64-glibc2.36-py3.11."
+            )
+        return cls(platform, match["python"], match["machine"], match["glibc"])
+
+    def __str__(self) -> str:
+        """Return the words for messages."""
+        return f"Python {self.python} on {self.machine} with glibc {self.glibc}"
+
+    def tags(self) -> list[str]:
+        """Return the platform tags that fit, the newest C library first."""
+        tags = []
+        for minor in range(int(self.glibc.split(".")[1]), _OLDEST_GLIBC[self.machine] - 1, -1):
+            tags.append(f"manylinux_2_{minor}_{self.machine}")
+            if minor in _OLD_NAMES:
+                tags.append(f"{_OLD_NAMES[minor]}_{self.machine}")
+        return [*tags, f"linux_{self.machine}"]
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of PEP 508 markers on the node."""
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{self.python}.0",
+            "os_name": "posix",
+            "platform_machine": self.machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": f"{self.python}.0",
+            "python_version": self.python,
+            "sys_platform": "linux",
+        }

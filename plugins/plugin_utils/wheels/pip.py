@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .target import Target
+    from .packages import Target
 
-from .errors import PipFailedError, WheelError
-from .pep508 import canonicalize_name
+from .packages import PipFailedError, WheelError
+from .requirements import canonicalize_name
 
 _PIP_TIMEOUT_S = 1800
 

@@ -15,8 +15,19 @@ if TYPE_CHECKING:
 
     from .packages import Wheel
 
-from .errors import WheelError
-from .pep508 import InvalidRequirement, Requirement, canonicalize_name
+from .packages import WheelError
+
+try:  # ansible-core depends on it
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+except ImportError:  # the sanity tests import plugins without the dependencies of ansible-core
+    InvalidRequirement = ValueError  # type: ignore[misc, assignment]
+
+    def canonicalize_name(*_given: Any, **_more: Any) -> Any:  # type: ignore[misc]
+        """Raise WheelError: only a damaged installation of ansible-core lacks the package."""
+        raise WheelError("The Python of Ansible lacks the package packaging; install ansible-core again.")
+
+    Requirement = canonicalize_name  # type: ignore[misc, assignment]
 
 
 def parse_requirements(texts: Iterable[Any], variable: str) -> list[Requirement]:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
+    from .packages import Target
     from .requirements import Choice
-    from .target import Target
 
 from .packages import Wheel
-from .pep508 import canonicalize_name
+from .requirements import canonicalize_name
 
 FILE = Path(__file__).resolve().parent / "locks.json"
 

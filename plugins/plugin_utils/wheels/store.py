@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -12,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, waited_lock
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import canonical, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
@@ -22,13 +21,18 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
-    from .target import Target
-
-from .errors import NoAnswerError, NothingFitsError, OtherFileError, PipFailedError, WheelError
-from .packages import Sdist, Wheel
-from .pep508 import canonicalize_name
+from .packages import NoAnswerError, NothingFitsError, OtherFileError, PipFailedError, Sdist, Target, Wheel, WheelError
 from .pip import away, explain, lacking, none_fits, not_an_index, options_for, other_file, refuse_more_indexes, run_pip
-from .requirements import NO_CHOICE, Choice, applies, bare, closure, read_metadata
+from .requirements import (
+    NO_CHOICE,
+    Choice,
+    applies,
+    bare,
+    canonicalize_name,
+    closure,
+    parse_requirements,
+    read_metadata,
+)
 from .shipped import Answer, answers, hashes, shipped_locks, texts, wheels_in
 
 LOCK_SCHEMA = 1
@@ -42,7 +46,11 @@ class WheelStore:
     """Wheels, source archives and locks below one cache folder; safe for several runs at the same time."""
 
     def __init__(
-        self, cache_dir: Path, wheel_dir: str = "", shipped: Sequence[Mapping[str, Any]] | None = None
+        self,
+        cache_dir: Path,
+        wheel_dir: str = "",
+        shipped: Sequence[Mapping[str, Any]] | None = None,
+        note: Callable[[str], None] = waited_lock.on_stderr,
     ) -> None:
         """Use ``cache_dir``.
 
@@ -50,12 +58,14 @@ class WheelStore:
             cache_dir: the controller's cache; folders below it are made on demand.
             wheel_dir: a folder of the user to look into instead of an index; empty to ask the index.
             shipped: locks to use in place of the collection's own.
+            note: takes a line of life while another run chooses the same wheels.
 
         Raises:
             WheelError: ``wheel_dir`` is not a folder.
         """
         self._cache = cache_dir.expanduser()
         self._shipped = shipped_locks() if shipped is None else shipped
+        self._note = note
         self.notes: list[str] = []  # warnings for the user
         self.wheels = self._cache / "wheels"
         self._locks = self._cache / "locks"
@@ -391,8 +401,9 @@ class WheelStore:
     def _alone(self, path: Path) -> Iterator[None]:
         """Hold the right to write a lock; a second run waits and then reads it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with (path.parent / f".{path.name}.flock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with waited_lock.held(
+            path.parent / f".{path.name}.flock", "waiting for another run that chooses wheels", self._note
+        ):
             yield
 
     @contextmanager
@@ -403,6 +414,49 @@ class WheelStore:
             if error.errno in disk_error.FULL:
                 raise disk_full(_existing(self._cache), what, error.errno) from error
             raise WheelError(f"The cache folder {self._cache} cannot be used: {error}.") from error
+
+
+def bring(
+    item: Mapping[str, Any],
+    cache_dir: Path,
+    warn: Callable[[str], object] = lambda _text: None,
+    note: Callable[[str], None] = waited_lock.on_stderr,
+) -> list[tuple[Path, str]]:
+    """Return the files of an entry ``{wheels: …, dest}`` or ``{sdist: …, dest}`` of a build.
+
+    Args:
+        item: ``wheels`` holds name, platform, variable, wheel_dir, and either requirements or pinned: the wheels that
+            M(clusterctl.hpc.wheel_lock) returned. ``sdist`` holds name, version, sha256, variable and wheel_dir.
+            ``dest`` is a folder, and for an sdist the file (or the folder to unpack into).
+        cache_dir: the controller's cache.
+        warn: takes warnings for the user.
+        note: takes a line of life.
+
+    Returns:
+        Each file on the controller with its place in the build's work folder.
+
+    Raises:
+        WheelError: a file is not available.
+    """
+    dest = str(item["dest"])
+    if "sdist" in item:
+        wanted: Mapping[str, Any] = item["sdist"]
+        variable = str(wanted.get("variable") or f"{wanted['name']}_sha256")
+        store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""))
+        return [(store.sdist(Sdist.of(wanted, variable), variable), dest)]
+    wanted = item["wheels"]
+    variable = str(wanted.get("variable") or f"{wanted['name']}_requirements")
+    target = Target.of(str(wanted["platform"]))
+    store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""), note=note)
+    if "pinned" in wanted:
+        wheels = [Wheel.of(entry) for entry in wanted["pinned"]]
+    else:
+        requirements = parse_requirements(wanted["requirements"], variable)
+        wheels = store.lock(str(wanted["name"]), target, requirements, variable)
+        for text in store.notes:
+            warn(text)
+    paths = store.files(wheels, target, variable)
+    return [(path, dest if item.get("unpack") else f"{dest}/{path.name}") for path in paths]
 
 
 def _existing(path: Path) -> Path:

@@ -11,7 +11,7 @@ from clusterctl.analysis.outliers import DEFAULT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.analysis.outliers import OutlierPolicy
+    from clusterctl.analysis.significance import OutlierPolicy
     from clusterctl.model.culprits import Culprit
 
 _LINKS = ("pair", "one_way")  # kinds of culprits that are about a link

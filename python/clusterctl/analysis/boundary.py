@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clusterctl.analysis import boundary_words, culprit_words, link_model, robust_stats
-from clusterctl.analysis.student_t import t_quantile
+from clusterctl.analysis.distributions import t_quantile
 from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from clusterctl.analysis.link_model import Floats, Indices
     from clusterctl.analysis.link_values import LinkValues
-    from clusterctl.analysis.outliers import OutlierPolicy
+    from clusterctl.analysis.significance import OutlierPolicy
     from clusterctl.model.results import PairMatrix
 
 _LEAST_SIDE = 3  # nodes; two nodes share one link, which may be fast by itself

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.analysis.group_launchers import Attempt, Steps
-    from clusterctl.analysis.group_trials import Blamed, Group, GroupTrials
+    from clusterctl.analysis.group_trials import Attempt, Blamed, Group, GroupTrials, Steps
 
 RATE = 0.3  # the bounds hold for faults that come in so many launches or more
 MISSED = 0.05  # how often such a fault may stay without a name

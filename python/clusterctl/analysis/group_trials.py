@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from clusterctl.analysis import boundary_words
 from clusterctl.model import nodeset
@@ -14,10 +15,11 @@ from clusterctl.model.culprits import Culprit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.analysis.group_launchers import Role
-
+T = TypeVar("T")
 CulpritKind: TypeAlias = Literal["node", "pair", "one_way", "together"]
 Group: TypeAlias = tuple[int, ...]  # numbers of nodes
+Steps: TypeAlias = Generator[tuple[Group, ...], list[bool], T]  # groups to launch at once; which of them failed
+Attempt: TypeAlias = Callable[..., Steps[list[bool]]]
 _PIECES = 4
 
 
@@ -78,6 +80,14 @@ class GroupTrials:
         """Return for each launch that held none of the groups as a whole whether it failed."""
         every = [_mask(group) for group in groups]
         return [failed for mask, failed in self._seen if all(mask & wanted != wanted for wanted in every)]
+
+
+@dataclass(frozen=True)
+class Role:
+    """When a node is bad: always, only in a role (``when``), when the launcher launches on it (``way``), or never."""
+
+    kind: Literal["always", "when", "way", "never"] = "always"
+    words: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
     from clusterctl.analysis.link_model import Floats, Indices, Links
-    from clusterctl.analysis.outliers import OutlierPolicy
+    from clusterctl.analysis.significance import OutlierPolicy
     from clusterctl.model.results import PairMatrix
 
 _MOST_SWEEPS = 40

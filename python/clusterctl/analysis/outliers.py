@@ -9,7 +9,7 @@ effect size is above the floor, and its score exceeds what chance gives to the w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from clusterctl.analysis import boundary, culprit_words, link_model, robust_stats, significance, small_samples
 from clusterctl.analysis.link_model import Fit
 from clusterctl.analysis.link_values import LinkValues, parameters
+from clusterctl.analysis.significance import OutlierPolicy
 from clusterctl.model.culprits import Culprit
 
 if TYPE_CHECKING:
@@ -28,40 +29,6 @@ if TYPE_CHECKING:
 _FEWEST = 3  # two differ, and nothing says which of them is wrong
 _FEW_FIGURES = 7
 _NEIGHBOURS = "its neighbours'"
-
-
-@dataclass(frozen=True)
-class OutlierPolicy:
-    """When somebody is named.
-
-    Attributes:
-        floor: the least effect: 0.03 ignores a node that is less than 3 % worse than its neighbours.
-        false_alarms: the share of healthy runs in which anybody may be named, after ``runs`` independent runs.
-        runs: how many runs have to name the same node or pair (:func:`confirm`). Each may then name somebody in
-            ``false_alarms ** (1 / runs)`` of healthy cases, one in ten by default, and is worth a second run.
-        families: how many groups of figures and matrices are looked at in a run; they share the false alarms.
-    """
-
-    floor: float = 0.03
-    false_alarms: float = 0.01
-    runs: int = 2
-    families: int = 1
-
-    def over(self, families: int) -> OutlierPolicy:
-        """Return the policy for one of so many groups of figures and matrices of the same run."""
-        return replace(self, families=max(1, families))
-
-    @property
-    def least(self) -> float:
-        """The least effect, as a logarithm."""
-        return math.log1p(self.floor)
-
-    @property
-    def level(self) -> float:
-        """How often one run of one group may name anybody while all are healthy."""
-        return min(0.5, math.pow(self.false_alarms, 1 / self.runs)) / self.families
-
-
 DEFAULT = OutlierPolicy()
 
 

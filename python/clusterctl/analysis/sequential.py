@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clusterctl.analysis import further_rounds, link_model, repeated_links, sequential_few
+from clusterctl.analysis.distributions import t_quantile
 from clusterctl.analysis.significance import Outlier
-from clusterctl.analysis.student_t import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

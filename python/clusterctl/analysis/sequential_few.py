@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clusterctl.analysis import link_model, repeated_links
+from clusterctl.analysis.distributions import t_quantile
 from clusterctl.analysis.significance import Outlier
-from clusterctl.analysis.student_t import t_quantile
 
 if TYPE_CHECKING:
     from clusterctl.analysis.link_model import Floats, Indices

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clusterctl.analysis import robust_stats
-from clusterctl.analysis.student_t import t_quantile
+from clusterctl.analysis.distributions import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +19,38 @@ if TYPE_CHECKING:
 OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
 _FEWEST_SAMPLES = 5  # behind a median, where their number is not known
 _MOST_NAMED = 1000
+
+
+@dataclass(frozen=True)
+class OutlierPolicy:
+    """When somebody is named.
+
+    Attributes:
+        floor: the least effect: 0.03 ignores a node that is less than 3 % worse than its neighbours.
+        false_alarms: the share of healthy runs in which anybody may be named, after ``runs`` independent runs.
+        runs: how many runs have to name the same node or pair (:func:`agreement.confirm`). Each may then name somebody
+            in ``false_alarms ** (1 / runs)`` of healthy cases, one in ten by default, and is worth a second run.
+        families: how many groups of figures and matrices are looked at in a run; they share the false alarms.
+    """
+
+    floor: float = 0.03
+    false_alarms: float = 0.01
+    runs: int = 2
+    families: int = 1
+
+    def over(self, families: int) -> OutlierPolicy:
+        """Return the policy for one of so many groups of figures and matrices of the same run."""
+        return replace(self, families=max(1, families))
+
+    @property
+    def least(self) -> float:
+        """The least effect, as a logarithm."""
+        return math.log1p(self.floor)
+
+    @property
+    def level(self) -> float:
+        """How often one run of one group may name anybody while all are healthy."""
+        return min(0.5, math.pow(self.false_alarms, 1 / self.runs)) / self.families
 
 
 @dataclass(frozen=True)

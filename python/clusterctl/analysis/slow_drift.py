@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from clusterctl.analysis.distributions import t_quantile
 from clusterctl.analysis.robust_stats import NORMAL
-from clusterctl.analysis.student_t import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusterctl.analysis.student_t import t_quantile
+from clusterctl.analysis.distributions import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,17 +10,17 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import missing_links, packet_loss
+from clusterctl.analysis import packet_loss
 from clusterctl.analysis.references import badness, compare
-from clusterctl.model import units
+from clusterctl.model import nodeset, units
+from clusterctl.model.culprits import Culprit
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from clusterctl.analysis.outliers import OutlierPolicy
-    from clusterctl.model.culprits import Culprit
+    from clusterctl.analysis.significance import OutlierPolicy
     from clusterctl.model.results import Comparison, Figure, PairMatrix, Reference
 
 _MOST_NAMED = 3
@@ -150,7 +150,7 @@ def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]
     for matrix in result.matrices:
         found += [one for one in outliers.among_links(matrix, within) if not is_a_round(matrix, one)]
         found += one_way.among_directions(matrix, within)
-    found += missing_links.links(result.matrices)
+    found += missing_links(result.matrices)
     found += packet_loss.links(result.figures, result.matrices)
     return agreement.merge(found)
 
@@ -165,10 +165,10 @@ def _with_fineness(result: CheckResult, policy: OutlierPolicy) -> CheckResult:
     compared = result.matrices or result.comparisons or any(figure.nodes for figure in result.figures)
     if result.verdict is not Verdict.PASS or not compared:
         return result
-    from clusterctl.analysis import fineness  # noqa: PLC0415 - numpy, for runs that measure
+    from clusterctl.analysis import detection_limit  # noqa: PLC0415 - numpy, for runs that measure
 
-    found = fineness.of(result, _by_node(result), _within(result, policy))
-    told = fineness.words(found)
+    found = detection_limit.of(result, _by_node(result), _within(result, policy))
+    told = detection_limit.words(found)
     reason = f"{result.reason}; {told}" if told else result.reason
     return result.model_copy(update={"fineness": found, "reason": reason})
 
@@ -264,3 +264,42 @@ def _kind(figure: Figure) -> tuple[object, ...]:
 
 def _key(figure: Figure) -> tuple[object, ...]:
     return (*_kind(figure), figure.nodes)
+
+
+# --- Links so slow that a size could not be measured on them in the time that sufficed for the others -----------------
+
+_MOST = 0.5  # of the links: where more are missing, the time was too short for all
+
+
+def missing_links(matrices: Sequence[PairMatrix]) -> tuple[Culprit, ...]:
+    """Return who is behind the links that were measured at other sizes and are missing at one.
+
+    One missing link is a pair; several are blamed on the node that all of them share, and on none where they share
+    none.
+    """
+    if len({(matrix.nodes, matrix.first, matrix.second) for matrix in matrices}) <= 1:
+        return ()  # all sizes have the same links
+    played = {link for matrix in matrices for link in matrix.links}
+    found = []
+    for matrix in matrices:
+        absent = played - set(matrix.links)
+        shared = set.intersection(*(set(link) for link in absent)) if absent else set()
+        if not shared or len(absent) > _MOST * len(played):
+            continue
+        nodes = tuple(name for name in matrix.nodes if name in shared)
+        others = [name for name in matrix.nodes if name not in shared and any(name in link for link in absent)]
+        what = f"{matrix.quantity} of {units.size_words(matrix.size_bytes)}"
+        if len(nodes) == 1:
+            words = f"{nodes[0]}: its links to {nodeset.folded(others)} are too slow to measure the {what}"
+        else:
+            words = f"{' and '.join(nodes)}: the link between them is too slow to measure the {what}"
+        found.append(
+            Culprit(
+                kind="node" if len(nodes) == 1 else "pair",
+                nodes=nodes,
+                quantity=matrix.quantity,
+                size_bytes=matrix.size_bytes,
+                words=f"{words} in the time of the others",
+            )
+        )
+    return tuple(found)

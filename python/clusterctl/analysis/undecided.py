@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusterctl.analysis import agreement, culprit_words, outliers, sequential, speed_verdict
+from clusterctl.analysis import agreement, culprit_words, outliers, sequential, significance, speed_verdict
 from clusterctl.analysis.link_values import LinkValues
 from clusterctl.analysis.repeated_links import Repeats
 
@@ -47,7 +47,7 @@ def chosen(assessed: CheckResult) -> tuple[PairMatrix, ...]:
     return tuple(found)
 
 
-def bounds(policy: outliers.OutlierPolicy, matrices: int) -> sequential.Bounds:
+def bounds(policy: significance.OutlierPolicy, matrices: int) -> sequential.Bounds:
     """Return the bounds of the test for one of so many matrices."""
     usual = sequential.Bounds()
     return sequential.Bounds(floor=policy.least, wrong=usual.wrong / max(1, matrices), missed=usual.missed)

@@ -9,6 +9,7 @@ import typer
 
 from clusterctl import __version__
 from clusterctl.cli.commands import COMMANDS
+from clusterctl.cli.options import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +31,13 @@ def application(argv: Sequence[str]) -> typer.Typer:
             continue
         found = getattr(importlib.import_module(f"clusterctl.cli.{command.module}"), command.attribute)
         if isinstance(found, typer.Typer):
+            for its in found.registered_commands:
+                its.callback = grouped(its.callback) if its.callback else None
             app.add_typer(found, name=name, help=command.summary)
         else:
             # A module's own class, where its command line is unlike what typer can parse.
             own = getattr(importlib.import_module(f"clusterctl.cli.{command.module}"), "Line", None)
-            app.command(name, cls=own, short_help=command.summary)(found)
+            app.command(name, cls=own, short_help=command.summary)(grouped(found))
     return app
 
 

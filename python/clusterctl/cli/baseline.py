@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, output
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
@@ -22,39 +21,31 @@ Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
 
 @app.command()
 def accept(
-    named: options.OneInventory = None,
+    which: options.OneInventoryGroup,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help=f"{options.RUN_HELP} Default: last.")] = None,
-    more: options.Inventories = None,
     form: Output = Format.TEXT,
 ) -> None:
     """Let the history begin with a run; its figures count as good, for any verdict."""
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    if more and named is not None:  # with -i the first word by position is the run
-        if run is not None:
-            raise typer.BadParameter("give the inventory by position or with -i, not both", param_hint="INVENTORY")
-        named, run = None, str(named)
-    found = baseline.accept(options.sources(named, more), run or "last")
+    inventory, run = which.and_run(run)
+    found = baseline.accept(inventory, run or "last")
     if form is Format.JSON:
-        _json(found.model_dump_json())
+        output.data(found.model_dump_json())
         return
-    output.console().print(
+    output.line(
         f"History begins with {found.run_id} ({found.verdict.value}); earlier runs are kept and no longer count.",
-        markup=False,
-        soft_wrap=output.keeps_lines(),
     )
 
 
 @app.command()
-def reset(named: options.Inventory = None, more: options.Inventories = None, form: Output = Format.TEXT) -> None:
+def reset(which: options.InventoriesGroup, form: Output = Format.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    count = baseline.reset(options.sources(named, more))
+    count = baseline.reset(which.sources)
     if form is Format.JSON:
-        _json(f'{{"kept": {count}}}')
+        output.data(f'{{"kept": {count}}}')
         return
     output.console().print(
         f"History begins anew with the next run; {output.plural(count, 'run')} up to now kept, none of them counts.",
@@ -64,8 +55,7 @@ def reset(named: options.Inventory = None, more: options.Inventories = None, for
 
 @app.command()
 def show(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes and links.")] = False,
     form: Output = Format.TEXT,
@@ -75,23 +65,17 @@ def show(
     from clusterctl.suite import beside  # noqa: PLC0415 - the same
     from clusterctl.validation import suites  # noqa: PLC0415 - the same
 
-    inventory = options.sources(named, more)
+    inventory = which.sources
     found = baseline.in_force(inventory, check, suites.load(beside(inventory)).history)
     if form is Format.JSON:
-        _json(found.model_dump_json())
+        output.data(found.model_dump_json())
         return
     _show(found, everything=everything)
-
-
-def _json(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 def _show(found: References, *, everything: bool) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
 
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import figure_words  # noqa: PLC0415
 
     console = output.console()
@@ -108,7 +92,7 @@ def _show(found: References, *, everything: bool) -> None:
     if found.baseline is None:
         console.print("All runs count; 'clusterctl baseline accept' lets history begin with one of them.")
     elif found.baseline.run_id:
-        console.print(f"History begins with {found.baseline.run_id}.", markup=False, soft_wrap=output.keeps_lines())
+        output.line(f"History begins with {found.baseline.run_id}.")
     else:
         console.print(f"History begins anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
     if not found.entries:
@@ -116,7 +100,7 @@ def _show(found: References, *, everything: bool) -> None:
     elif len(shown) < len(found.entries):
         console.print(f"{len(found.entries) - len(shown)} more of single nodes and links; --all shows them.")
     for note in found.notes:
-        console.print(f"Note: {note}", markup=False, soft_wrap=output.keeps_lines())
+        output.line(f"Note: {note}")
 
 
 def _limit(one: InForce, at_least: int) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import change, options
+from clusterctl.cli import change, options, output
 from clusterctl.cli.output import Format, StreamFormat
 from clusterctl.support.errors import ExitCode
 
@@ -31,27 +30,20 @@ SomeNodes = Annotated[
 
 @app.command()
 def show(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
+    which: options.InventoriesGroup,
+    reading: change.AskingReadingGroup,
     form: Output = Format.TEXT,
 ) -> None:
     """Show each node's certificates: serial numbers, expiry and state."""
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.state import certificates  # noqa: PLC0415 - the same
 
-    asked = change.asked(
-        None, extra_vars, vault_id, vault_password_file, None, None, become=False, ask_become_pass=False
-    )
-    cluster = ansible_inventory.load(options.sources(named, more), asked.options)
+    cluster = ansible_inventory.load(which.sources, reading.options())
     authority = certificates.authority_of(cluster)
     found = certificates.entries(authority, datetime.now(timezone.utc))
     if form is Format.JSON:
         answer = {"folder": str(authority.folder), "nodes": [dataclasses.asdict(entry) for entry in found]}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps(answer))
         return
     rows = [("NODE", "STATE", "EXPIRES (UTC)", "SERIALS")]
     for entry in found:
@@ -59,25 +51,16 @@ def show(
         rows.append((entry.node, entry.state, when, ", ".join(map(str, entry.serials))))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
-        _say("  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[3]]))
-    _say(f"Authority: {authority.folder}")
+        output.line("  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[3]]))
+    output.line(f"Authority: {authority.folder}")
 
 
 @app.command()
 def renew(
+    how: change.ChangeGroup,
+    ca: change.CaPassphraseGroup,
     words: Nodes = None,
-    more: options.Inventories = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    ca_passphrase_file: change.CaPassphraseFile = None,
-    ask_ca_passphrase: change.AskCaPassphrase = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
+    more: options.More = None,
     form: Output = Format.TEXT,
 ) -> int:
     """Sign the certificates of these nodes anew, or of all nodes, and lay them out.
@@ -90,38 +73,21 @@ def renew(
 
     given = list(words or ())
     sources = options.sources(Path(given.pop(0)) if given and not more else None, more)
-    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
-    cluster = ansible_inventory.load(sources, asked.options)
+    request = how.asked(provisioning.ProvisionRequest(inventory=sources))
+    cluster = ansible_inventory.load(request.inventory)
     authority = certificates.authority_of(cluster)
-    passphrase = change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase)
+    request = ca.into(request)
     names = given or [host.name for host in cluster.hosts]
-    certificates.Certificates(cluster, passphrase).refuse_unready(names, anew=True, barred=True)
+    certificates.Certificates(cluster, request.ca_passphrase).refuse_unready(names, anew=True, barred=True)
     certificates.mark_for_renewal(authority, given)
-    request = provisioning.ProvisionRequest(
-        inventory=sources,
-        options=asked.options,
-        become_password=asked.become_password,
-        ca_passphrase=passphrase,
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
-    )
     return _provision(request, form)
 
 
 @app.command()
 def revoke(
+    how: change.ChangeGroup,
     words: SomeNodes = None,
-    more: options.Inventories = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
+    more: options.More = None,
     form: Output = Format.TEXT,
 ) -> int:
     """Shut nodes out: every other node refuses their keys and their host keys from now on.
@@ -133,24 +99,17 @@ def revoke(
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
     from clusterctl.state import certificates  # noqa: PLC0415 - the same
 
-    sources, nodes = change.inventory_and_words(words or (), more, "NODE")
-    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
-    cluster = ansible_inventory.load(sources, asked.options)
+    sources, nodes = options.inventory_and_words(words or (), more, "NODE")
+    request = how.asked(provisioning.ProvisionRequest(inventory=sources, skip_unreachable=True))
+    cluster = ansible_inventory.load(request.inventory)
     authority = certificates.authority_of(cluster)
     certificates.revoke(authority, nodes, datetime.now(timezone.utc))
     others = [host.name for host in cluster.hosts if host.name not in nodes]
     if not others:
         return ExitCode.OK
     limit = None if len(others) == len(cluster.hosts) else ",".join(others)
-    request = provisioning.ProvisionRequest(
-        inventory=sources,
-        options=dataclasses.replace(asked.options, limit=limit),
-        skip_unreachable=True,
-        become_password=asked.become_password,
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
-    )
+    narrowed = dataclasses.replace(request.options, limit=limit)
+    request = dataclasses.replace(request, inventory=sources, options=narrowed)
     return _provision(request, form)
 
 
@@ -161,9 +120,3 @@ def _provision(request: ProvisionRequest, form: Format) -> int:
     with change.observer_for(StreamFormat(form.value), ask=False) as observer:
         record = provisioning.provision(request, observer)
     return change.show(record, StreamFormat(form.value))
-
-
-def _say(text: str) -> None:
-    from clusterctl.cli import output  # noqa: PLC0415 - text only
-
-    output.console().print(text, markup=False, soft_wrap=output.keeps_lines())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from clusterctl.cli import output
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from clusterctl.model.shared_cache import EntryName, Statement
     from clusterctl.remote.shared_cache.exchange import Exchanged
-    from clusterctl.remote.shared_cache.signing import SignatureVerifier, Signer
+    from clusterctl.remote.shared_cache.signing import SignatureVerifier
     from clusterctl.remote.shared_cache.store import SharedStore
     from clusterctl.support.errors import ClusterctlError
 
 app = typer.Typer(
-    no_args_is_help=True, help="Share compiled software with other controllers: push, pull, serve, list, verify, gc."
+    no_args_is_help=True, help="Share compiled software with other controllers: push, pull, list, verify, gc."
 )
 
-_WHERE = "A folder, http(s)://…, s3://BUCKET/PREFIX, or oci://REGISTRY/NAME."
+_WHERE = "A folder, http(s)://…, or s3://BUCKET/PREFIX."
 Where: TypeAlias = Annotated[str, typer.Argument(metavar="WHERE", help=_WHERE)]
 SomeWhere: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="[WHERE]", help=f"{_WHERE} Without it, this controller's cache.")
@@ -76,7 +76,7 @@ def push(
     signer = signing.Signer(signing_key)
     file = signing.signers_file(signers) if signers or paths.allowed_signers().exists() else None
     verifier = signing.SignatureVerifier(file, signer.public_key())
-    wish = exchange.EntryWish(tuple(names or ()), tuple(platform or ()))
+    wish = exchange.EntryOptions(tuple(names or ()), tuple(platform or ()))
     entries = [
         entry
         for entry in cache_entries.found(paths.cache_dir().value)
@@ -123,34 +123,8 @@ def pull(
             raise typer.BadParameter("it is not the name of a pack", param_hint="--pack") from None
         one = exchange.pull_one(store, name, verifier, cache, _telling(form))
         return _ended(one or exchange.Exchanged(), form, ("pulled", "here already"))
-    wish = exchange.EntryWish(tuple(names or ()), tuple(platform or ()))
+    wish = exchange.EntryOptions(tuple(names or ()), tuple(platform or ()))
     return _ended(exchange.pull(store, wish, verifier, cache, _telling(form)), form, ("pulled", "here already"))
-
-
-@app.command()
-def serve(
-    bind: Annotated[str, typer.Option("--bind", metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8478,
-    signing_key: SigningKey = "",
-) -> int:
-    """Offer the signed packs and locks of this controller's cache over HTTP, to read, until Ctrl-C.
-
-    The site's key signs what has no signature yet. Without a key, only what was pushed or pulled before is offered.
-    """
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-    from clusterctl.remote.shared_cache import server, signing  # noqa: PLC0415 - the same
-    from clusterctl.state import paths  # noqa: PLC0415 - the same
-
-    signer: Signer | None = signing.Signer(signing_key) if signing_key or paths.signing_key().exists() else None
-    shelf = server.Shelf(paths.cache_dir().value, signer)
-    with server.serve(shelf, bind, port) as listening:
-        shown = f"[{bind}]" if ":" in bind else bind
-        kinds = output.plural(len(shelf.names), "entry").replace("entrys", "entries")
-        _say(f"Serving {kinds} of {paths.cache_dir().value} at http://{shown}:{listening.server_address[1]}/")
-        if shelf.unsigned:
-            _say(f"{shelf.unsigned} without a signature are left out; name the site's key with --signing-key.")
-        listening.serve_forever()
-    return ExitCode.OK
 
 
 @app.command("list")
@@ -167,7 +141,7 @@ def list_entries(where: SomeWhere = None, signers: Signers = "", form: Output = 
         rows = [(entry.statement, entry.signer) for entry in found]
     if form is Format.JSON:
         answer = [{**_data(statement), **({"signer": signer} if where else {})} for statement, signer in rows]
-        _json({"entries": answer, "problems": [str(problem) for problem in problems]})
+        output.data(json.dumps({"entries": answer, "problems": [str(problem) for problem in problems]}))
         return _code(problems)
     table: list[tuple[str, ...]] = [("NAME", "KIND", "PLATFORM", "SIZE", *(["SIGNED BY"] if where else []))]
     for statement, signer in rows:
@@ -175,7 +149,7 @@ def list_entries(where: SomeWhere = None, signers: Signers = "", form: Output = 
         table.append((*row, *([signer] if where else [])))
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     for row in table:
-        _say("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
+        output.line("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
     return _told(problems)
 
 
@@ -213,11 +187,10 @@ def gc(
     signers: Signers = "",
     form: Output = Format.TEXT,
 ) -> int:
-    """Remove old entries of a shared cache, and contents that no entry names. 'clusterctl gc' cleans this controller.
+    """Remove old entries of a shared cache, and contents that no entry names.
 
-    A registry keeps contents until its own garbage collection runs.
+    'clusterctl gc' cleans this controller.
     """
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
     from clusterctl.provisioning import old_artifacts  # noqa: PLC0415 - the same
     from clusterctl.remote.shared_cache import exchange  # noqa: PLC0415 - the same
 
@@ -233,7 +206,7 @@ def gc(
         raise type(problems[0])(f"{problems[0]} Nothing was removed.")
     if form is Format.TEXT:
         for statement in going.entries:
-            _say(f"{'would go' if check else 'goes'}: {statement.entry.name} ({_size(statement.size)})")
+            output.line(f"{'would go' if check else 'goes'}: {statement.entry.name} ({_size(statement.size)})")
     if check:
         return _removed(going.entries, 0, form, check=True)
     if going.entries and not yes and not typer.confirm("Go on?", default=False, err=True):
@@ -244,11 +217,11 @@ def gc(
 def _removed(entries: Iterable[Statement], freed: int, form: Format, *, check: bool) -> int:
     gone = list(entries)
     if form is Format.JSON:
-        _json({"entries": [_data(statement) for statement in gone], "freed": freed, "check": check})
+        output.data(json.dumps({"entries": [_data(statement) for statement in gone], "freed": freed, "check": check}))
     elif not gone and not freed:
-        _say("Nothing to do: no entry is old.")
+        output.line("Nothing to do: no entry is old.")
     elif not check:
-        _say(f"Removed {len(gone)}, and contents of {_size(freed)}.")
+        output.line(f"Removed {len(gone)}, and contents of {_size(freed)}.")
     return ExitCode.OK
 
 
@@ -264,7 +237,7 @@ def _store_and_verifier(where: str, signers: str) -> tuple[SharedStore, Signatur
 def _telling(form: Format) -> Callable[[str, Statement], None]:
     def tell(what: str, statement: Statement) -> None:
         if form is Format.TEXT:
-            _say(f"{what} {statement.entry.name} ({_size(statement.size)})")
+            output.line(f"{what} {statement.entry.name} ({_size(statement.size)})")
 
     return tell
 
@@ -275,17 +248,17 @@ def _ended(outcome: Exchanged, form: Format, words: tuple[str, str]) -> int:
     if form is Format.JSON:
         answer: dict[str, Any] = {done: [_data(statement) for statement in outcome.done]}
         answer |= {there: [_data(statement) for statement in outcome.there]} if there else {}
-        _json({**answer, "problems": [str(problem) for problem in outcome.problems]})
+        output.data(json.dumps({**answer, "problems": [str(problem) for problem in outcome.problems]}))
         return _code(outcome.problems)
     total = sum(statement.size for statement in outcome.done)
     line = f"{len(outcome.done)} {done} ({_size(total)})"
-    _say(f"{line}, {len(outcome.there)} {there}." if there else f"{line}.")
+    output.line(f"{line}, {len(outcome.there)} {there}." if there else f"{line}.")
     return _told(outcome.problems)
 
 
 def _told(problems: list[ClusterctlError]) -> int:
     for problem in problems:
-        _say(f"clusterctl: {problem}")
+        output.line(f"clusterctl: {problem}")
     return _code(problems)
 
 
@@ -310,14 +283,3 @@ def _size(count: int) -> str:
     from clusterctl.provisioning import old_artifacts  # noqa: PLC0415 - see cli.main
 
     return old_artifacts.size_words(count)
-
-
-def _json(answer: object) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
-
-
-def _say(text: str) -> None:
-    from clusterctl.cli import output  # noqa: PLC0415 - text only
-
-    output.console().print(text, markup=False, soft_wrap=output.keeps_lines())

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clusterctl.cli import prefix_option
+from clusterctl.cli import options
 
 _PROGRAM = "check_node.py"
 
@@ -28,9 +28,7 @@ def check_node(
     deadline: Annotated[
         float | None, typer.Option("--deadline", metavar="SECONDS", min=0.1, help="Of all looks. Default: 10.")
     ] = None,
-    prefix: Annotated[
-        str, typer.Option(prefix_option.NAME, metavar=prefix_option.METAVAR, help=prefix_option.HELP)
-    ] = "",
+    prefix: options.ClusterPrefix = "",
 ) -> int:
     """Say in one line whether the node on which this runs is fit for a job.
 
@@ -40,7 +38,7 @@ def check_node(
     """
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    path = prefix_option.layout_of(prefix).program(_PROGRAM)
+    path = options.layout_of(prefix).program(_PROGRAM)
     if not os.access(path, os.R_OK):
         raise ConfigError(
             f"{path} is missing, so this machine is not a node that this release provisioned; run 'clusterctl "

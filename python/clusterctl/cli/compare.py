@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,8 +34,7 @@ def compare(
 
     found = run_comparison.compare(first, second, options.whose(inventory))
     if form is Format.JSON:
-        sys.stdout.write(found.model_dump_json() + "\n")
-        sys.stdout.flush()
+        output.data(found.model_dump_json())
         return ExitCode.OK
     _show(found, everything=everything)
     return ExitCode.OK
@@ -50,12 +48,12 @@ def _show(found: RunComparison, *, everything: bool) -> None:
     console = output.console()
     for number, side in enumerate((found.first, found.second), 1):
         words = f"{number}  {side.run_id}  {side.suite}  {side.verdict.value}  {output.folded(side.hosts)}"
-        console.print(words, markup=False, soft_wrap=output.keeps_lines())
+        output.line(words)
     for name, (before, after) in found.versions.items():
-        console.print(f"{name}: {before or 'none'} → {after or 'none'}", markup=False, soft_wrap=output.keeps_lines())
+        output.line(f"{name}: {before or 'none'} → {after or 'none'}")
     for name, (before, after) in found.verdicts.items():
         words = f"{name}: {before or 'not run'} → {after or 'not run'}"
-        console.print(words, markup=False, soft_wrap=output.keeps_lines())
+        output.line(words)
     wanted = [one for one in found.figures if everything or one.beyond_noise or not one.nodes]
     shown = wanted if everything else sorted(wanted, key=lambda one: not one.beyond_noise)[:_SHOWN]
     if shown:
@@ -86,7 +84,7 @@ def _show(found: RunComparison, *, everything: bool) -> None:
             f"Only in 1: {found.only_first}; only in 2: {found.only_second} (another size, node or rank count)."
         )
     for note in found.notes:
-        console.print(f"Note: {note}", markup=False, soft_wrap=output.keeps_lines())
+        output.line(f"Note: {note}")
 
 
 def _change(one: Difference) -> str:

@@ -8,29 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, output
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.findings import Diagnosis
-    from clusterctl.model.hosts import AnyInventory, InventoryOptions
 
 _STYLES = {"ERROR": "red", "WARNING": "yellow"}
 _NARROW = 120  # columns; below, a cure has its own line under the cause
 
 
 def doctor(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
+    login: options.LoginGroup,
     limit: options.Limit = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: options.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Look at each host alone: no logins or connections between hosts.")
     ] = False,
@@ -45,42 +40,37 @@ def doctor(
     host is out of reach.
     """
     from clusterctl.diagnosis.doctor import DoctorOptions, examine, exit_code  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.inventory.ansible_inventory import Cluster  # noqa: PLC0415 - the same
 
     if fix_script and form is Format.JSON:
         raise ConfigError("--fix-script and --format json both write to stdout; give one of them.")
-    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
-    found = examine(options.sources(named, more), DoctorOptions(asked, quick=quick), _transient)
+    cluster = Cluster.of(which.sources, login.options(limit))
+    found = examine(cluster, DoctorOptions(quick=quick), _transient)
     _transient("")
     if form is Format.JSON:
-        sys.stdout.write(json.dumps(found.model_dump(mode="json")) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps(found.model_dump(mode="json")))
     else:
         _show(found)
     if fix_script:
-        _print_cures(found, options.sources(named, more), asked)
+        _print_cures(found, cluster)
     return int(exit_code(found))
 
 
-def _print_cures(found: Diagnosis, inventory: AnyInventory, asked: InventoryOptions) -> None:
-    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
-    from clusterctl.report import fix_script  # noqa: PLC0415
+def _print_cures(found: Diagnosis, cluster: Cluster) -> None:
+    from clusterctl.report import doctor_table  # noqa: PLC0415 - see cli.main
 
-    hosts = {host.name: host for host in ansible_inventory.load(inventory, asked).selected_hosts}
-    sys.stdout.write(fix_script.script(found, hosts))
+    sys.stdout.write(doctor_table.script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
     sys.stdout.flush()
 
 
 def _transient(text: str) -> None:
     """Show what is going on."""
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-
     output.transient(f"{text} …" if text else "")
 
 
 def _show(found: Diagnosis) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
 
-    from clusterctl.cli import output  # noqa: PLC0415
     from clusterctl.report import doctor_table  # noqa: PLC0415
 
     console = output.console()
@@ -101,4 +91,4 @@ def _show(found: Diagnosis) -> None:
     if found.findings:
         console.print(table)
     for line in doctor_table.closing(found):
-        console.print(line, markup=False, soft_wrap=output.keeps_lines())
+        output.line(line)

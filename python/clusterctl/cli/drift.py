@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,19 +14,12 @@ if TYPE_CHECKING:
 
 
 def drift(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
+    how: change.SudoGroup,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also compare the content of every installed file; takes seconds per GB.")
     ] = False,
     limit: options.Limit = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
     form: Annotated[Format, typer.Option("--format", help="json: every difference, on stdout.")] = Format.TEXT,
 ) -> int:
     """Say what differs from what the last run left, and change nothing.
@@ -37,13 +29,11 @@ def drift(
     """
     from clusterctl.provisioning import drift_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
-    inventory = options.sources(named, more)
-    request = drift_look.DriftRequest(inventory, asked.options, verify=verify, sudo_password=asked.become_password)
+    inventory = which.sources
+    request = drift_look.DriftRequest(inventory, how.options(limit), verify=verify, sudo_password=how.password())
     report = drift_look.examine(request)
     if form is Format.JSON:
-        sys.stdout.write(report.model_dump_json() + "\n")
-        sys.stdout.flush()
+        output.data(report.model_dump_json())
     else:
         _show(report, inventory.shown)
     return int(drift_look.exit_code(report))
@@ -53,7 +43,7 @@ def _show(report: DriftReport, inventory: str) -> None:
     from clusterctl.provisioning import drift as words  # noqa: PLC0415 - text only
 
     def say(text: str) -> None:
-        output.console().print(text, markup=False, soft_wrap=output.keeps_lines())
+        output.line(text)
 
     for hosts, difference in words.folded(report.hosts):
         say(f"{hosts}: {difference}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import change, options
+from clusterctl.cli import change, options, output
 from clusterctl.cli.output import StreamFormat
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def gc(
-    named: options.OneInventory = None,
-    more: options.Inventories = None,
+    which: options.OneInventoryGroup,
+    how: change.ChangeGroup,
     limit: options.Limit = None,
     keep: Annotated[
         int, typer.Option("--keep", min=2, metavar="N", help="How many different sets of versions stay; 2 or more.")
@@ -28,16 +28,7 @@ def gc(
         typer.Option("--older-than", metavar="AGE", help="Only what is older: 12h, 30d, 4w. Also sources and wheels."),
     ] = None,
     check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would go.")] = False,
-    extra_vars: options.ExtraVars = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something is removed.")] = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Remove old versions of artifacts from nodes and from the cache.
@@ -51,32 +42,22 @@ def gc(
         limits = collect.Retention(keep, None if older_than is None else old_artifacts.age(older_than))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--older-than") from None
-    if not yes and not check:
-        from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
-
-        if form is not StreamFormat.TEXT or not output.is_interactive():
-            raise ConfigError("gc asks before it removes something, and there is no terminal to ask on; give --yes.")
-    if named is None and not more:
+    if not yes and not check and (form is not StreamFormat.TEXT or not output.is_interactive()):
+        raise ConfigError("gc asks before it removes something, and there is no terminal to ask on; give --yes.")
+    if which.named is None and not which.more:
         return _of_cache(limits, form, check=check, ask=not yes)
-    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = collect.CollectRequest(
-        inventory=options.sources(named, more),
-        options=asked.options,
+        inventory=which.sources,
         limits=limits,
         check=check,
-        become_password=asked.become_password,
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
     )
     with change.observer_for(form, ask=not (yes or check)) as observer:
-        record = collect.collect(request, observer)
+        record = collect.collect(how.asked(request, limit), observer)
     return change.show(record, form)
 
 
 def _of_cache(limits: Retention, form: StreamFormat, *, check: bool, ask: bool) -> int:
     """Remove old files of the controller's cache alone."""
-    from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
     from clusterctl.provisioning import collect, old_artifacts  # noqa: PLC0415 - as above
     from clusterctl.state import cache_files  # noqa: PLC0415 - as above
 
@@ -84,7 +65,7 @@ def _of_cache(limits: Retention, form: StreamFormat, *, check: bool, ask: bool) 
     lines = old_artifacts.lines({}, files) or ["Nothing to do: the cache has nothing old."]
     if form is StreamFormat.TEXT:
         for line in lines:
-            output.console().print(line, markup=False, soft_wrap=output.keeps_lines())
+            output.line(line)
     if files and not check:
         if ask and not typer.confirm("Go on?", default=False, err=True):
             return ExitCode.INTERRUPTED

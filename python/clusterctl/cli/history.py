@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,8 +23,7 @@ _MOST_CHANGES = 12
 
 
 def history(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
     check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
     last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="The last N runs.")] = _SHOWN,
     keep_runs: Annotated[
@@ -43,14 +41,13 @@ def history(
     """
     from clusterctl.report import run_overview  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    inventory = options.sources(named, more)
+    inventory = which.sources
     gone = 0
     if keep_runs is not None or keep_days is not None:
         gone = run_overview.forget(inventory, keep_runs, keep_days)
     found = run_overview.overview(inventory, check, last)
     if form is Format.JSON:
-        sys.stdout.write(found.model_dump_json() + "\n")
-        sys.stdout.flush()
+        output.data(found.model_dump_json())
         return ExitCode.OK
     _show(found, check)
     if gone:
@@ -77,28 +74,28 @@ def _show(found: History, check: str | None) -> None:
         _show_trends(console, found.trends)
     else:
         _show_changes(console, found.trends)
-    _show_nodes(console, found.nodes)
+    _show_nodes(found.nodes)
     for words in found.drifts:
-        console.print(words, markup=False, soft_wrap=output.keeps_lines())
+        output.line(words)
     for job in found.stopped_jobs:
         words = f"Job of {job.at.astimezone():%Y-%m-%d %H:%M}: {job.sentence}. Its record: {job.record}"
-        console.print(words, markup=False, soft_wrap=output.keeps_lines())
+        output.line(words)
     if found.total > len(found.runs):
         console.print(f"{output.plural(found.total, 'run')} are kept; --last shows more of them.")
     if found.baseline is not None and not found.baseline.run_id:
         console.print(f"References begin anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
     for note in found.notes:
-        console.print(f"Note: {note}", markup=False, soft_wrap=output.keeps_lines())
+        output.line(f"Note: {note}")
 
 
-def _show_nodes(console: Console, nodes: tuple[NodeHealth, ...]) -> None:
+def _show_nodes(nodes: tuple[NodeHealth, ...]) -> None:
     """Show the nodes that are not healthy; nodes of one reason are one line."""
     lines: dict[str, list[str]] = {}
     for one in nodes:
         if one.state != "healthy":
             lines.setdefault(_state_words(one), []).append(one.node)
     for words, names in lines.items():
-        console.print(f"{nodeset.folded(names)} {words}.", markup=False, soft_wrap=output.keeps_lines())
+        output.line(f"{nodeset.folded(names)} {words}.")
 
 
 def _state_words(state: NodeHealth) -> str:
@@ -115,7 +112,7 @@ def _state_words(state: NodeHealth) -> str:
 def _show_changes(console: Console, trends: tuple[Trend, ...]) -> None:
     changed = [one for one in trends if one.changed_at]
     for trend in changed[:_MOST_CHANGES]:
-        console.print(_sentence(trend), markup=False, soft_wrap=output.keeps_lines())
+        output.line(_sentence(trend))
     if len(changed) > _MOST_CHANGES:
         console.print(f"{len(changed) - _MOST_CHANGES} more figures changed; --check NAME shows those of a check.")
 

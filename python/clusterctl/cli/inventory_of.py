@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options
+from clusterctl.cli import options, output
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 
 def inventory_of(
     host: Annotated[str, typer.Argument(help="Name of a host of the inventory.", metavar="HOST")],
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
     form: Annotated[Format, typer.Option("--format", help="json: every stay of a part, on stdout.")] = Format.TEXT,
 ) -> int:
     """Show the parts of a node, and since when it has them.
@@ -31,18 +29,17 @@ def inventory_of(
     from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
-    inventory = options.sources(named, more)
+    inventory = which.sources
     ansible_inventory.refuse_missing(inventory)
     stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
     if not stays:
-        ansible_inventory.load(inventory, InventoryOptions(limit=host), remembered=True)  # refuses what is no host
+        ansible_inventory.load(inventory, InventoryOptions(limit=host))  # refuses what is no host
         raise ConfigError(
             f"No part of {host} is known for {inventory.shown}; run 'clusterctl doctor {inventory.shown}' first, with "
             "become in the inventory, since only root may read most serial numbers."
         )
     if form is Format.JSON:
-        sys.stdout.write(PartLedger(stays=stays).model_dump_json() + "\n")
-        sys.stdout.flush()
+        output.data(PartLedger(stays=stays).model_dump_json())
     else:
         _show(stays)
     return 0
@@ -50,8 +47,6 @@ def inventory_of(
 
 def _show(stays: tuple[Stay, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
-
-    from clusterctl.cli import output  # noqa: PLC0415
 
     newest = {stay.kind: max(one.last for one in stays if one.kind == stay.kind) for stay in stays}
     with_uuid = any(stay.uuid for stay in stays)

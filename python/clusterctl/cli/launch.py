@@ -31,7 +31,6 @@ def launch(
     sockets_per_thread: Annotated[
         int, typer.Option("--sockets-per-thread", metavar="N", min=0, max=64, help=HELP["--sockets-per-thread"])
     ] = 0,
-    prove: Annotated[bool, typer.Option("--prove", help=HELP["--prove"])] = False,
     show: Annotated[bool, typer.Option("--print", help=HELP["--print"])] = False,
 ) -> int:
     """See ``SUMMARY``."""
@@ -39,7 +38,7 @@ def launch(
 
     nccl = NcclOptions(gid_index, socket_threads, sockets_per_thread)
     options = in_allocation.LaunchOptions(nproc_per_node, master_addr, master_port, python, wait, nccl)
-    return start(program or (), options, show=show, prove=prove)
+    return start(program or (), options, show=show)
 
 
 launch.__doc__ = SUMMARY

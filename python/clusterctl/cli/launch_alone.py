@@ -69,7 +69,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--sockets-per-thread", metavar="N", type=_number(0, 64), default=0, help=HELP["--sockets-per-thread"]
     )
-    made.add_argument("--prove", action="store_true", help=HELP["--prove"])
     made.add_argument("--print", dest="show", action="store_true", help=HELP["--print"])
     made.add_argument("program", nargs=argparse.REMAINDER, metavar=PROGRAM, help=HELP[PROGRAM])
     return made
@@ -84,7 +83,7 @@ def _launch(argv: Sequence[str]) -> int:
     options = in_allocation.LaunchOptions(
         given.nproc_per_node, given.master_addr, given.master_port, given.python, given.wait, nccl
     )
-    return start(program, options, show=given.show, prove=given.prove)
+    return start(program, options, show=given.show)
 
 
 def _number(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.launch.nccl_options import OPTIONS
-from clusterctl.support.errors import ConfigError, ExitCode
+from clusterctl.support.errors import ExitCode
 from clusterctl.support.words import one_line
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ HELP = {
     "--python": "The Python that has PyTorch; default: /usr/local/python_env's, this one, or PATH's.",
     "--wait": "How long node 0's name may take to resolve.",
     **OPTIONS,
-    "--prove": "First prove the way between nodes: right sums, and no fall back of NCCL to sockets.",
     "--print": "Print the command with its variables, to be pasted, and do not run it.",
 }
 WAIT_S = 60.0
@@ -44,18 +43,14 @@ take a port that does not serve; what is set already is kept. Says on stderr wha
 """
 
 
-def start(program: Sequence[str], options: LaunchOptions, *, show: bool, prove: bool) -> int:
-    """Become torchrun; with ``show`` print the line instead, with ``prove`` stay its parent. Return the exit code.
+def start(program: Sequence[str], options: LaunchOptions, *, show: bool) -> int:
+    """Become torchrun; with ``show`` print the line instead. Return the exit code.
 
     Raises:
-        ConfigError: ``show`` and ``prove``, or as :func:`clusterctl.jobs.in_allocation.prepare`.
+        ConfigError: As :func:`clusterctl.jobs.in_allocation.prepare`.
     """
-    from clusterctl.jobs import in_allocation, launch_proof  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.jobs import in_allocation  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    if show and prove:
-        raise ConfigError("--print shows the line and starts nothing, so it proves nothing; leave out --prove.")
-    if prove:
-        return launch_proof.run(program, options, _tell, _found)
     plan = in_allocation.prepare(program, options, _tell)
     _found(plan)
     if not show:

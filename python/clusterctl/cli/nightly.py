@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options, slurm_options
+from clusterctl.cli import options, output, slurm_options
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ExitCode
 
@@ -29,17 +31,57 @@ _SHOWN_MISSED = 5
 
 
 Output = Annotated[Format, typer.Option("--format", help="json writes to standard output.")]
-Which = Annotated[list[Path] | None, typer.Argument(metavar="INVENTORY", help="The inventory that was enabled.")]
-JobName = Annotated[
-    str | None, typer.Option("--job", metavar="NAME|FILE", help="The job, as 'nightly status' names it.")
-]
+
+
+@dataclass(frozen=True)
+class EnabledJobGroup:
+    """Which job is meant."""
+
+    named: Annotated[list[Path] | None, typer.Argument(metavar="INVENTORY", help="The inventory that was enabled.")] = (
+        None
+    )
+    more: options.More = None
+    job: Annotated[
+        str | None, typer.Option("--job", metavar="NAME|FILE", help="The job, as 'nightly status' names it.")
+    ] = None
+
+    @property
+    def path(self) -> Path:
+        """The file of the job.
+
+        Raises:
+            BadParameter: neither an inventory nor a job is named, or both are.
+        """
+        from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
+
+        if bool(self.named or self.more) == (self.job is not None):
+            raise typer.BadParameter("give an inventory, or --job", param_hint="INVENTORY")
+        if self.job is None:
+            return storage.job_file(storage.job_name(options.sources(self.named, self.more)))
+        return Path(self.job) if "/" in self.job else storage.job_file(self.job)
+
+
+@dataclass(frozen=True)
+class NightLoginGroup(options.LoginGroup):
+    """How a night's drift check reads the inventory and logs in."""
+
+    extra_vars: Annotated[
+        list[str] | None, typer.Option("--extra-vars", "-e", metavar="@FILE", help="Variables above all others.")
+    ] = None
+    user: Annotated[str | None, typer.Option("--remote-user", "-u", metavar="USER", help="Log in as this user.")] = None
+    become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts, to look for drift.")] = False
+
+    def options(self, limit: str | None = None) -> InventoryOptions:
+        """Return what these options make of an inventory."""
+        return dataclasses.replace(super().options(limit), become=self.become)
 
 
 @app.command()
 def enable(
     at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When, by the local clock of this machine.")],
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
+    login: NightLoginGroup,
+    slurm: slurm_options.SlurmGroup,
     suite: Annotated[
         str | None,
         typer.Option(
@@ -64,7 +106,7 @@ def enable(
             help="Start this command, or POST to this address, when the verdict or who is named changes.",
         ),
     ] = None,
-    user: Annotated[bool, typer.Option("--user", help="A timer of your own (the default, except for root).")] = False,
+    own: Annotated[bool, typer.Option("--user", help="A timer of your own (the default, except for root).")] = False,
     system: Annotated[
         bool, typer.Option("--system", help="A timer of the system, run by root (the default for root).")
     ] = False,
@@ -83,26 +125,7 @@ def enable(
         typer.Option("--prometheus", metavar="FILE", help="Also keep the newest metrics here, for node_exporter."),
     ] = None,
     limit: options.Limit = None,
-    extra_vars: Annotated[
-        list[str] | None, typer.Option("--extra-vars", "-e", metavar="@FILE", help="Variables above all others.")
-    ] = None,
-    vault_id: options.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    remote_user: Annotated[
-        str | None, typer.Option("--remote-user", "-u", metavar="USER", help="Log in as this user.")
-    ] = None,
-    private_key: options.PrivateKey = None,
-    become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts, to look for drift.")] = False,
     via: slurm_options.Via = None,
-    partition: slurm_options.Partition = None,
-    account: slurm_options.Account = None,
-    time: slurm_options.Time = None,
-    start_within: slurm_options.StartWithin = None,
-    nodes: slurm_options.Nodes = None,
-    submit_host: slurm_options.SubmitHost = None,
-    skip_busy: slurm_options.SkipBusy = False,
-    drain_failed: slurm_options.DrainFailed = False,
-    undrain_proved: slurm_options.UndrainProved = False,
     form: Output = Format.TEXT,
 ) -> int:
     """Validate this inventory every night, in place of what was enabled for it before.
@@ -113,37 +136,25 @@ def enable(
     """
     from clusterctl.nightly import install, notify  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    if user and system:
+    if own and system:
         raise typer.BadParameter("give one of --user and --system", param_hint="--system")
-    scope: Scope | None = "system" if system else "user" if user else None
-    asked = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, remote_user, private_key)
-    wish = slurm_options.wish(
-        via,
-        None,
-        partition=partition,
-        account=account,
-        time=time,
-        start_within=start_within,
-        nodes=nodes,
-        submit_host=submit_host,
-        drains=drain_failed or undrain_proved,
-    )
+    scope: Scope | None = "system" if system else "user" if own else None
     done = install.enable(
         install.EnableRequest(
-            inventory=options.sources(named, more),
+            inventory=which.sources,
             at=at,
             suite=suite,
             suite_file=suite_file,
-            options=_with_become(asked, become=become),
+            options=login.options(limit),
             on_fail=on_fail,
             scope=scope,
             keep_days=keep,
             wait_s=60.0 * wait,
             reports=reports,
             prometheus=prometheus,
-            via=wish,
-            skip_busy=skip_busy,
-            drains=slurm_options.drains(via, submit_host, failed=drain_failed, proved=undrain_proved),
+            via=slurm.wish(via),
+            skip_busy=slurm.skip_busy,
+            drains=slurm.drains(via),
         )
     )
     job = done.job
@@ -152,16 +163,16 @@ def enable(
         typer.echo(json.dumps(data))
         return ExitCode.OK
     tells = f", telling {notify.shown(job.hook)} when it changes" if job.hook else ""
-    _say(f"Enabled: suite '{job.suite}' every night at {job.at}{tells}.")
-    _say(f"  job   {job.job}, kept in {job.place.name}")
-    _say(f"  next  {_local(done.next)}")
+    output.line(f"Enabled: suite '{job.suite}' every night at {job.at}{tells}.")
+    output.line(f"  job   {job.job}, kept in {job.place.name}")
+    output.line(f"  next  {_local(done.next)}")
     for note in done.notes:
-        _say(f"Note: {note}")
+        output.line(f"Note: {note}")
     return ExitCode.OK
 
 
 @app.command()
-def run(named: Which = None, more: options.Inventories = None, job: JobName = None, form: Output = Format.TEXT) -> int:
+def run(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     """Carry out a night now, as the timer does.
 
     Ends with 0 when all is right, and 11 when the checks could not run. 10 means that something is wrong or has
@@ -170,9 +181,9 @@ def run(named: Which = None, more: options.Inventories = None, job: JobName = No
     from clusterctl.nightly import run as night  # noqa: PLC0415 - see cli.main
     from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
-    found = storage.read_job(_path(named, more, job))
+    found = storage.read_job(which.path)
     _take_environment(found)
-    came = night.run(found, _say if form is Format.TEXT else _silent)
+    came = night.run(found, output.line if form is Format.TEXT else _silent)
     if form is Format.JSON:
         typer.echo(came.model_dump_json())
     else:
@@ -181,9 +192,7 @@ def run(named: Which = None, more: options.Inventories = None, job: JobName = No
 
 
 @app.command()
-def status(
-    named: Which = None, more: options.Inventories = None, job: JobName = None, form: Output = Format.TEXT
-) -> int:
+def status(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     """Show what comes next, what the last nights found, and which nights never came.
 
     Without an inventory, all jobs. Ends with 0 when all is well, and 10 when the last verdict is bad, the last night
@@ -192,48 +201,31 @@ def status(
     from clusterctl.nightly import status as job_status  # noqa: PLC0415 - see cli.main
     from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
-    jobs = storage.jobs() if not named and not more and job is None else [storage.read_job(_path(named, more, job))]
+    jobs = [storage.read_job(which.path)] if options.given(which) else storage.jobs()
     found = [job_status.status(each) for each in jobs]
     if form is Format.JSON:
         typer.echo(json.dumps([each.model_dump(mode="json") for each in found]))
     elif not found:
-        _say("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
+        output.line("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
     else:
         for number, each in enumerate(found):
             if number:
-                _say("")
+                output.line("")
             _show(each)
     return 10 if any(each.bad for each in found) else 0
 
 
 @app.command()
-def disable(named: Which = None, more: options.Inventories = None, job: JobName = None) -> int:
+def disable(which: EnabledJobGroup) -> int:
     """Remove the timer or cron line of an inventory; the records of its nights stay."""
     from clusterctl.nightly import install, storage  # noqa: PLC0415 - see cli.main
 
-    path = _path(named, more, job)
+    path = which.path
     gone = install.disable(path.parent.name)
-    _say(
+    output.line(
         f"Disabled: {gone.inventory} is no longer validated at night; its nights stay in {storage.folder_of(gone.job)}."
     )
     return ExitCode.OK
-
-
-def _path(named: list[Path] | None, more: list[Path] | None, job: str | None) -> Path:
-    """Return the file of the job that is meant."""
-    from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
-
-    if bool(named or more) == (job is not None):
-        raise typer.BadParameter("give an inventory, or --job", param_hint="INVENTORY")
-    if job is None:
-        return storage.job_file(storage.job_name(options.sources(named, more)))
-    return Path(job) if "/" in job else storage.job_file(job)
-
-
-def _with_become(asked: InventoryOptions, *, become: bool) -> InventoryOptions:
-    import dataclasses  # noqa: PLC0415 - only here
-
-    return dataclasses.replace(asked, become=become)
 
 
 def _take_environment(job: Job) -> None:
@@ -255,30 +247,32 @@ def _close(night: Night) -> None:
     from clusterctl.nightly import policy  # noqa: PLC0415 - see cli.main
 
     if night.drift is not None:
-        _say(f"Drift: {policy.words_of(night.drift)}.")
+        output.line(f"Drift: {policy.words_of(night.drift)}.")
     for one in night.slower:
-        _say(f"Slower: {one.words}")
+        output.line(f"Slower: {one.words}")
     for words in night.problems:
-        _say(f"Note: {words}")
+        output.line(f"Note: {words}")
     if night.outcome == "missed":
-        _say(f"MISSED: {night.message}")
+        output.line(f"MISSED: {night.message}")
     else:
         said = night.verdict.value if night.verdict else night.outcome
-        _say(f"{said}{': ' + night.message if night.message else ''} ({night.change or 'as before'}).")
+        output.line(f"{said}{': ' + night.message if night.message else ''} ({night.change or 'as before'}).")
     if night.hook is not None:
-        _say(f"Hook: {'told' if night.hook.ok else 'FAILED'} after {_tries(night.hook.attempts)}, {night.hook.words}.")
-    _say(f"The night's record: {night.folder}/night.json")
+        output.line(
+            f"Hook: {'told' if night.hook.ok else 'FAILED'} after {_tries(night.hook.attempts)}, {night.hook.words}."
+        )
+    output.line(f"The night's record: {night.folder}/night.json")
 
 
 def _show(found: JobStatus) -> None:
     from clusterctl.nightly import scheduler  # noqa: PLC0415 - see cli.main
 
     zone = scheduler.zone()
-    _say(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
-    _say(f"  job    {found.job}")
-    _say(f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}")
+    output.line(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
+    output.line(f"  job    {found.job}")
+    output.line(f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}")
     if found.running:
-        _say("  now    a night is running")
+        output.line("  now    a night is running")
     if found.hook:
         result = found.hook_result
         last = (
@@ -286,14 +280,14 @@ def _show(found: JobStatus) -> None:
             if result
             else "never called"
         )
-        _say(f"  hook   {found.hook}: {last}")
+        output.line(f"  hook   {found.hook}: {last}")
     for slot in found.missed[:_SHOWN_MISSED]:
-        _say(f"  missed {_local(slot, zone)}: nothing ran")
+        output.line(f"  missed {_local(slot, zone)}: nothing ran")
     if len(found.missed) > _SHOWN_MISSED:
-        _say(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
+        output.line(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
     for night in found.nights[:_SHOWN_NIGHTS]:
         word = night.verdict.value if night.verdict and night.outcome == "done" else night.outcome.upper()
-        _say(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
+        output.line(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
 
 
 def _reason(night: Night) -> str:
@@ -320,12 +314,6 @@ def _local(moment: datetime, zone: tzinfo | None = None) -> str:
 
 def _tries(count: int) -> str:
     return f"{count} try" if count == 1 else f"{count} tries"
-
-
-def _say(text: str) -> None:
-    from clusterctl.cli import output  # noqa: PLC0415 - text only
-
-    output.console().print(text, markup=False, soft_wrap=output.keeps_lines())
 
 
 def _silent(_text: str) -> None:

@@ -1,31 +1,33 @@
-"""The options that several commands have, under Ansible's own names."""
+"""The options that several commands have, in groups, under Ansible's own names."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
 
 from clusterctl.cli.output import StreamFormat
 from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.path_wish import Affinity, Transport
+from clusterctl.launch.path_options import Affinity, PathOptions, Transport
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from _typeshed import DataclassInstance
 
     from clusterctl.model.hosts import InventoryOptions, InventorySources
+    from clusterctl.model.layout import Layout
 
 _ANSIBLE = "Ansible's own options"
 
 _ANY = "Any inventory Ansible accepts: INI, YAML, a folder, a script, a list such as node1,node2,"
-Inventory: TypeAlias = Annotated[
-    list[Path] | None, typer.Argument(metavar="INVENTORY", help=f"{_ANY}; several are read in their order.")
-]
-OneInventory: TypeAlias = Annotated[
-    Path | None, typer.Argument(metavar="INVENTORY", help=f"{_ANY}; several are given by -i.")
-]
-Inventories: TypeAlias = Annotated[
+More: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--inventory",
@@ -43,41 +45,172 @@ WhoseRuns: TypeAlias = Annotated[
 Limit: TypeAlias = Annotated[
     str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
 ]
-ExtraVars: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--extra-vars",
-        "-e",
-        metavar="KEY=VALUE|JSON|@FILE",
-        help="Variables above all others. Other users see a value in 'ps': give a secret in @FILE.",
-    ),
-]
-VaultId: TypeAlias = Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")]
-VaultPasswordFile: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
-]
-User: TypeAlias = Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")]
-PrivateKey: TypeAlias = Annotated[
-    str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")
-]
-
-Network: TypeAlias = Annotated[
-    Transport, typer.Option("--network", help="What MPI's messages go through; auto: UCX where RDMA is, else TCP.")
-]
-BindTo: TypeAlias = Annotated[
-    Bind, typer.Option("--bind-to", help="What each rank is kept on; none: the ranks of a node share its cores.")
-]
-MapRanksBy: TypeAlias = Annotated[MapBy, typer.Option("--map-by", help="Where the next rank goes.")]
-RankAffinity: TypeAlias = Annotated[
-    Affinity,
-    typer.Option(
-        "--affinity", help="auto: each rank on the cores and the network port nearest to its GPU, told with the reason."
-    ),
-]
-
+PREFIX_HELP = (
+    "The folder of the software on the nodes, as cluster_prefix of the inventory names it. Default: /usr/local."
+)
+ClusterPrefix: TypeAlias = Annotated[str, typer.Option("--cluster-prefix", metavar="PATH", help=PREFIX_HELP)]
 StreamForm: TypeAlias = Annotated[
     StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
 ]
+
+
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command for typer, in which each parameter that is a dataclass stands for the options of its fields."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, type[Any]] = {
+        name: kind for name, kind in hints.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+    }
+    if not groups:
+        return command
+    parameters = []
+    for given in inspect.signature(command).parameters.values():
+        if given.name not in groups:
+            parameters.append(given.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[given.name]))
+            continue
+        its = get_type_hints(groups[given.name], include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=its[field.name]
+            )
+            for field in dataclasses.fields(groups[given.name])
+        ]
+
+    @functools.wraps(command)
+    def spread(**given: Any) -> Any:
+        made = {
+            name: kind(**{field.name: given.pop(field.name) for field in dataclasses.fields(kind)})
+            for name, kind in groups.items()
+        }
+        return command(**made, **given)
+
+    spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    spread.__annotations__ = {each.name: each.annotation for each in parameters}
+    return spread
+
+
+def given(*groups: DataclassInstance) -> dict[str, object]:
+    """Return the values of groups of options that are not the default, by the name of the option."""
+    found: dict[str, object] = {}
+    for group in groups:
+        hints = get_type_hints(type(group), include_extras=True)
+        for field in dataclasses.fields(group):
+            value = getattr(group, field.name)
+            if value != field.default:
+                info = hints[field.name].__metadata__[0]
+                # In an annotation, the first word of typer.Option stands where a default would; an argument has none.
+                found[info.default if isinstance(info.default, str) else info.metavar] = value
+    return found
+
+
+@dataclass(frozen=True)
+class InventoriesGroup:
+    """The inventories of a command, by position and by ``-i``."""
+
+    named: Annotated[
+        list[Path] | None, typer.Argument(metavar="INVENTORY", help=f"{_ANY}; several are read in their order.")
+    ] = None
+    more: More = None
+
+    @property
+    def sources(self) -> InventorySources:
+        """The inventories: those by position, then those of ``-i``.
+
+        Raises:
+            BadParameter: there is none.
+        """
+        return sources(self.named, self.more)
+
+
+@dataclass(frozen=True)
+class OneInventoryGroup:
+    """The inventory of a command by position, or several by ``-i``; other words may follow by position."""
+
+    named: Annotated[Path | None, typer.Argument(metavar="INVENTORY", help=f"{_ANY}; several are given by -i.")] = None
+    more: More = None
+
+    @property
+    def sources(self) -> InventorySources:
+        """As for :class:`InventoriesGroup`."""
+        return sources(self.named, self.more)
+
+    def and_run(self, run: str | None) -> tuple[InventorySources, str | None]:
+        """Return the inventories and the run behind them; with ``-i``, the first word by position is the run.
+
+        Raises:
+            BadParameter: there is no inventory, or one of both kinds.
+        """
+        if not self.more or self.named is None:
+            return self.sources, run
+        if run is not None:
+            raise typer.BadParameter("give the inventory by position or with -i, not both", param_hint="INVENTORY")
+        return sources(None, self.more), str(self.named)
+
+
+@dataclass(frozen=True)
+class ReadingGroup:
+    """How Ansible reads the inventory."""
+
+    extra_vars: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--extra-vars",
+            "-e",
+            metavar="KEY=VALUE|JSON|@FILE",
+            help="Variables above all others. Other users see a value in 'ps': give a secret in @FILE.",
+        ),
+    ] = None
+    vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")] = None
+    vault_password_file: Annotated[
+        list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
+    ] = None
+
+    def options(self, limit: str | None = None) -> InventoryOptions:
+        """Return what these options make of an inventory."""
+        from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415 - see cli.main: --help stays quick
+
+        return InventoryOptions(
+            limit=limit,
+            extra_vars=tuple(self.extra_vars or ()),
+            vault_ids=tuple(self.vault_id or ()),
+            vault_password_files=tuple(self.vault_password_file or ()),
+        )
+
+
+@dataclass(frozen=True)
+class LoginGroup(ReadingGroup):
+    """How Ansible reads the inventory, and how it and ssh log in."""
+
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")] = None
+    private_key: Annotated[str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")] = (
+        None
+    )
+
+    def options(self, limit: str | None = None) -> InventoryOptions:
+        """Return what these options make of an inventory."""
+        return dataclasses.replace(super().options(limit), user=self.user, private_key=self.private_key)
+
+
+@dataclass(frozen=True)
+class JobPathGroup:
+    """What a job's messages go through, and where its ranks are kept."""
+
+    network: Annotated[
+        Transport, typer.Option("--network", help="What MPI's messages go through; auto: UCX where RDMA is, else TCP.")
+    ] = Transport.AUTO
+    bind: Annotated[
+        Bind, typer.Option("--bind-to", help="What each rank is kept on; none: the ranks of a node share its cores.")
+    ] = Bind.NONE
+    affinity: Annotated[
+        Affinity,
+        typer.Option(
+            "--affinity",
+            help="auto: each rank on the cores and the network port nearest to its GPU, told with the reason.",
+        ),
+    ] = Affinity.NONE
+
+    def wish(self, map_by: MapBy = MapBy.SLOT) -> PathOptions:
+        """Return what the user asks for."""
+        return PathOptions(self.network, self.bind, map_by, self.affinity)
 
 
 def sources(named: Sequence[Path] | Path | None, more: Sequence[Path] | None) -> InventorySources:
@@ -99,22 +232,32 @@ def whose(given: Sequence[Path] | None) -> InventorySources | None:
     return sources(None, given) if given else None
 
 
-def of_inventory(
-    limit: str | None,
-    extra_vars: list[str] | None,
-    vault_id: list[str] | None,
-    vault_password_file: list[str] | None,
-    user: str | None,
-    private_key: str | None,
-) -> InventoryOptions:
-    """Return what these options make of an inventory."""
-    from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415 - see cli.main: --help stays quick
+def inventory_and_words(
+    words: Sequence[str], more: Sequence[Path] | None, what: str
+) -> tuple[InventorySources, tuple[str, ...]]:
+    """Return the inventories and the words behind them; with ``-i``, all words by position are the latter.
 
-    return InventoryOptions(
-        limit=limit,
-        extra_vars=tuple(extra_vars or ()),
-        vault_ids=tuple(vault_id or ()),
-        vault_password_files=tuple(vault_password_file or ()),
-        user=user,
-        private_key=private_key,
-    )
+    Raises:
+        BadParameter: one of the two is missing.
+    """
+    named, rest = ([], list(words)) if more else ([Path(word) for word in words[:1]], list(words[1:]))
+    inventory = sources(named, more)
+    if not rest:
+        raise typer.BadParameter("it is missing; name it behind the inventory", param_hint=what)
+    return inventory, tuple(rest)
+
+
+def layout_of(prefix: str) -> Layout:
+    """Return where the software lies.
+
+    Args:
+        prefix: the value of the option, '' for the default.
+
+    Raises:
+        ConfigError: it is not a folder for software.
+    """
+    from clusterctl.model import layout  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    if wrong := layout.prefix_problem({"cluster_prefix": prefix}):
+        raise ConfigError(f"--cluster-prefix: {wrong}.")
+    return layout.Layout(prefix) if prefix else layout.DEFAULT_LAYOUT

@@ -75,6 +75,17 @@ def text(*lines: str | tuple[str, str], style: str = "") -> Text:
     return made
 
 
+def line(sentence: str) -> None:
+    """Print one line of text on the console."""
+    console().print(sentence, markup=False, soft_wrap=keeps_lines())
+
+
+def data(text: str) -> None:
+    """Write one line of data to stdout."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
 def say(sentence: str) -> None:
     """Write one line to stderr, without the console, which takes a while to load."""
     sys.stderr.write(words.one_line(sentence) + "\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
 from clusterctl.model.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
-from clusterctl.provisioning.critical_path import PathFinder
+from clusterctl.provisioning.timing import PathFinder
 from clusterctl.support.words import one_line
 
 if TYPE_CHECKING:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,41 +18,49 @@ from clusterctl.support.errors import ExitCode
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from clusterctl.model.hosts import InventorySources
     from clusterctl.model.run_record import RunRecord
     from clusterctl.provisioning.partial import Amount
     from clusterctl.provisioning.run import ProvisionRequest
-    from clusterctl.provisioning.stopwatch import Stopwatch
+    from clusterctl.provisioning.timing import Stopwatch
     from clusterctl.validation.run import ValidationOptions
 
 _ANSIBLE = "Ansible's own options"
 _PARTS = "Some of the hosts"
+_NOT_WITH_WORKERS = frozenset({"--batch", "--max-fail", "--tags", "--skip-tags", "--check"})
 
 
-def provision(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
-    limit: options.Limit = None,
+@dataclass(frozen=True)
+class PlayGroup:
+    """How Ansible plays the roles."""
+
     tags: Annotated[
         list[str] | None, typer.Option("--tags", "-t", help="Only tasks with these tags.", rich_help_panel=_ANSIBLE)
-    ] = None,
+    ] = None
     skip_tags: Annotated[
         list[str] | None, typer.Option("--skip-tags", help="No task with these tags.", rich_help_panel=_ANSIBLE)
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would change.")] = False,
+    ] = None
+    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would change.")] = False
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the content of every installed file, and repair what differs.")
-    ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Play all roles on all hosts, also where nothing differs.")
-    ] = False,
-    while_busy: Annotated[
-        bool, typer.Option("--while-busy", help="Switch to other versions also where jobs run.")
-    ] = False,
-    diff: change.Diff = False,
-    extra_vars: options.ExtraVars = None,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More in Ansible's log (-vvv).")] = 0,
-    forks: change.Forks = 32,
-    skip_unreachable: change.SkipUnreachable = False,
+    ] = False
+    full: Annotated[bool, typer.Option("--full", help="Play all roles on all hosts, also where nothing differs.")] = (
+        False
+    )
+    while_busy: Annotated[bool, typer.Option("--while-busy", help="Switch to other versions also where jobs run.")] = (
+        False
+    )
+    diff: change.Diff = False
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More in Ansible's log (-vvv).")] = 0
+    forks: change.Forks = 32
+
+
+@dataclass(frozen=True)
+class PartsGroup:
+    """Which hosts a run works on, how many at a time, and how many may be lost."""
+
+    limit: options.Limit = None
+    skip_unreachable: change.SkipUnreachable = False
     max_fail: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +69,7 @@ def provision(
             help="Stop all hosts once more than so many failed or were skipped.",
             rich_help_panel=_PARTS,
         ),
-    ] = None,
+    ] = None
     batch: Annotated[
         str | None,
         typer.Option(
@@ -68,7 +78,7 @@ def provision(
             help="So many hosts at a time; stop at the first group that fails.",
             rich_help_panel=_PARTS,
         ),
-    ] = None,
+    ] = None
     workers: Annotated[
         str,
         typer.Option(
@@ -77,15 +87,13 @@ def provision(
             help="Other controllers that play a part of the hosts: their names, or an inventory of them.",
             rich_help_panel=_PARTS,
         ),
-    ] = "",
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
-    ca_passphrase_file: change.CaPassphraseFile = None,
-    ask_ca_passphrase: change.AskCaPassphrase = False,
+    ] = ""
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Where a run looks before something is compiled."""
+
     cache: Annotated[
         str,
         typer.Option(
@@ -93,7 +101,7 @@ def provision(
             metavar="WHERE",
             help="A shared cache to look into before something is compiled. Default: cluster_cache of the inventory.",
         ),
-    ] = "",
+    ] = ""
     cache_signers: Annotated[
         str,
         typer.Option(
@@ -101,17 +109,22 @@ def provision(
             metavar="FILE",
             help="Whose packs are taken. Default: cluster_cache_signers, or ~/.config/clusterctl/allowed_signers.",
         ),
-    ] = "",
+    ] = ""
+
+
+def provision(
+    which: options.InventoriesGroup,
+    how: change.ChangeGroup,
+    ca: change.CaPassphraseGroup,
+    play: PlayGroup,
+    parts: PartsGroup,
+    shared: CacheGroup,
     yes: change.Yes = False,
     no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
     timing: Annotated[
         bool,
-        typer.Option(
-            "--timing", help="Show where the time went: wall and processor time per stage, and the critical path."
-        ),
+        typer.Option("--timing", help="Show where the time went: wall time per stage, and the critical path."),
     ] = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Make one proven cluster of the inventory's hosts.
@@ -122,73 +135,64 @@ def provision(
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.provisioning.shared_cache import SharedCache  # noqa: PLC0415 - the same
 
-    if cache:  # a password in it must not reach the record
+    if shared.cache:  # a password in it must not reach the record
         from clusterctl.remote.shared_cache import place  # noqa: PLC0415 - see cli.main
 
-        place.refuse(cache)
-    if full and (tags or skip_tags):
+        place.refuse(shared.cache)
+    if play.full and (play.tags or play.skip_tags):
         raise typer.BadParameter("all roles are played, so leave out --tags and --skip-tags", param_hint="--full")
-    if workers and (other := _not_with_workers(batch, max_fail, tags, skip_tags, check=check)):
+    other = next((name for name in options.given(parts, play) if name in _NOT_WITH_WORKERS), "")
+    if parts.workers and other:
         raise typer.BadParameter(f"the run goes over several controllers, so leave out {other}", param_hint="--workers")
-    inventory = options.sources(named, more)
     watch = _stopwatch() if timing else None
-    most_failed, batch_size = _amount("--max-fail", max_fail, least=0), _amount("--batch", batch, least=1)
-    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = provisioning.ProvisionRequest(
-        inventory=inventory,
-        options=asked.options,
-        tags=_split(tags),
-        skip_tags=_split(skip_tags),
-        check=check,
-        verify=verify,
-        every_role=full,
-        while_busy=while_busy,
-        diff=diff,
-        verbosity=verbose,
-        forks=forks,
-        skip_unreachable=skip_unreachable,
-        max_fail=most_failed,
-        batch=batch_size,
-        workers=workers,
-        become_password=asked.become_password,
-        ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase),
-        cache=SharedCache(cache, cache_signers),
+        inventory=which.sources,
+        tags=_split(play.tags),
+        skip_tags=_split(play.skip_tags),
+        check=play.check,
+        verify=play.verify,
+        every_role=play.full,
+        while_busy=play.while_busy,
+        diff=play.diff,
+        verbosity=play.verbose,
+        forks=play.forks,
+        skip_unreachable=parts.skip_unreachable,
+        max_fail=_amount("--max-fail", parts.max_fail, least=0),
+        batch=_amount("--batch", parts.batch, least=1),
+        workers=parts.workers,
+        cache=SharedCache(shared.cache, shared.cache_signers),
         stopwatch=watch,
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
     )
-    from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
+    request = ca.into(how.asked(request, parts.limit))
+    proof = None
+    if not (no_validate or play.check or play.tags or play.skip_tags):
+        from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
+        from clusterctl.validation import gate  # noqa: PLC0415 - the same
 
-    proof = None if no_validate or check or tags or skip_tags else validate.in_short(inventory, request.options)
-    with change.observer_for(form, ask=not (yes or check)) as observer:
+        proof = validate.in_short(which.sources, request.options)
+        request = dataclasses.replace(request, asked_after=gate.asked_ahead)
+    with change.observer_for(form, ask=not (yes or play.check)) as observer:
         record = provisioning.provision(request, observer)
     proof = proof if record.exit_code == ExitCode.OK else None
     if form is StreamFormat.JSON:
         return _answer_in_json(record, request, proof)
-    code = change.show(record, form, "" if proof is not None else _next_step(request))
+    code = change.show(record, form, "" if proof is not None else _next_step(which.sources, check=play.check))
     if proof is not None:
+        from clusterctl.cli import validate  # noqa: PLC0415 - see cli.main
+
         with _validating(watch):
             code = validate.after_provision(request.inventory, proof, form)
     if watch is not None:
         record = _amended(record, watch)
         if form is StreamFormat.TEXT:
-            from clusterctl.cli import timing_table  # noqa: PLC0415 - text only
+            from clusterctl.cli import summary  # noqa: PLC0415 - text only
 
-            timing_table.show(record)
+            summary.show_timing(record)
     return code
 
 
-def _not_with_workers(
-    batch: str | None, max_fail: str | None, tags: list[str] | None, skip_tags: list[str] | None, *, check: bool
-) -> str:
-    """Return the option that a run on several controllers cannot take; '' without one."""
-    given = {"--batch": batch, "--max-fail": max_fail, "--tags": tags, "--skip-tags": skip_tags, "--check": check}
-    return next((option for option, value in given.items() if value), "")
-
-
 def _stopwatch() -> Stopwatch:
-    from clusterctl.provisioning.stopwatch import Stopwatch  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning.timing import Stopwatch  # noqa: PLC0415 - see cli.main
 
     return Stopwatch()
 
@@ -220,13 +224,10 @@ def _answer_in_json(record: RunRecord, request: ProvisionRequest, asked: Validat
     return code
 
 
-def _next_step(request: ProvisionRequest) -> str:
-    from clusterctl.model import hosts  # noqa: PLC0415 - see cli.main
-
-    where = hosts.InventorySources.of(request.inventory).shown
-    if request.check:
-        return f"'clusterctl provision {where}' does it."
-    return f"'clusterctl validate {where}' proves that it works."
+def _next_step(inventory: InventorySources, *, check: bool) -> str:
+    if check:
+        return f"'clusterctl provision {inventory.shown}' does it."
+    return f"'clusterctl validate {inventory.shown}' proves that it works."
 
 
 def _amount(option: str, text: str | None, least: int) -> Amount | None:

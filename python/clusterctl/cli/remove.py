@@ -14,14 +14,8 @@ def remove(
     words: Annotated[
         list[str], typer.Argument(metavar="INVENTORY NODE…", help="The nodes that leave: names, or node[2-3].")
     ],
-    more: options.Inventories = None,
-    extra_vars: options.ExtraVars = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
+    how: change.ChangeGroup,
+    more: options.More = None,
     yes: change.Yes = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Also while jobs run on such a node.")] = False,
     launch_node_too: Annotated[
@@ -33,8 +27,6 @@ def remove(
     remove_user: Annotated[
         bool, typer.Option("--remove-user", help="With --clean: also the account that cluster_user made, and its home.")
     ] = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Take nodes out of the cluster, also dead ones.
@@ -45,23 +37,17 @@ def remove(
     """
     if remove_user and not clean:
         raise typer.BadParameter("it goes with --clean", param_hint="--remove-user")
-    inventory, nodes = change.inventory_and_words(words, more, "NODE")
+    inventory, nodes = options.inventory_and_words(words, more, "NODE")
     from clusterctl.provisioning import remove as removal  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = removal.RemoveRequest(
         inventory=inventory,
         nodes=nodes,
-        options=asked.options,
         launch_node_too=launch_node_too,
         while_busy=while_busy,
         clean=clean,
         remove_user=remove_user,
-        become_password=asked.become_password,
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
     )
     with change.observer_for(form, ask=not yes) as observer:
-        record = removal.remove(request, observer)
+        record = removal.remove(how.asked(request), observer)
     return change.show(record, form)

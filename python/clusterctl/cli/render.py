@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import output, prefix_option
-from clusterctl.cli.launch_start import HELP
+from clusterctl.cli import options, output
 from clusterctl.launch.nccl_options import OPTIONS, NcclOptions
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 
@@ -23,7 +23,7 @@ _PROLOG = "Slurm's prolog (slurm-prolog)"
 
 
 class Kind(str, Enum):
-    """What to print; a test holds the submissions among it equal to ``submission.KINDS``."""
+    """What to print; a test holds the submissions among it equal to ``submission_text.KINDS``."""
 
     RUNAI = "runai"
     RUNAI_SUBMIT_DIST = "runai-submit-dist"
@@ -41,8 +41,144 @@ class RenderLauncher(str, Enum):
     SRUN = "srun"
 
 
+@dataclass(frozen=True)
+class KubernetesGroup:
+    """What a manifest of Kubernetes says besides, and who checks it."""
+
+    rdma_resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rdma-resource",
+            metavar="NAME=COUNT",
+            help="What the device plugin calls the RDMA devices, such as rdma/hca_shared_devices_a=1; brings IPC_LOCK.",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = None
+    network_attachment: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--network-attachment",
+            metavar="[NAMESPACE/]NAME",
+            help="A further network of each pod (annotation k8s.v1.cni.cncf.io/networks).",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = None
+    annotation: Annotated[
+        list[str] | None,
+        typer.Option("--annotation", metavar="NAME=VALUE", help="Of each pod.", rich_help_panel=_KUBERNETES),
+    ] = None
+    namespace: Annotated[
+        str, typer.Option("--namespace", help="mpijob and pytorchjob only.", rich_help_panel=_KUBERNETES)
+    ] = ""
+    project: Annotated[str, typer.Option("--project", help="Of Run:AI only.", rich_help_panel=_KUBERNETES)] = ""
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Have the API server check the manifest before it is printed; mpijob and pytorchjob only. Nothing is "
+            "created.",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = False
+    context: Annotated[
+        str,
+        typer.Option(
+            "--context", metavar="NAME", help="For --dry-run. Default: the current one.", rich_help_panel=_KUBERNETES
+        ),
+    ] = ""
+    kubeconfig: Annotated[
+        str,
+        typer.Option(
+            "--kubeconfig",
+            metavar="FILE",
+            help="For --dry-run. Default: what kubectl takes.",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = ""
+    shm_size: Annotated[
+        str,
+        typer.Option(
+            "--shm-size",
+            metavar="SIZE",
+            help="Limit of /dev/shm; default: half of the node's memory.",
+            rich_help_panel=_KUBERNETES,
+        ),
+    ] = ""
+
+    def refuse_unfit(self, kind: Kind) -> None:
+        """Refuse options of a dry run where there is none.
+
+        Raises:
+            BadParameter: one is given.
+        """
+        if self.dry_run and kind not in (Kind.MPIJOB, Kind.PYTORCHJOB):
+            raise typer.BadParameter("only mpijob and pytorchjob are manifests of Kubernetes", param_hint="--dry-run")
+        alone = "--context" if self.context else "--kubeconfig" if self.kubeconfig else ""
+        if alone and not self.dry_run:
+            raise typer.BadParameter("it needs --dry-run", param_hint=alone)
+
+
+@dataclass(frozen=True)
+class SlurmScriptGroup:
+    """What a script for sbatch says besides."""
+
+    partition: Annotated[str, typer.Option("--partition", rich_help_panel=_SLURM)] = ""
+    account: Annotated[str, typer.Option("--account", rich_help_panel=_SLURM)] = ""
+    time: Annotated[str, typer.Option("--time", metavar="LIMIT", rich_help_panel=_SLURM)] = ""
+    prefix: Annotated[
+        str,
+        typer.Option(
+            "--cluster-prefix",
+            metavar="PATH",
+            help=options.PREFIX_HELP,
+            rich_help_panel=_SLURM,
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True)
+class PrologGroup:
+    """What a prolog does with an unfit node."""
+
+    reason: Annotated[
+        bool,
+        typer.Option(
+            "--reason/--no-reason",
+            help="Drain an unfit node with the cause as its reason, or let the prolog fail and nothing more.",
+            rich_help_panel=_PROLOG,
+        ),
+    ] = True
+    deadline: Annotated[
+        float,
+        typer.Option(
+            "--deadline", metavar="SECONDS", min=1, max=300, help="Of the look at a node.", rich_help_panel=_PROLOG
+        ),
+    ] = 10.0
+
+
+@dataclass(frozen=True)
+class NcclGroup:
+    """What NCCL is told in each pod."""
+
+    gid_index: Annotated[
+        str, typer.Option("--gid-index", metavar="N|auto", help=OPTIONS["--gid-index"], rich_help_panel=_NCCL)
+    ] = ""
+    socket_threads: Annotated[
+        int,
+        typer.Option("--socket-threads", metavar="N", help=OPTIONS["--socket-threads"], rich_help_panel=_NCCL),
+    ] = 0
+    sockets_per_thread: Annotated[
+        int,
+        typer.Option("--sockets-per-thread", metavar="N", help=OPTIONS["--sockets-per-thread"], rich_help_panel=_NCCL),
+    ] = 0
+
+
 def render(
     kind: Annotated[Kind, typer.Argument(help="For whom.")],
+    pods: KubernetesGroup,
+    slurm: SlurmScriptGroup,
+    prolog: PrologGroup,
+    nccl: NcclGroup,
     program: Annotated[
         list[str] | None,
         typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="A script, -m MODULE or any command."),
@@ -67,106 +203,12 @@ def render(
             "of an MPI program through PMIx.",
         ),
     ] = RenderLauncher.MPIRUN,
-    prove: Annotated[bool, typer.Option("--prove", help=HELP["--prove"])] = False,
     variables: Annotated[
         list[str] | None, typer.Option("-x", metavar="NAME=VALUE", help="A variable of the job; may be repeated.")
     ] = None,
     cpus: Annotated[str, typer.Option("--cpus", metavar="N", help="CPUs of each node or pod.")] = "",
     memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Such as 64Gi; for Slurm 64G.")] = "",
     working_dir: Annotated[str, typer.Option("--working-dir", metavar="PATH", help="Where the program starts.")] = "",
-    rdma_resource: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rdma-resource",
-            metavar="NAME=COUNT",
-            help="What the device plugin calls the RDMA devices, such as rdma/hca_shared_devices_a=1; brings IPC_LOCK.",
-            rich_help_panel=_KUBERNETES,
-        ),
-    ] = None,
-    network_attachment: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--network-attachment",
-            metavar="[NAMESPACE/]NAME",
-            help="A further network of each pod (annotation k8s.v1.cni.cncf.io/networks).",
-            rich_help_panel=_KUBERNETES,
-        ),
-    ] = None,
-    annotation: Annotated[
-        list[str] | None,
-        typer.Option("--annotation", metavar="NAME=VALUE", help="Of each pod.", rich_help_panel=_KUBERNETES),
-    ] = None,
-    namespace: Annotated[
-        str, typer.Option("--namespace", help="mpijob and pytorchjob only.", rich_help_panel=_KUBERNETES)
-    ] = "",
-    project: Annotated[str, typer.Option("--project", help="Of Run:AI only.", rich_help_panel=_KUBERNETES)] = "",
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Have the API server check the manifest before it is printed; mpijob and pytorchjob only. Nothing is "
-            "created.",
-            rich_help_panel=_KUBERNETES,
-        ),
-    ] = False,
-    context: Annotated[
-        str,
-        typer.Option(
-            "--context", metavar="NAME", help="For --dry-run. Default: the current one.", rich_help_panel=_KUBERNETES
-        ),
-    ] = "",
-    kubeconfig: Annotated[
-        str,
-        typer.Option(
-            "--kubeconfig",
-            metavar="FILE",
-            help="For --dry-run. Default: what kubectl takes.",
-            rich_help_panel=_KUBERNETES,
-        ),
-    ] = "",
-    shm_size: Annotated[
-        str,
-        typer.Option(
-            "--shm-size",
-            metavar="SIZE",
-            help="Limit of /dev/shm; default: half of the node's memory.",
-            rich_help_panel=_KUBERNETES,
-        ),
-    ] = "",
-    partition: Annotated[str, typer.Option("--partition", rich_help_panel=_SLURM)] = "",
-    account: Annotated[str, typer.Option("--account", rich_help_panel=_SLURM)] = "",
-    time: Annotated[str, typer.Option("--time", metavar="LIMIT", rich_help_panel=_SLURM)] = "",
-    prefix: Annotated[
-        str,
-        typer.Option(
-            prefix_option.NAME, metavar=prefix_option.METAVAR, help=prefix_option.HELP, rich_help_panel=_SLURM
-        ),
-    ] = "",
-    reason: Annotated[
-        bool,
-        typer.Option(
-            "--reason/--no-reason",
-            help="Drain an unfit node with the cause as its reason, or let the prolog fail and nothing more.",
-            rich_help_panel=_PROLOG,
-        ),
-    ] = True,
-    deadline: Annotated[
-        float,
-        typer.Option(
-            "--deadline", metavar="SECONDS", min=1, max=300, help="Of the look at a node.", rich_help_panel=_PROLOG
-        ),
-    ] = 10.0,
-    gid_index: Annotated[
-        str, typer.Option("--gid-index", metavar="N|auto", help=OPTIONS["--gid-index"], rich_help_panel=_NCCL)
-    ] = "",
-    socket_threads: Annotated[
-        int,
-        typer.Option("--socket-threads", metavar="N", help=OPTIONS["--socket-threads"], rich_help_panel=_NCCL),
-    ] = 0,
-    sockets_per_thread: Annotated[
-        int,
-        typer.Option("--sockets-per-thread", metavar="N", help=OPTIONS["--sockets-per-thread"], rich_help_panel=_NCCL),
-    ] = 0,
 ) -> int:
     """Print the submission of a job for an existing scheduler, or a prolog that looks at a node before each job.
 
@@ -176,13 +218,14 @@ def render(
     mpirun. '-- sleep infinity' makes idle pods, to exec into. slurm-prolog: a script for Prolog, Epilog and
     HealthCheckProgram of slurm.conf, without PROGRAM.
     """
-    _refuse_without_api_server(kind, {"--dry-run": dry_run}, {"--context": context, "--kubeconfig": kubeconfig})
+    pods.refuse_unfit(kind)
     if kind is Kind.SLURM_PROLOG:
-        sys.stdout.write(_prolog(program, prefix, with_reason=reason, deadline_s=deadline))
+        sys.stdout.write(_prolog(program, slurm.prefix, prolog))
         return ExitCode.OK
-    from clusterctl.launch import submission  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.launch import submission_text  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.launch.submission import Submission  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    job = submission.Submission(
+    job = Submission(
         name=name,
         program=tuple(program or ()),
         image=image,
@@ -190,42 +233,30 @@ def render(
         gpus_per_node=gpus_per_node,
         nproc_per_node=nproc_per_node,
         environment=_pairs("-x", variables),
-        rdma={resource: _count(resource, text) for resource, text in _pairs("--rdma-resource", rdma_resource).items()},
-        networks=tuple(network_attachment or ()),
-        annotations=_pairs("--annotation", annotation),
-        namespace=namespace,
-        project=project,
+        rdma={
+            resource: _count(resource, text) for resource, text in _pairs("--rdma-resource", pods.rdma_resource).items()
+        },
+        networks=tuple(pods.network_attachment or ()),
+        annotations=_pairs("--annotation", pods.annotation),
+        namespace=pods.namespace,
+        project=pods.project,
         cpus=cpus,
         memory=memory,
-        shm_size=shm_size,
+        shm_size=pods.shm_size,
         working_dir=working_dir,
-        partition=partition,
-        account=account,
-        time=time,
-        nccl=NcclOptions(gid_index, socket_threads, sockets_per_thread),
+        partition=slurm.partition,
+        account=slurm.account,
+        time=slurm.time,
+        nccl=NcclOptions(nccl.gid_index, nccl.socket_threads, nccl.sockets_per_thread),
         by_torchrun=launcher is RenderLauncher.TORCHRUN,
         by_srun=launcher is RenderLauncher.SRUN,
-        prove=prove,
-        layout=prefix_option.layout_of(prefix),
+        layout=options.layout_of(slurm.prefix),
     )
-    text = submission.KINDS[kind.value](job)
-    if dry_run:
-        _have_checked(text, job, kubeconfig, context)
+    text = submission_text.KINDS[kind.value](job)
+    if pods.dry_run:
+        _have_checked(text, job, pods.kubeconfig, pods.context)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     return ExitCode.OK
-
-
-def _refuse_without_api_server(kind: Kind, dry_run: dict[str, bool], others: dict[str, str]) -> None:
-    """Refuse options of a dry run where there is none.
-
-    Raises:
-        BadParameter: one is given.
-    """
-    for name, is_asked in dry_run.items():
-        if is_asked and kind not in (Kind.MPIJOB, Kind.PYTORCHJOB):
-            raise typer.BadParameter("only mpijob and pytorchjob are manifests of Kubernetes", param_hint=name)
-        if not is_asked and (given := next((other for other, value in others.items() if value), "")):
-            raise typer.BadParameter(f"it needs {name}", param_hint=given)
 
 
 def _have_checked(text: str, job: Submission, kubeconfig: str, context: str) -> None:
@@ -251,13 +282,13 @@ def _have_checked(text: str, job: Submission, kubeconfig: str, context: str) -> 
     )
 
 
-def _prolog(program: list[str] | None, prefix: str, *, with_reason: bool, deadline_s: float) -> str:
+def _prolog(program: list[str] | None, prefix: str, prolog: PrologGroup) -> str:
     from clusterctl.launch import slurm_prolog  # noqa: PLC0415 - see cli.main
 
     if program:
         raise typer.BadParameter("slurm-prolog takes no program", param_hint="PROGRAM")
-    layout = prefix_option.layout_of(prefix)
-    return slurm_prolog.script(with_reason=with_reason, deadline_s=deadline_s, layout=layout)
+    layout = options.layout_of(prefix)
+    return slurm_prolog.script(with_reason=prolog.reason, deadline_s=prolog.deadline, layout=layout)
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:

@@ -16,22 +16,13 @@ _CONSOLE = "What the cloud shows of the machine's console, with the host keys th
 
 def replace(
     words: Annotated[list[str], typer.Argument(metavar="INVENTORY NODE", help="The node that is another machine now.")],
-    more: options.Inventories = None,
+    how: change.ChangeGroup,
+    ca: change.CaPassphraseGroup,
+    more: options.More = None,
     host_key: Annotated[list[str] | None, typer.Option("--host-key", metavar="KEY", help=_HOST_KEY)] = None,
     console_output: Annotated[
         Path | None, typer.Option("--console-output", metavar="FILE", help=_CONSOLE, dir_okay=False)
     ] = None,
-    extra_vars: options.ExtraVars = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
-    ca_passphrase_file: change.CaPassphraseFile = None,
-    ask_ca_passphrase: change.AskCaPassphrase = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Take a machine that was installed anew under the same name into the cluster again.
@@ -40,24 +31,18 @@ def replace(
     Then all nodes learn the machine's keys and forget the old ones, and the machine gets the software. Jobs on the
     other nodes go on.
     """
-    inventory, nodes = change.inventory_and_words(words, more, "NODE")
+    inventory, nodes = options.inventory_and_words(words, more, "NODE")
     if len(nodes) > 1:
         raise typer.BadParameter("one node at a time is replaced", param_hint="NODE")
     expected = _expected(host_key or [], console_output)
     from clusterctl.provisioning import replace as replacement  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = replacement.ReplaceRequest(
         inventory=inventory,
         node=nodes[0],
         expected=expected,
-        options=asked.options,
-        become_password=asked.become_password,
-        ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase, of=(inventory, asked.options)),
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
     )
+    request = ca.into(how.asked(request), must_exist=True)
     with change.observer_for(form, ask=True) as observer:
         record = replacement.replace(request, observer)
     return change.show(record, form)

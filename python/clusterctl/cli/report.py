@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,38 +16,48 @@ from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from clusterctl.model.results import ValidationRecord
+    from clusterctl.report.files import Places
 
 _REPORTS = "Reports"
 
-Html: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="A page that opens without a network.", rich_help_panel=_REPORTS),
-]
-Junit: TypeAlias = Annotated[
-    Path | None,
-    typer.Option("--junit", metavar="FILE", help="JUnit's XML, for Jenkins and GitLab.", rich_help_panel=_REPORTS),
-]
-Prometheus: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--prometheus", metavar="FILE", help="For node_exporter's textfile collector.", rich_help_panel=_REPORTS
-    ),
-]
-Jsonl: TypeAlias = Annotated[
-    Path | None, typer.Option("--jsonl", metavar="FILE", help="One JSON object a line.", rich_help_panel=_REPORTS)
-]
+
+@dataclass(frozen=True)
+class ReportsGroup:
+    """Which reports of a run are written, and where."""
+
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="A page that opens without a network.", rich_help_panel=_REPORTS),
+    ] = None
+    junit: Annotated[
+        Path | None,
+        typer.Option("--junit", metavar="FILE", help="JUnit's XML, for Jenkins and GitLab.", rich_help_panel=_REPORTS),
+    ] = None
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            "--prometheus", metavar="FILE", help="For node_exporter's textfile collector.", rich_help_panel=_REPORTS
+        ),
+    ] = None
+    jsonl: Annotated[
+        Path | None, typer.Option("--jsonl", metavar="FILE", help="One JSON object a line.", rich_help_panel=_REPORTS)
+    ] = None
+
+    @property
+    def places(self) -> Places:
+        """The same, for what writes them."""
+        from clusterctl.report import files  # noqa: PLC0415 - see cli.main: --help stays quick
+
+        return files.Places(self.html, self.junit, self.prometheus, self.jsonl)
 
 
 def report(
+    reports: ReportsGroup,
     run: Annotated[
         str | None,
         typer.Argument(metavar="RUN", help=options.RUN_HELP),
     ] = None,
     inventory: options.WhoseRuns = None,
-    html: Html = None,
-    junit: Junit = None,
-    prometheus: Prometheus = None,
-    jsonl: Jsonl = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a record and end.")] = False,
 ) -> int:
     """Write the reports of a run from its record; without a report's option, show it on the terminal.
@@ -60,7 +71,7 @@ def report(
         return ExitCode.OK
     if run is None:
         raise typer.BadParameter("give a run's id, 'last', 'last-1', or the path of a record", param_hint="RUN")
-    places = files.Places(html, junit, prometheus, jsonl)
+    places = reports.places
     places.refuse_impossible()
     named = run_resolver.resolve_of(run, options.whose(inventory))
     if not places.asked:
@@ -99,7 +110,7 @@ def show(record: ValidationRecord, *, told: bool = False) -> None:
     if not told:
         console.print(table)
     for line in validation_table.closing(record):
-        console.print(line, markup=False, soft_wrap=output.keeps_lines())
+        output.line(line)
 
 
 def schema_text() -> str:

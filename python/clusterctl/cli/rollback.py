@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import change, options
+from clusterctl.cli import change, options, output
 from clusterctl.cli.output import Format, StreamFormat
 from clusterctl.support.errors import ExitCode
 
@@ -19,21 +18,12 @@ _RUN = f"{options.RUN_HELP} Default: the run before, whose software was another.
 
 
 def rollback(
-    named: options.OneInventory = None,
+    which: options.OneInventoryGroup,
+    how: change.ChangeGroup,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help=_RUN)] = None,
-    more: options.Inventories = None,
-    extra_vars: options.ExtraVars = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before links are switched.")] = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Switch also where jobs run.")] = False,
     release: Annotated[bool, typer.Option("--release", help="End the hold: the next provision goes forward.")] = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
     form: Annotated[Format, typer.Option("--format", help="json: the record, on stdout.")] = Format.TEXT,
 ) -> int:
     """Go back to the software that an earlier run left, in seconds.
@@ -41,33 +31,22 @@ def rollback(
     Switches the links of Open MPI, the cluster's Python, mpi4py, NCCL and Horovod together, on all hosts or on none.
     The folders of that run must still be there. From then on 'provision' leaves the software as it is, until --release.
     """
-    if more and named is not None:  # with -i the first word by position is the run
-        if run is not None:
-            raise typer.BadParameter("give the inventory by position or with -i, not both", param_hint="INVENTORY")
-        named, run = None, str(named)
-    inventory = options.sources(named, more)
+    inventory, run = which.and_run(run)
     if release:
         if run is not None:
             raise typer.BadParameter("it ends the hold, so it takes no RUN", param_hint="--release")
         return _release(inventory, form)
     from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = going_back.RollbackRequest(
         inventory=inventory,
-        options=asked.options,
         run=run,
         while_busy=while_busy,
-        become_password=asked.become_password,
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
     )
     with change.observer_for(StreamFormat(form.value), ask=not yes) as observer:
-        record = going_back.rollback(request, observer)
+        record = going_back.rollback(how.asked(request), observer)
     if form is Format.JSON:
-        sys.stdout.write(record.model_dump_json() + "\n")
-        sys.stdout.flush()
+        output.data(record.model_dump_json())
         return int(record.exit_code or 0)
     return change.show(record, StreamFormat.TEXT, f"'clusterctl validate {inventory.shown}' proves that it works.")
 
@@ -77,15 +56,12 @@ def _release(inventory: InventorySources, form: Format) -> int:
 
     released = going_back.release(inventory)
     if form is Format.JSON:
-        sys.stdout.write(json.dumps({"released": released}) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps({"released": released}))
         return ExitCode.OK
-    from clusterctl.cli import output  # noqa: PLC0415 - text only
-
     words = (
         f"Released: the next 'clusterctl provision {inventory.shown}' installs what the inventory asks for."
         if released
         else f"Nothing to do: {inventory.shown} is not held."
     )
-    output.console().print(words, markup=False, soft_wrap=output.keeps_lines())
+    output.line(words)
     return ExitCode.OK

@@ -25,20 +25,10 @@ def rotate(
             metavar="WHAT", help="keys: those by which jobs log in to other nodes; host-keys: those that sshd shows."
         ),
     ],
-    named: options.OneInventory = None,
-    more: options.Inventories = None,
-    extra_vars: options.ExtraVars = None,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
-    ca_passphrase_file: change.CaPassphraseFile = None,
-    ask_ca_passphrase: change.AskCaPassphrase = False,
+    which: options.OneInventoryGroup,
+    how: change.ChangeGroup,
+    ca: change.CaPassphraseGroup,
     yes: change.Yes = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Give all nodes new keys, without a moment in which a node is shut out.
@@ -46,20 +36,10 @@ def rotate(
     All nodes first learn the new keys beside the old ones. Then each node switches, and at last the old keys go. After
     an interruption the same command goes on.
     """
-    inventory = options.sources(named, more)
     from clusterctl.provisioning import rotate as rotation  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    asked = change.asked(None, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
-    request = rotation.RotateRequest(
-        inventory=inventory,
-        host_keys=what is What.HOST_KEYS,
-        options=asked.options,
-        become_password=asked.become_password,
-        ca_passphrase=change.ca_passphrase(ca_passphrase_file, ask=ask_ca_passphrase, of=(inventory, asked.options)),
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
-    )
+    request = rotation.RotateRequest(inventory=which.sources, host_keys=what is What.HOST_KEYS)
+    request = ca.into(how.asked(request), must_exist=True)
     with change.observer_for(form, ask=not yes) as observer:
         record = rotation.rotate(request, observer)
     return change.show(record, form)

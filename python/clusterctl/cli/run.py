@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +14,8 @@ import typer
 from typer.core import TyperCommand
 
 from clusterctl.cli import options, output
-from clusterctl.launch.compose import Launcher, Wish
-from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.path_wish import Affinity, Transport
+from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.mpirun import MapBy
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -50,57 +50,95 @@ class Line(TyperCommand):
         return super().parse_args(ctx, joined(args))
 
 
-def run(
-    named: options.OneInventory = None,
-    program: Annotated[
-        list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="What to run, behind two dashes.")
-    ] = None,
-    more: options.Inventories = None,
-    launcher: Annotated[Launcher, typer.Option("--launcher", help="Who starts the ranks.")] = Launcher.MPIRUN,
-    ranks: Annotated[
-        int | None, typer.Option("-np", metavar="N", min=1, help="Ranks on all nodes; default: one for every slot.")
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            "--nproc-per-node", metavar="N", min=1, help="torchrun's processes on a node; default: its slots."
-        ),
-    ] = None,
-    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="More ranks than slots, on purpose.")] = False,
-    bind: options.BindTo = Bind.NONE,
-    map_by: options.MapRanksBy = MapBy.SLOT,
-    affinity: options.RankAffinity = Affinity.NONE,
-    export: Annotated[
-        list[str] | None,
-        typer.Option("-x", metavar="NAME[=VALUE]", help="A variable for the ranks; without a value, yours."),
-    ] = None,
-    mca: Annotated[
-        list[str] | None,
-        typer.Option("--mca", metavar="NAME VALUE", help="A parameter of Open MPI, as mpirun takes it."),
-    ] = None,
-    network: options.Network = Transport.AUTO,
+@dataclass(frozen=True)
+class FoldersGroup:
+    """Where a job starts on the nodes, and what is copied there."""
+
     sync: Annotated[
         Path | None,
         typer.Option("--sync", metavar="DIR", help="Copy this folder to ~/clusterctl/NAME on all nodes; start there."),
-    ] = None,
+    ] = None
     remote_dir: Annotated[
         str,
         typer.Option("--remote-dir", metavar="DIR", help="Where --sync copies to; a relative path is in the home."),
-    ] = "",
+    ] = ""
     chdir: Annotated[
         str,
         typer.Option("--chdir", metavar="DIR", help="Start there on the nodes; default: the copied folder, else home."),
-    ] = "",
-    prefix: Annotated[Prefix, typer.Option("--prefix", help="What lines of output begin with.")] = Prefix.NONE,
+    ] = ""
+
+
+@dataclass(frozen=True)
+class WatchGroup:
+    """What looks at a job while it runs, and what a job does that stands still."""
+
     pace: Annotated[
         bool, typer.Option("--pace", help="Name the rank whose own part of a step is late; it calls clusterctl.pace.")
-    ] = False,
+    ] = False
     pace_pattern: Annotated[
         str,
         typer.Option(
             "--pace-pattern", metavar="REGEX", help="--pace by step times that ranks print, as its group 'seconds'."
         ),
-    ] = "",
+    ] = ""
+    watch: Annotated[
+        bool, typer.Option("--watch/--no-watch", help="Name the node that stops a silent job of several nodes.")
+    ] = True
+    stall_after: Annotated[
+        float,
+        typer.Option("--stall-after", metavar="SECONDS", help="So long may a job be silent before it is looked at."),
+    ] = 300.0
+    restarts: Annotated[
+        int,
+        typer.Option(
+            "--restart-without-suspects",
+            metavar="N",
+            min=0,
+            help="End a job that stands still; start it again so often.",
+        ),
+    ] = 0
+    search: Annotated[
+        bool, typer.Option("--search", help="Where no node is suspected, run on halves of the nodes to find it.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class RanksGroup:
+    """How many ranks there are, and what each of them gets."""
+
+    ranks: Annotated[
+        int | None, typer.Option("-np", metavar="N", min=1, help="Ranks on all nodes; default: one for every slot.")
+    ] = None
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--nproc-per-node", metavar="N", min=1, help="torchrun's processes on a node; default: its slots."
+        ),
+    ] = None
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="More ranks than slots, on purpose.")] = False
+    map_by: Annotated[MapBy, typer.Option("--map-by", help="Where the next rank goes.")] = MapBy.SLOT
+    export: Annotated[
+        list[str] | None,
+        typer.Option("-x", metavar="NAME[=VALUE]", help="A variable for the ranks; without a value, yours."),
+    ] = None
+    mca: Annotated[
+        list[str] | None,
+        typer.Option("--mca", metavar="NAME VALUE", help="A parameter of Open MPI, as mpirun takes it."),
+    ] = None
+
+
+def run(
+    which: options.OneInventoryGroup,
+    login: options.LoginGroup,
+    path: options.JobPathGroup,
+    its: RanksGroup,
+    folders: FoldersGroup,
+    look: WatchGroup,
+    program: Annotated[
+        list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="What to run, behind two dashes.")
+    ] = None,
+    launcher: Annotated[Launcher, typer.Option("--launcher", help="Who starts the ranks.")] = Launcher.MPIRUN,
+    prefix: Annotated[Prefix, typer.Option("--prefix", help="What lines of output begin with.")] = Prefix.NONE,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End the job then, with code 124.")
     ] = None,
@@ -111,34 +149,10 @@ def run(
         bool, typer.Option("--print", help="Show the command for the launch node, and run nothing.")
     ] = False,
     gate: Annotated[bool, typer.Option("--gate/--no-gate", help="Refuse nodes that differ.")] = True,
-    watch: Annotated[
-        bool, typer.Option("--watch/--no-watch", help="Name the node that stops a silent job of several nodes.")
-    ] = True,
-    stall_after: Annotated[
-        float,
-        typer.Option("--stall-after", metavar="SECONDS", help="So long may a job be silent before it is looked at."),
-    ] = 300.0,
     exclude: Annotated[
         str, typer.Option("--exclude", metavar="HOSTS", help="Run without these hosts, such as node7,node9.")
     ] = "",
-    restarts: Annotated[
-        int,
-        typer.Option(
-            "--restart-without-suspects",
-            metavar="N",
-            min=0,
-            help="End a job that stands still; start it again so often.",
-        ),
-    ] = 0,
-    search: Annotated[
-        bool, typer.Option("--search", help="Where no node is suspected, run on halves of the nodes to find it.")
-    ] = False,
     limit: options.Limit = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: options.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
 ) -> int:
     """Start a program on the cluster by mpirun, horovodrun or torchrun.
 
@@ -147,71 +161,71 @@ def run(
     after Ctrl-C.
     """
     from clusterctl.launch import environment  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.launch.path_wish import PathWish  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
-    if more and named is not None:  # with -i every word by position belongs to the program
-        named, program = None, [str(named), *(program or ())]
-    inventory = options.sources(named, more)
+    if which.more and which.named is not None:  # with -i every word by position belongs to the program
+        program = [str(which.named), *(program or ())]
+        which = options.OneInventoryGroup(None, which.more)
+    inventory = which.sources
     if not program or not program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
     if timeout is not None and not 0 < timeout < float("inf"):
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
-    if not 0 < stall_after < float("inf"):
+    if not 0 < look.stall_after < float("inf"):
         raise typer.BadParameter("it is a positive number of seconds", param_hint="--stall-after")
-    pattern = _pattern(pace_pattern)
-    pace = pace or pattern is not None
-    limit = _without(exclude, limit)
-    again = restarts or search
-    if again and (pace or not watch):
+    pattern = _pattern(look.pace_pattern)
+    pace = look.pace or pattern is not None
+    again = look.restarts or look.search
+    if again and (pace or not look.watch):
         raise typer.BadParameter(
             "it needs the watch, and goes without --pace", param_hint="--search, --restart-without-suspects"
         )
-    parameters = _parameters(mca or ())
-    for word in export or ():
+    parameters = _parameters(its.mca or ())
+    for word in its.export or ():
         environment.parse(word)
-    of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
+    of_inventory = login.options(_without(exclude, limit))
     from clusterctl.jobs import first_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    with first_look.begun(inventory, of_inventory) as look:  # the nodes answer while the rest is imported
+    with first_look.begun(inventory, of_inventory) as first:  # the nodes answer while the rest is imported
         from clusterctl.jobs import relaunch  # noqa: PLC0415
         from clusterctl.jobs import run as jobs  # noqa: PLC0415
 
         asked = jobs.RunOptions(
-            wish=Wish(
+            wish=JobOptions(
                 program=tuple(program),
                 launcher=launcher,
-                ranks=ranks,
-                processes=processes,
-                exported=tuple(export or ()),
+                ranks=its.ranks,
+                processes=its.processes,
+                exported=tuple(its.export or ()),
                 caller=dict(os.environ),
                 mca=parameters,
-                path=PathWish(network, bind, map_by, affinity),
-                oversubscribe=oversubscribe,
-                directory=chdir,
+                path=path.wish(its.map_by),
+                oversubscribe=its.oversubscribe,
+                directory=folders.chdir,
                 pace=pace,
             ),
             inventory=of_inventory,
             launch_node=launch_node,
-            sync=sync,
-            remote_dir=remote_dir,
+            sync=folders.sync,
+            remote_dir=folders.remote_dir,
             prefix=prefix.value,
             gate=gate,
             timeout_s=timeout,
-            watch=watch,
-            stall_after_s=stall_after,
-            look=look,
+            watch=look.watch,
+            stall_after_s=look.stall_after,
+            look=first,
         )
         if show:
-            sys.stdout.write(jobs.shown(inventory, asked, _tell) + "\n")
+            sys.stdout.write(jobs.shown(inventory, asked, output.tell) + "\n")
             return ExitCode.OK
         if pace:
             from clusterctl.jobs import pace as paced  # noqa: PLC0415
 
-            return paced.run(inventory, asked, _take, _tell, pattern)
+            return paced.run(inventory, asked, _take, output.tell, pattern)
         if again:
-            return relaunch.run(inventory, asked, relaunch.RelaunchOptions(restarts, search), _take, _tell)
-        return jobs.run(inventory, asked, _take, _tell)
+            how = relaunch.RelaunchOptions(look.restarts, look.search)
+            return relaunch.run(inventory, asked, how, _take, output.tell)
+        return jobs.run(inventory, asked, _take, output.tell)
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
@@ -250,7 +264,3 @@ def _take(stream: str, data: bytes) -> None:
     target = (sys.stdout if stream == "stdout" else sys.stderr).buffer
     target.write(data)
     target.flush()
-
-
-def _tell(sentence: str) -> None:
-    output.tell(sentence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -10,12 +12,11 @@ import typer
 from clusterctl.cli import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable
 
-    from clusterctl.model.drains import DrainWish
+    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import InventorySources
-    from clusterctl.model.slurm_wish import SlurmWish
+    from clusterctl.model.scheduler_options import SlurmOptions
 
 _PANEL = "Inside an allocation"
 _TOLD = "What Slurm is told"
@@ -49,149 +50,170 @@ Via: TypeAlias = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]  # fmt: skip
-Partition: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--partition", "-p", metavar="NAME", help="Default: Slurm's own.", rich_help_panel=_PANEL),
-]
-Account: TypeAlias = Annotated[
-    str | None, typer.Option("--account", "-A", metavar="NAME", help="Default: your own.", rich_help_panel=_PANEL)
-]
-Time: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--time", metavar="TIME", help="Time limit of the job as Slurm takes it: 30 (minutes), 2:00:00. Default: 60.",
-        rich_help_panel=_PANEL,
-    ),
-]  # fmt: skip
-StartWithin: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--start-within",
-        metavar="DURATION",
-        help="Cancel a job that waits longer for its nodes. Default: 5 min.",
-        rich_help_panel=_PANEL,
-    ),
-]
-Nodes: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        "--nodes", metavar="N", min=1, max=_MOST_NODES, help="Let Slurm choose N of the nodes. Default: all of them.",
-        rich_help_panel=_PANEL,
-    ),
-]  # fmt: skip
-SubmitHost: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--submit-host",
-        metavar="HOST",
-        help="Run Slurm's commands there over ssh: a host of the inventory, or user@host. Default: this machine.",
-        rich_help_panel=_PANEL,
-    ),
-]
-SkipBusy: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--skip-busy",
-        help="Leave out by name nodes with ranks or GPU processes; with --via slurm, nodes that are not idle.",
-    ),
-]
-DrainFailed: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--drain-failed", help="Drain in Slurm each node that failed, with the finding as the reason.",
-        rich_help_panel=_TOLD,
-    ),
-]  # fmt: skip
-UndrainProved: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--undrain-proved",
-        help="Take back drains of clusterctl where everything passed. Needs ssh: Slurm runs nothing on a drained node.",
-        rich_help_panel=_TOLD,
-    ),
-]
-InventoryFrom: TypeAlias = Annotated[
-    NodeSource | None,
-    typer.Option(
-        "--inventory-from",
-        help="slurm: take all usable nodes of the partition, instead of an inventory.",
-        rich_help_panel=_PANEL,
-    ),
-]
-
-Launcher: TypeAlias = Annotated[
-    RankStarter | None,
-    typer.Option(
-        "--launcher", help="srun: start the ranks by 'srun --mpi=pmix' instead of mpirun. Default: mpirun.",
-        rich_help_panel=_PANEL,
-    ),
-]  # fmt: skip
-Mpi: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--mpi", metavar="TYPE", help="With --launcher srun: a PMIx type of 'srun --mpi=list'. Default: pmix.",
-        rich_help_panel=_PANEL,
-    ),
-]  # fmt: skip
 
 
-def wish(
-    via: Way | None,
-    source: NodeSource | None,
-    *,
-    partition: str | None,
-    account: str | None,
-    time: str | None,
-    start_within: str | None,
-    nodes: int | None,
-    submit_host: str | None,
-    launcher: RankStarter | None = None,
-    mpi: str | None = None,
-    drains: bool = False,
-) -> SlurmWish | None:
-    """Return how Slurm is asked for the nodes, None where they are reached by ssh.
+@dataclass(frozen=True)
+class SlurmGroup:
+    """What a validation asks of Slurm, and what it tells Slurm."""
 
-    ``drains`` says whether Slurm is told of the result: then a submit host means something without an allocation.
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", "-p", metavar="NAME", help="Default: Slurm's own.", rich_help_panel=_PANEL),
+    ] = None
+    account: Annotated[
+        str | None, typer.Option("--account", "-A", metavar="NAME", help="Default: your own.", rich_help_panel=_PANEL)
+    ] = None
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="TIME",
+            help="Time limit of the job as Slurm takes it: 30 (minutes), 2:00:00. Default: 60.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    start_within: Annotated[
+        str | None,
+        typer.Option(
+            "--start-within",
+            metavar="DURATION",
+            help="Cancel a job that waits longer for its nodes. Default: 5 min.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            metavar="N",
+            min=1,
+            max=_MOST_NODES,
+            help="Let Slurm choose N of the nodes. Default: all of them.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    submit_host: Annotated[
+        str | None,
+        typer.Option(
+            "--submit-host",
+            metavar="HOST",
+            help="Run Slurm's commands there over ssh: a host of the inventory, or user@host. Default: this machine.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    skip_busy: Annotated[
+        bool,
+        typer.Option(
+            "--skip-busy",
+            help="Leave out by name nodes with ranks or GPU processes; with --via slurm, nodes that are not idle.",
+        ),
+    ] = False
+    drain_failed: Annotated[
+        bool,
+        typer.Option(
+            "--drain-failed",
+            help="Drain in Slurm each node that failed, with the finding as the reason.",
+            rich_help_panel=_TOLD,
+        ),
+    ] = False
+    undrain_proved: Annotated[
+        bool,
+        typer.Option(
+            "--undrain-proved",
+            help="Take back drains of clusterctl where everything passed. Needs ssh: Slurm runs nothing on a drained"
+            " node.",
+            rich_help_panel=_TOLD,
+        ),
+    ] = False
 
-    Raises:
-        BadParameter: an option needs ``--via slurm``, or is not what it takes.
-    """
-    from clusterctl.model.slurm_wish import AN_HOUR_S, START_WITHIN_S, SlurmWish  # noqa: PLC0415 - see cli.main
+    def wish(self, via: Way | None) -> SlurmOptions | None:
+        """Return how Slurm is asked for the nodes, None where they are reached by ssh.
 
-    given = {
-        "--inventory-from": source,
-        "--partition": partition,
-        "--account": account,
-        "--time": time,
-        "--start-within": start_within,
-        "--nodes": nodes,
-        "--submit-host": submit_host,
-        "--launcher": launcher,
-        "--mpi": mpi,
-    }
-    if via is not Way.SLURM:
-        if drains:
-            del given["--submit-host"]
-        alone = next((name for name, value in given.items() if value is not None), "")
-        if alone:
-            raise typer.BadParameter("it needs --via slurm", param_hint=alone)
-        return None
-    for name in ("--partition", "--account", "--mpi"):
-        _check_word(name, given[name])
-    if mpi is not None and launcher is not RankStarter.SRUN:
-        raise typer.BadParameter("it needs --launcher srun", param_hint="--mpi")
-    time_s, start_within_s = times(time, start_within, AN_HOUR_S, START_WITHIN_S)
-    return SlurmWish(
-        partition=partition or "",
-        account=account or "",
-        time_s=time_s,
-        start_within_s=start_within_s,
-        nodes=nodes,
-        submit_host=submit_host or "",
-        names_nodes=source is NodeSource.SLURM,
-        launcher="srun" if launcher is RankStarter.SRUN else "mpirun",
-        mpi=mpi or "pmix",
-    )
+        Raises:
+            BadParameter: an option needs ``--via slurm``, or is not what it takes.
+        """
+        from clusterctl.model.scheduler_options import AN_HOUR_S, START_WITHIN_S, SlurmOptions  # noqa: PLC0415 - see cli.main
+
+        if via is not Way.SLURM:
+            anywhere = {"--skip-busy", "--drain-failed", "--undrain-proved"}
+            if self.drain_failed or self.undrain_proved:
+                anywhere.add("--submit-host")
+            if alone := next((name for name in options.given(self) if name not in anywhere), ""):
+                raise typer.BadParameter("it needs --via slurm", param_hint=alone)
+            return None
+        _check_word("--partition", self.partition)
+        _check_word("--account", self.account)
+        time_s, start_within_s = times(self.time, self.start_within, AN_HOUR_S, START_WITHIN_S)
+        return SlurmOptions(
+            partition=self.partition or "",
+            account=self.account or "",
+            time_s=time_s,
+            start_within_s=start_within_s,
+            nodes=self.nodes,
+            submit_host=self.submit_host or "",
+        )
+
+    def drains(self, via: Way | None) -> DrainOptions | None:
+        """Return what Slurm is told of the result, None where it is told nothing.
+
+        Raises:
+            BadParameter: a drain cannot be taken back in an allocation.
+        """
+        from clusterctl.model.drains import DrainOptions  # noqa: PLC0415 - see cli.main
+
+        if self.undrain_proved and via is Way.SLURM:
+            raise typer.BadParameter(
+                "Slurm starts no job on a drained node; give it without --via slurm", param_hint="--undrain-proved"
+            )
+        if not self.drain_failed and not self.undrain_proved:
+            return None
+        return DrainOptions(failed=self.drain_failed, proved=self.undrain_proved, submit_host=self.submit_host or "")
+
+
+@dataclass(frozen=True)
+class AllocationGroup(SlurmGroup):
+    """The same, and who names the nodes and starts the ranks."""
+
+    inventory_from: Annotated[
+        NodeSource | None,
+        typer.Option(
+            "--inventory-from",
+            help="slurm: take all usable nodes of the partition, instead of an inventory.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    launcher: Annotated[
+        RankStarter | None,
+        typer.Option(
+            "--launcher",
+            help="srun: start the ranks by 'srun --mpi=pmix' instead of mpirun. Default: mpirun.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    mpi: Annotated[
+        str | None,
+        typer.Option(
+            "--mpi",
+            metavar="TYPE",
+            help="With --launcher srun: a PMIx type of 'srun --mpi=list'. Default: pmix.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
+    def wish(self, via: Way | None) -> SlurmOptions | None:
+        """As for :class:`SlurmGroup`."""
+        found = super().wish(via)
+        if found is None:
+            return None
+        _check_word("--mpi", self.mpi)
+        if self.mpi is not None and self.launcher is not RankStarter.SRUN:
+            raise typer.BadParameter("it needs --launcher srun", param_hint="--mpi")
+        return dataclasses.replace(
+            found,
+            names_nodes=self.inventory_from is NodeSource.SLURM,
+            launcher="srun" if self.launcher is RankStarter.SRUN else "mpirun",
+            mpi=self.mpi or "pmix",
+        )
 
 
 def times(
@@ -211,32 +233,15 @@ def times(
     )
 
 
-def drains(via: Way | None, submit_host: str | None, *, failed: bool, proved: bool) -> DrainWish | None:
-    """Return what Slurm is told of the result, None where it is told nothing.
-
-    Raises:
-        BadParameter: a drain cannot be taken back in an allocation.
-    """
-    from clusterctl.model.drains import DrainWish  # noqa: PLC0415 - see cli.main
-
-    if proved and via is Way.SLURM:
-        raise typer.BadParameter(
-            "Slurm starts no job on a drained node; give it without --via slurm", param_hint="--undrain-proved"
-        )
-    return DrainWish(failed=failed, proved=proved, submit_host=submit_host or "") if failed or proved else None
-
-
-def sources(
-    slurm: SlurmWish | None, named: Sequence[Path] | None, more: Sequence[Path] | None
-) -> InventorySources | None:
+def sources(slurm: SlurmOptions | None, which: options.InventoriesGroup) -> InventorySources | None:
     """Return the inventories of the command line; None where Slurm names the nodes.
 
     Raises:
         BadParameter: there is none, or Slurm names the nodes and an inventory is given as well.
     """
     if slurm is None or not slurm.names_nodes:
-        return options.sources(named, more)
-    if named or more:
+        return which.sources
+    if which.named or which.more:
         raise typer.BadParameter("give it or an inventory, not both", param_hint="--inventory-from")
     return None
 

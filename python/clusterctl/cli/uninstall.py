@@ -12,27 +12,18 @@ from clusterctl.support.errors import ConfigError
 
 
 def uninstall(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
+    how: change.ChangeGroup,
     limit: options.Limit = None,
     check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would go.")] = False,
     diff: change.Diff = False,
     remove_user: Annotated[
         bool, typer.Option("--remove-user", help="Also remove the account that cluster_user made, with its home.")
     ] = False,
-    extra_vars: options.ExtraVars = None,
     forks: change.Forks = 32,
     skip_unreachable: change.SkipUnreachable = False,
-    become: change.Become = False,
-    ask_become_pass: change.AskBecomePass = False,
-    vault_id: change.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
     yes: change.Yes = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Go on also where jobs run.")] = False,
-    adopt: change.Adopt = False,
-    take_lock: change.TakeLock = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Put every node back to what it was before the first provision.
@@ -42,28 +33,22 @@ def uninstall(
     """
     from clusterctl.provisioning import uninstall as uninstalling  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    inventory = options.sources(named, more)
+    inventory = which.sources
     if not yes and not check:
         from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
 
         if form is not StreamFormat.TEXT or not output.is_interactive():
             raise ConfigError("uninstall asks before it changes hosts, and there is no terminal to ask on; give --yes.")
-    asked = change.asked(limit, extra_vars, vault_id, vault_password_file, user, private_key, become, ask_become_pass)
     request = uninstalling.UninstallRequest(
         inventory=inventory,
-        options=asked.options,
         remove_user=remove_user,
         while_busy=while_busy,
         check=check,
         diff=diff,
         forks=forks,
         skip_unreachable=skip_unreachable,
-        become_password=asked.become_password,
-        adopt=adopt,
-        take_lock=take_lock,
-        argv=asked.argv,
     )
     with change.observer_for(form, ask=not (yes or check)) as observer:
-        record = uninstalling.uninstall(request, observer)
+        record = uninstalling.uninstall(how.asked(request, limit), observer)
     again = f"'clusterctl uninstall {inventory.shown}' does it." if check and record.outcome == "done" else ""
     return change.show(record, form, again)

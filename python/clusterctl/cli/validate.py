@@ -13,10 +13,9 @@ from typer.core import TyperCommand
 
 from clusterctl.cli import options, output, pods_options, report, slurm_options
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
-from clusterctl.launch.mpirun import Bind
-from clusterctl.launch.path_wish import Affinity, PathWish, Transport
 
 if TYPE_CHECKING:
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
     from clusterctl.model.results import ValidationEvent
     from clusterctl.report.files import Places
@@ -48,8 +47,12 @@ class Line(TyperCommand):
 
 
 def validate(
-    named: options.Inventory = None,
-    more: options.Inventories = None,
+    which: options.InventoriesGroup,
+    login: options.LoginGroup,
+    path: options.JobPathGroup,
+    slurm: slurm_options.AllocationGroup,
+    pods: pods_options.PodsGroup,
+    reports: report.ReportsGroup,
     limit: options.Limit = None,
     checks: Annotated[
         list[str] | None, typer.Option("--checks", metavar="NAME[,NAME…]", help="Only these checks.")
@@ -96,45 +99,7 @@ def validate(
     no_history: Annotated[
         bool, typer.Option("--no-history", help="Neither compare with earlier runs nor keep this one beside them.")
     ] = False,
-    network: options.Network = Transport.AUTO,
-    bind: options.BindTo = Bind.NONE,
-    affinity: options.RankAffinity = Affinity.NONE,
     via: pods_options.Via = None,
-    partition: slurm_options.Partition = None,
-    account: slurm_options.Account = None,
-    time: slurm_options.Time = None,
-    start_within: slurm_options.StartWithin = None,
-    nodes: slurm_options.Nodes = None,
-    submit_host: slurm_options.SubmitHost = None,
-    skip_busy: slurm_options.SkipBusy = False,
-    drain_failed: slurm_options.DrainFailed = False,
-    undrain_proved: slurm_options.UndrainProved = False,
-    inventory_from: slurm_options.InventoryFrom = None,
-    launcher: slurm_options.Launcher = None,
-    mpi: slurm_options.Mpi = None,
-    image: pods_options.Image = None,
-    slots: pods_options.Slots = None,
-    gpus_per_node: pods_options.Gpus = None,
-    python: pods_options.Python = None,
-    namespace: pods_options.Namespace = None,
-    project: pods_options.Project = None,
-    context: pods_options.Context = None,
-    kubeconfig: pods_options.Kubeconfig = None,
-    cpus: pods_options.Cpus = None,
-    memory: pods_options.Memory = None,
-    rdma_resource: pods_options.Rdma = None,
-    network_attachment: pods_options.Networks = None,
-    render_only: pods_options.RenderOnly = False,
-    dry_run: pods_options.DryRun = False,
-    html: report.Html = None,
-    junit: report.Junit = None,
-    prometheus: report.Prometheus = None,
-    jsonl: report.Jsonl = None,
-    extra_vars: options.ExtraVars = None,
-    vault_id: options.VaultId = None,
-    vault_password_file: options.VaultPasswordFile = None,
-    user: options.User = None,
-    private_key: options.PrivateKey = None,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
     """Prove the cluster again and name what is wrong.
@@ -144,88 +109,40 @@ def validate(
     """
     if timeout is not None and not 0 < timeout < float("inf"):
         raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
-    from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
 
-    given = pods_options.PodsGiven(
-        image=image,
-        slots=slots,
-        gpus_per_node=gpus_per_node,
-        python=python,
-        namespace=namespace,
-        project=project,
-        context=context,
-        kubeconfig=kubeconfig,
-        cpus=cpus,
-        memory=memory,
-        rdma=rdma_resource,
-        networks=network_attachment,
-        render_only=render_only,
-        dry_run=dry_run,
-    )
-    path = PathWish(network, bind, affinity=affinity)
-    meaningless = {
-        **dict.fromkeys(path.words[::2], path),
-        "INVENTORY": named or more,
+    alone = {
         "--limit": limit,
         "--launch-node": launch_node,
         "--patience": patience,
         "--search": search,
         "--no-gate": no_gate,
-        "--partition": partition,
-        "--account": account,
-        "--submit-host": submit_host,
-        "--skip-busy": skip_busy,
-        "--drain-failed": drain_failed,
-        "--undrain-proved": undrain_proved,
-        "--inventory-from": inventory_from,
-        "--launcher": launcher,
-        "--mpi": mpi,
-        "--extra-vars": extra_vars,
-        "--user": user,
-        "--private-key": private_key,
     }
-    pods = pods_options.wish(via, given, nodes=nodes, time=time, start_within=start_within, others=meaningless)
+    others = [*options.given(which, login, path), *(name for name, value in alone.items() if value)]
+    in_pods = pods.wish(via, slurm, others)
     way = None if via is None else via.without_pods
-    wish = (
-        None
-        if pods is not None
-        else slurm_options.wish(
-            way,
-            inventory_from,
-            partition=partition,
-            account=account,
-            time=time,
-            start_within=start_within,
-            nodes=nodes,
-            submit_host=submit_host,
-            launcher=launcher,
-            mpi=mpi,
-            drains=drain_failed or undrain_proved,
-        )
-    )
-    inventory = None if pods is not None else slurm_options.sources(wish, named, more)
-    of_inventory = options.of_inventory(limit, extra_vars, vault_id, vault_password_file, user, private_key)
+    in_slurm = slurm.wish(way) if in_pods is None else None
+    inventory = slurm_options.sources(in_slurm, which) if in_pods is None else None
     names = [word.strip() for value in checks for word in value.split(",") if word.strip()] if checks else None
     asked = validation.ValidationOptions(
-        inventory=of_inventory,
+        inventory=login.options(limit),
         launch_node=launch_node,
         suite=_suite(inventory, suite, suite_file),
-        via=wish,
-        pods=pods,
-        skip_busy=skip_busy,
-        drains=slurm_options.drains(way, submit_host, failed=drain_failed, proved=undrain_proved),
+        via=in_slurm,
+        pods=in_pods,
+        skip_busy=slurm.skip_busy,
+        drains=slurm.drains(way),
         checks=None if names is None else tuple(names),
         timeout_s=timeout,
         patience_s=_patience(patience),
         gate=not no_gate,
-        path=path,
+        path=path.wish(),
         search=search,
         remembered=not no_history,
-        argv=shown_command(sys.argv[1:], extra_vars or ()),
+        argv=shown_command(sys.argv[1:], login.extra_vars or ()),
     )
-    code = None if pods is None else pods_options.shown(asked, pods, given)
-    return _run(inventory, asked, form, files.Places(html, junit, prometheus, jsonl)) if code is None else code
+    code = None if in_pods is None else pods_options.shown(asked, in_pods, pods)
+    return _run(inventory, asked, form, reports.places) if code is None else code
 
 
 def _patience(text: str | None) -> float:
@@ -238,7 +155,7 @@ def _patience(text: str | None) -> float:
         raise typer.BadParameter(str(error), param_hint="--patience") from None
 
 
-def after_provision(inventory: AnyInventory, asked: ValidationOptions, form: StreamFormat) -> int:
+def after_provision(inventory: AnyInventory | Cluster, asked: ValidationOptions, form: StreamFormat) -> int:
     """Validate what ``clusterctl provision`` has just made, and return the exit code."""
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
 
@@ -267,7 +184,7 @@ def _suite(inventory: AnyInventory | None, name: str | None, file: Path | None) 
     return suites.load(file or (beside(inventory) if inventory is not None else None), name)
 
 
-def _run(inventory: AnyInventory | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
+def _run(inventory: AnyInventory | Cluster | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import via_pods, via_slurm  # noqa: PLC0415 - see cli.main
@@ -287,8 +204,7 @@ def _run(inventory: AnyInventory | None, asked: ValidationOptions, form: StreamF
         report.show(record, told=not output.console().is_terminal)
     else:
         data = record.model_dump(mode="json")
-        sys.stdout.write(json.dumps({"event": "Record", **data} if form is StreamFormat.JSONL else data) + "\n")
-        sys.stdout.flush()
+        output.data(json.dumps({"event": "Record", **data} if form is StreamFormat.JSONL else data))
     return int(validation.exit_code(record))
 
 
@@ -296,8 +212,7 @@ def _stream(event: ValidationEvent) -> None:
     data = dataclasses.asdict(event)
     if "result" in data:
         data["result"] = event.result.model_dump(mode="json")  # type: ignore[union-attr]
-    sys.stdout.write(json.dumps({"event": type(event).__name__, **data}) + "\n")
-    sys.stdout.flush()
+    output.data(json.dumps({"event": type(event).__name__, **data}))
 
 
 class _Lines:

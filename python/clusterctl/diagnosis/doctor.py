@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.findings import Finding
@@ -59,7 +60,9 @@ class DoctorOptions:
 
 
 def examine(
-    inventory: AnyInventory, options: DoctorOptions | None = None, tell: Callable[[str], None] = lambda _text: None
+    inventory: AnyInventory | Cluster,
+    options: DoctorOptions | None = None,
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> Diagnosis:
     """Look at the hosts of an inventory, provisioned or not.
 
@@ -73,7 +76,7 @@ def examine(
     """
     options = options or DoctorOptions()
     tell("reading the inventory")
-    cluster = ansible_inventory.load(inventory, options.inventory, remembered=True)
+    cluster = ansible_inventory.load(inventory, options.inventory)
     started = datetime.now(timezone.utc)
     hosts = cluster.selected_hosts
     if not options.quick:

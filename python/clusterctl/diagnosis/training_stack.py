@@ -10,8 +10,7 @@ from clusterctl.model.rank_slots import gpu_devices
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.facts import Artifact, NodeFacts
-    from clusterctl.model.gpu import Gpu
+    from clusterctl.model.facts import Artifact, Gpu, NodeFacts
 
 # What is asked of every node about the stack: each artifact with the inputs that tell what it was built against. Links
 # and patterns are below the prefix of the software.
@@ -132,6 +131,12 @@ def idle_gpus(node: NodeFacts) -> list[Gpu]:
 def counted(number: int) -> str:
     """Return a number of GPUs in words."""
     return "1 GPU" if number == 1 else f"{number} GPUs"
+
+
+def major(version: str) -> int:
+    """Return the first number of a version, 0 where it has none."""
+    head = version.partition(".")[0]
+    return int(head) if head.isdigit() else 0
 
 
 def _version(artifact: Artifact | None) -> str:

@@ -7,12 +7,13 @@ import hashlib
 import json
 import re
 import shlex
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, cache, host_ranges, templates
 from clusterctl.inventory.ansible_call import ansible_program
-from clusterctl.model import job_login, nodeset, prefixes
+from clusterctl.model import job_login, layout, nodeset
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from clusterctl.model.hosts import AnyInventory
+    from clusterctl.model.probe import Probe
 
 # RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
@@ -35,21 +37,60 @@ _UNPARSED = "Unable to parse"
 _COMPLAINT = re.compile(r"Failed to parse (?:inventory|\S+) with '(?P<plugin>[\w.]+)' plugin: (?P<why>.+)")
 
 
-def load(given: AnyInventory, options: InventoryOptions | None = None, *, remembered: bool = False) -> Inventory:
-    """Read an inventory: INI, YAML, a folder, a dynamic script, a list of hosts, or several of them.
+class Cluster:
+    """A cluster as one command sees it: its inventory is read once, when it is first needed, and handed down.
 
-    Args:
-        given: the inventory.
+    It lives as long as its command, for an inventory may hold secrets.
+
+    Attributes:
+        sources: the inventory: INI, YAML, a folder, a dynamic script, a list of hosts, or several of them.
         options: what changes its meaning.
-        remembered: be content with what ansible-inventory said before, as long as nothing that it read is another.
+        seen: what the last look at the nodes found, for a validation that follows; None without one.
+    """
+
+    def __init__(self, sources: InventorySources, options: InventoryOptions | None = None) -> None:
+        """Take the inventory; it is not read yet."""
+        self.sources = sources
+        self.options = options or InventoryOptions()
+        self.seen: Probe | None = None
+
+    @staticmethod
+    def of(given: AnyInventory | Cluster, options: InventoryOptions | None = None) -> Cluster:
+        """Return the cluster of an inventory; one that is known already keeps its own options."""
+        return given if isinstance(given, Cluster) else Cluster(InventorySources.of(given), options)
+
+    @cached_property
+    def reading(self) -> ReadInventory:
+        """All that ansible-inventory says of the inventory.
+
+        Raises:
+            ConfigError: it does not exist, is empty, cannot be parsed, names an invalid host, or a template of it has
+                no value.
+        """
+        return read(self.sources, self.options)
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The hosts, and those that the limit selects.
+
+        Raises:
+            ConfigError: as for :attr:`reading`, or the limit selects no host.
+        """
+        return self.reading.inventory() if self.options.limit is None else self.reading.limited(self.options)
+
+    @cached_property
+    def id(self) -> str:
+        """The name of the cluster in the state folder."""
+        return paths.cluster_id(self.sources)
+
+
+def load(given: AnyInventory | Cluster, options: InventoryOptions | None = None) -> Inventory:
+    """Return the hosts of an inventory, and those that the limit selects.
 
     Raises:
-        ConfigError: it does not exist, is empty, cannot be parsed, names an invalid host, a template of it has no
-            value, or the limit selects no host.
+        ConfigError: as for :attr:`Cluster.inventory`.
     """
-    options = options or InventoryOptions()
-    found = read(given, options, remembered=remembered)
-    return found.inventory() if options.limit is None else found.limited(options, remembered=remembered)
+    return Cluster.of(given, options).inventory
 
 
 def refuse_missing(sources: InventorySources) -> None:
@@ -65,32 +106,29 @@ def refuse_missing(sources: InventorySources) -> None:
             )
 
 
-def read(given: AnyInventory, options: InventoryOptions, *, remembered: bool = False) -> ReadInventory:
-    """Read an inventory as :func:`load` does, to be taken with all of its hosts or without some of them.
+def read(sources: InventorySources, options: InventoryOptions) -> ReadInventory:
+    """Read an inventory, to be taken with all of its hosts or without some of them.
 
     Raises:
-        ConfigError: as for :func:`load`.
+        ConfigError: as for :attr:`Cluster.reading`.
     """
-    sources = InventorySources.of(given)
     refuse_missing(sources)
-    everything = _listing(sources, options, limit=None, remembered=remembered)
+    everything = _listing(sources, options, limit=None)
     names = _host_names(everything)
     if not names:
         raise ConfigError(
             f"The inventory {sources} names no host; add one line per machine under a group such as [nodes]."
         )
     listed: dict[str, dict[str, Any]] = everything.get("_meta", {}).get("hostvars", {})
-    hostvars = templates.resolved(
-        sources, options, {name: listed.get(name, {}) for name in names}, remembered=remembered
-    )
+    hostvars = templates.resolved(sources, options, {name: listed.get(name, {}) for name in names})
     hosts = tuple(_host(sources, name, hostvars[name], options) for name in names)
-    if wrong := prefixes.disagreement(hosts):
+    if wrong := layout.prefix_disagreement({host.name: host.layout.prefix for host in hosts}):
         raise ConfigError(f"In {sources}, {wrong}.")
     return ReadInventory(sources, everything, {**listed, **hostvars}, hosts)
 
 
 class ReadInventory:
-    """What ansible-inventory says of an inventory. It holds the values of secrets, so nothing keeps it."""
+    """What ansible-inventory says of an inventory. It holds the values of secrets, so no file keeps it."""
 
     def __init__(
         self,
@@ -117,7 +155,7 @@ class ReadInventory:
             limit=",".join(["all", *(f"!{name}" for name in left_out)]) if left_out else None,
         )
 
-    def limited(self, options: InventoryOptions, *, remembered: bool = False) -> Inventory:
+    def limited(self, options: InventoryOptions) -> Inventory:
         """Return the inventory with the hosts that the limit of these options selects.
 
         Raises:
@@ -128,7 +166,7 @@ class ReadInventory:
         if (part := nodeset.unmatched(shown, names, _group_names(self._listing))) not in {"", shown}:
             raise ConfigError(f"{part!r} of the limit {shown!r} matches no host of {self._sources}; {its_hosts}")
         limit = nodeset.ansible_pattern(str(options.limit), groups=self._listing.keys())
-        selected = _host_names(_listing(self._sources, options, limit=limit, remembered=remembered))
+        selected = _host_names(_listing(self._sources, options, limit=limit))
         if not selected:
             raise ConfigError(f"The limit {shown!r} matches no host of {self._sources}; {its_hosts}")
         return dataclasses.replace(self.inventory(), selected=tuple(selected), limit=limit)
@@ -150,11 +188,9 @@ def _group_without(body: Any, hosts: Collection[str]) -> Any:
     return {**body, "hosts": left} if left else {key: value for key, value in body.items() if key != "hosts"}
 
 
-def _listing(
-    sources: InventorySources, options: InventoryOptions, limit: str | None, *, remembered: bool
-) -> dict[str, Any]:
+def _listing(sources: InventorySources, options: InventoryOptions, limit: str | None) -> dict[str, Any]:
     command = [ansible_program("ansible-inventory"), *ansible_call.arguments(sources, options, limit)]
-    key = cache.key(sources, command, ansible_call.environment()) if remembered and options.is_plain else ""
+    key = cache.key(sources, command, ansible_call.environment()) if options.is_plain else ""
     known = cache.recall(key)
     if known is not None:
         return known
@@ -244,7 +280,7 @@ def _host(sources: InventorySources, name: str, variables: dict[str, Any], optio
     user = options.user or variables.get("ansible_user") or variables.get("ansible_ssh_user")
     if user is not None and not _USER_NAME.fullmatch(str(user)):
         raise ConfigError(f"In {sources}, ansible_user of {name} is {str(user)!r}, which is not a valid user name.")
-    if wrong := job_login.problem(variables) or prefixes.problem(variables):
+    if wrong := job_login.problem(variables) or layout.prefix_problem(variables):
         raise ConfigError(f"In {sources}, {name}: {wrong}.")
     key = (
         options.private_key

@@ -1,4 +1,4 @@
-"""What ansible-inventory said of an inventory, kept for as long as nothing that it read is another.
+"""Cache of ansible-inventory output, valid until any of its inputs changes.
 
 Asking it takes half a second, as long as looking at every node. It is asked again whenever what it says could depend
 on something that is not looked at here: a script, a folder, a plugin, a vault, a settings file that names any of these.

@@ -67,8 +67,6 @@ def resolved(
     sources: InventorySources,
     options: InventoryOptions,
     hostvars: Mapping[str, Mapping[str, Any]],
-    *,
-    remembered: bool,
 ) -> dict[str, dict[str, Any]]:
     """Return the variables of all hosts with the values of those templates that clusterctl reads.
 
@@ -76,7 +74,6 @@ def resolved(
         sources: the inventory.
         options: what changes its meaning.
         hostvars: what ansible-inventory says of it; it leaves templates as they are.
-        remembered: take the values of an earlier call, as long as nothing that they depend on has changed.
 
     Raises:
         ConfigError: a template has no value; the message names the host and the variable.
@@ -85,7 +82,7 @@ def resolved(
     if not wanted:
         return {host: dict(variables) for host, variables in hostvars.items()}
     command = [sys.executable, "-m", _PROGRAM, *ansible_call.arguments(sources, options)]
-    keeps = remembered and options.is_plain and not any(map(_CHANGING.search, _templates(hostvars)))
+    keeps = options.is_plain and not any(map(_CHANGING.search, _templates(hostvars)))
     key = cache.key(sources, command, ansible_call.environment()) if keeps else ""
     answer = cache.recall(key) or _asked(sources, command, options, wanted)
     refused = [one for one in answer["failed"] if one[1] not in SUDO_PASSWORDS]

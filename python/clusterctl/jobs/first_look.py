@@ -106,7 +106,7 @@ def begun(inventory: AnyInventory, options: InventoryOptions) -> Iterator[FirstL
     Raises:
         ConfigError: the inventory is not valid, or a node is not reached by plain ssh.
     """
-    cluster = ansible_inventory.load(inventory, options, remembered=True)
+    cluster = ansible_inventory.load(inventory, options)
     hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
     with ssh.control_folder() as control, contextlib.closing(FirstLook(cluster, hosts, control)) as look:
         yield look

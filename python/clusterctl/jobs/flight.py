@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from clusterctl.jobs.team import JobTeam
-    from clusterctl.launch.compose import Wish
+    from clusterctl.launch.compose import JobOptions
 
 
 @contextlib.contextmanager
-def recorded(team: JobTeam, wish: Wish, job: str, tell: Callable[[str], None]) -> Iterator[tuple[str, ...]]:
+def recorded(team: JobTeam, wish: JobOptions, job: str, tell: Callable[[str], None]) -> Iterator[tuple[str, ...]]:
     """Yield the values of ``-x`` that turn the recorder on; none where it would tell nothing.
 
     That is so without PyTorch or a GPU on a node, since ranks write records of NCCL alone, and where the program is not

@@ -99,30 +99,20 @@ def prepare(
     )
 
 
-def become(plan: allocation_line.AllocationPlan, environment: Mapping[str, str] | None = None) -> NoReturn:
+def become(plan: allocation_line.AllocationPlan) -> NoReturn:
     """Replace this process by what was decided, which keeps its number, its signals and its place among the others.
 
     Raises:
         ConfigError: it cannot be started.
     """
-    job = environment_of(plan, os.environ if environment is None else environment)
+    job = {name: value for name, value in os.environ.items() if name not in plan.dropped}
+    job |= {setting.name: setting.value for setting in plan.settings}
     sys.stdout.flush()
     sys.stderr.flush()
     try:
         os.execvpe(plan.argv[0], list(plan.argv), job)  # noqa: S606 - an argv list, and no shell
     except OSError as error:
-        raise not_started(plan, error) from None
-
-
-def environment_of(plan: allocation_line.AllocationPlan, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the job."""
-    job = {name: value for name, value in known.items() if name not in plan.dropped}
-    return job | {setting.name: setting.value for setting in plan.settings}
-
-
-def not_started(plan: allocation_line.AllocationPlan, error: OSError) -> ConfigError:
-    """Return the sentence for a Python that does not start."""
-    return ConfigError(f"{plan.argv[0]} cannot be started: {error.strerror}; name another with --python.")
+        raise ConfigError(f"{plan.argv[0]} cannot be started: {error.strerror}; name another with --python.") from None
 
 
 def _refuse_program(program: Sequence[str]) -> None:

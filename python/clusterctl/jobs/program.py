@@ -13,7 +13,7 @@ from clusterctl.support.errors import ConfigError, UnreachableError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.launch.compose import Wish
+    from clusterctl.launch.compose import JobOptions
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.memory_kills import MemoryKills
     from clusterctl.remote.supervised_job import JobLogin, Look
@@ -22,7 +22,7 @@ _MOST_NAMED = 6
 
 
 def refuse_missing(
-    logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], launch_node: str, wish: Wish
+    logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], launch_node: str, wish: JobOptions
 ) -> dict[str, MemoryKills]:
     """Refuse nodes that lack the program, its script or the folder; return what the kernel has killed on each so far.
 

@@ -20,8 +20,8 @@ from clusterctl.jobs.launcher_noise import NoiseFilter
 from clusterctl.jobs.prefixer import Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
-from clusterctl.launch import compose, environment, mpirun_job
-from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch import compose, environment, member
+from clusterctl.launch.compose import JobOptions, Launcher
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import slots_of
@@ -55,7 +55,7 @@ class RunOptions:
     gets each line of a rank, where the launcher tells which rank prints. ``look`` is one that is under way.
     """
 
-    wish: Wish
+    wish: JobOptions
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
     launch_node: str | None = None
     sync: Path | None = None
@@ -230,7 +230,7 @@ def _watched(
 class _Started:
     """The wish with the folder in which the program starts, and where on the nodes the code is copied to."""
 
-    wish: Wish
+    wish: JobOptions
     copied_to: str = ""
 
 
@@ -250,7 +250,7 @@ def _started(team: JobTeam, options: RunOptions) -> _Started:
     return _Started(replace(wish, directory=directory), copied_to)
 
 
-def _is_below(copied_to: str, wish: Wish) -> bool:
+def _is_below(copied_to: str, wish: JobOptions) -> bool:
     return bool(copied_to) and not wish.directory.startswith("/")
 
 
@@ -280,7 +280,7 @@ def _absolute(folder: Path) -> Path:
 def _plan(team: JobTeam, started: _Started, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
     _refuse_without_stack(team.facts, started.wish.launcher)
     members = {
-        name: mpirun_job.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
+        name: member.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
         for name, node in team.facts.items()
     }
     plan = compose.compose(members, team.launch_node, started.wish, job_id)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import memory_blame
+from clusterctl.analysis import rank_deaths
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss, Tie
-    from clusterctl.analysis.rank_deaths import RankDeath, RankExit
+    from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, RankDeath, RankExit, Tie
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
     from clusterctl.model.memory_kills import MemoryKills
@@ -120,7 +119,7 @@ def lost_since(
     seen.update({look.host: look for look in rank_look.looks(again, job, within_s=_KILLS_S)})
     now = {name: look.memory for name, look in seen.items() if not look.problem}
     silent = {name: look.problem for name, look in seen.items() if look.problem}
-    return memory_blame.losses(before, now), silent | dict.fromkeys(memory_blame.untold(before, now), "")
+    return rank_deaths.losses(before, now), silent | dict.fromkeys(rank_deaths.untold(before, now), "")
 
 
 def lost_words(name: str, loss: NodeLoss, tie: Tie | None) -> str:

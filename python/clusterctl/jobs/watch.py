@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterctl.analysis import flight_records, memory_blame, nccl_ras, rank_places, stall
+from clusterctl.analysis import flight_records, rank_deaths, rank_places, stall
 from clusterctl.analysis.rank_places import Place
 from clusterctl.jobs import suspects
 from clusterctl.model.nodeset import folded
@@ -176,8 +176,8 @@ class Watch:
 
     def _killed(self, verdict: StallVerdict, looks: Sequence[NodeLook]) -> list[str]:
         """Return what the named nodes lost to the kernel; where all ranks are there, only what was surely the job's."""
-        lost = memory_blame.losses(self._job.memory, {look.host: look.memory for look in looks})
-        blamed = memory_blame.blame(lost, "", {}, self.seen)
+        lost = rank_deaths.losses(self._job.memory, {look.host: look.memory for look in looks})
+        blamed = rank_deaths.blame(lost, "", {}, self.seen)
         dead = verdict.cause == "dead rank"
         named = [name for name in lost if name in verdict.hosts and (name in blamed.ours or dead)]
         return [suspects.lost_words(name, lost[name], blamed.ours.get(name)) for name in named]
@@ -341,7 +341,7 @@ def _behind_by_ras(job: WatchedJob, looks: Sequence[NodeLook]) -> Behind | None:
     def rank_of(node: str, pid: int) -> int | None:
         return ranks.get((job.addresses.get(node, node), pid))
 
-    told = (nccl_ras.behind(look.ras, rank_of, len(ranks)) for look in looks if look.ras)
+    told = (flight_records.behind_by_ras(look.ras, rank_of, len(ranks)) for look in looks if look.ras)
     return next((one for one in told if one is not None), None)
 
 

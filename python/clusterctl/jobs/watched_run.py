@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import memory_blame, rank_deaths
+from clusterctl.analysis import rank_deaths
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
 from clusterctl.model import fabric
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss
+    from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss
     from clusterctl.jobs.prefixer import Take
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
@@ -143,7 +143,7 @@ class WatchedRun:
         output = self._tail.decode("utf-8", "replace")
         lost, untold = suspects.lost_since(self._nodes.logins, self._job, self._nodes.memory)
         words = output if by_itself else ""
-        blamed = memory_blame.blame(lost, words, self._names(), self._watch.seen)
+        blamed = rank_deaths.blame(lost, words, self._names(), self._watch.seen)
         found = self._ended_by(words, blamed, lost)
         if found is not None:
             verdict, facts = found

@@ -18,9 +18,7 @@ from clusterctl.model.rank_slots import gpu_devices
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.gpu import Gpu
-    from clusterctl.model.rdma import RdmaDevice
+    from clusterctl.model.facts import Gpu, NodeFacts, RdmaDevice
 
 _CPUS = re.compile(r"[0-9]{1,6}(?:[,-][0-9]{1,6})*")
 _PORT = re.compile(r"[A-Za-z0-9_.-]{1,64}:[0-9]{1,3}")

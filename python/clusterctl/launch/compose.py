@@ -19,14 +19,14 @@ from clusterctl.launch import (
     mpirun_job,
     torchrun,
 )
-from clusterctl.launch.path_wish import NO_WISH, Affinity, PathWish, Transport
+from clusterctl.launch.path_options import NO_PATH_OPTIONS, Affinity, PathOptions, Transport
 from clusterctl.model.network_parameters import INCLUSION_OF, plain
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.launch.mpirun_job import Member
+    from clusterctl.launch.member import Member
     from clusterctl.model.layout import Layout
 
 _TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not run
@@ -48,7 +48,7 @@ class Launcher(str, Enum):
 
 
 @dataclass(frozen=True)
-class Wish:
+class JobOptions:
     """What the user asked for.
 
     ``exported`` are values of ``-x``, ``caller`` the environment in which they were typed. ``processes`` are torchrun's
@@ -63,7 +63,7 @@ class Wish:
     exported: tuple[str, ...] = ()
     caller: Mapping[str, str] = field(default_factory=dict)
     mca: Mapping[str, str] = field(default_factory=dict)
-    path: PathWish = NO_WISH
+    path: PathOptions = NO_PATH_OPTIONS
     oversubscribe: bool = False
     directory: str = ""
     tagged: bool = False
@@ -100,7 +100,7 @@ class LaunchPlan:
         return self.argv[len(self.argv) - self.literal :]
 
 
-def compose(members: Mapping[str, Member], launch_node: str, wish: Wish, job: str = "") -> LaunchPlan:
+def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, job: str = "") -> LaunchPlan:
     """Return the line that starts the job on the launch node.
 
     Args:
@@ -197,7 +197,7 @@ def _refuse_own_network(members: Mapping[str, Member], shown: str, value: str, i
             )
 
 
-def _paced(wish: Wish, layout: Layout) -> tuple[str, ...]:
+def _paced(wish: JobOptions, layout: Layout) -> tuple[str, ...]:
     """Return what stands before the program so that its Python finds ``clusterctl.pace``."""
     return (*_PACED, layout.pace) if wish.pace else ()
 
@@ -210,7 +210,7 @@ def with_python(program: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
 
 
 def _program(
-    members: Mapping[str, Member], slots: Mapping[str, int], launch_node: str, wish: Wish, job: str
+    members: Mapping[str, Member], slots: Mapping[str, int], launch_node: str, wish: JobOptions, job: str
 ) -> tuple[tuple[str, ...], int, tuple[int, ...]]:
     """Return what mpirun starts, how much of its end is the user's, and torchrun's processes by node."""
     layout = members[launch_node].facts.layout
@@ -262,7 +262,7 @@ def _program(
 def _horovodrun(
     members: Mapping[str, Member],
     slots: Mapping[str, int],
-    wish: Wish,
+    wish: JobOptions,
     job: str,
     variables: tuple[environment.Variable, ...],
 ) -> LaunchPlan:

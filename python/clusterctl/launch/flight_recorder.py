@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from clusterctl.launch.compose import Launcher
 
 if TYPE_CHECKING:
-    from clusterctl.launch.compose import Wish
+    from clusterctl.launch.compose import JobOptions
 
 CALLS = 2000  # the size that PyTorch's tutorial recommends, and the default of later releases
 _PYTHON = re.compile(r"python(\d[\d.]*)?")
@@ -35,7 +35,7 @@ NAMES = frozenset(
 )
 
 
-def is_for(wish: Wish) -> bool:
+def is_for(wish: JobOptions) -> bool:
     """Whether a job's ranks are programs in Python, with no setting of the user's for the recorder.
 
     In a container the folder of the pipe may be missing, and PyTorch ends a rank that cannot make its pipe.

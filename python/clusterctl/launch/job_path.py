@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launch import affinity, hostfile, mig_choice, mpirun
 from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.path_wish import NO_WISH, Affinity, PathWish, Transport
+from clusterctl.launch.path_options import NO_PATH_OPTIONS, Affinity, PathOptions, Transport
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.launch.mpirun_job import Member
+    from clusterctl.launch.member import Member
 
 _MOST_NAMED = 6
 
@@ -42,7 +42,7 @@ class JobPath:
 def decide(
     members: Mapping[str, Member],
     slots: Mapping[str, int],
-    wish: PathWish = NO_WISH,
+    wish: PathOptions = NO_PATH_OPTIONS,
     *,
     per_node: bool = False,
     workers: Mapping[str, int] | None = None,

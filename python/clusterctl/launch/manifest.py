@@ -1,4 +1,4 @@
-"""The parts of a Kubernetes manifest: the template of a pod, and the text of a whole document."""
+"""Kubernetes manifests of a job: its pods, an MPIJob and a PyTorchJob around them, and the text of documents."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from clusterctl.launch.submission import Submission
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from clusterctl.launch.submission import Submission
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"  # Multus and its kin attach these networks to the pod
 GPU = "nvidia.com/gpu"
 
+# A root's mpirun refuses to start unless told twice, by each series under names of its own.
+_AS_ROOT = tuple(f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM"))
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount point in a manifest
 
 
@@ -68,18 +70,63 @@ def pod(job: Submission, container: str, command: Sequence[str], environment: li
     return template
 
 
+def mpijob(
+    job: Submission, slots: int, command: Sequence[str], environment: Mapping[str, str], policy: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an MPIJob (kubeflow.org/v2beta1).
+
+    Args:
+        job: names and sizes it.
+        slots: the ranks of a worker.
+        command: what the launcher runs; the workers run what the operator gives them, sshd.
+        environment: of the launcher, beside what lets a root's mpirun start.
+        policy: when the job ends and goes away.
+    """
+    # The launcher's pod computes nothing, so it asks for no GPU and no RDMA.
+    alone = Submission(job.name, job.program, job.image, annotations=job.annotations, working_dir=job.working_dir)
+    replicas = {
+        "Launcher": (1, pod(alone, "launcher", command, variables({**dict.fromkeys(_AS_ROOT, "1"), **environment}))),
+        "Worker": (job.nodes, pod(job, "worker", [], [])),
+    }
+    spec = {"slotsPerWorker": slots, "runPolicy": policy, "mpiReplicaSpecs": _replicas(replicas)}
+    return _document("kubeflow.org/v2beta1", "MPIJob", job, spec)
+
+
+def pytorchjob(
+    job: Submission, command: Sequence[str], environment: Mapping[str, str], policy: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a PyTorchJob (kubeflow.org/v1), whose pods all run the command; see :func:`mpijob`.
+
+    ``nprocPerNode`` is left out on purpose: with it the operator's ``WORLD_SIZE`` counts processes instead of pods.
+    """
+    # The operator looks for that name of a container.
+    replicas = {
+        kind: (count, pod(job, "pytorch", command, variables(environment)))
+        for kind, count in (("Master", 1), ("Worker", job.nodes - 1))
+        if count
+    }
+    spec = {"runPolicy": policy, "pytorchReplicaSpecs": _replicas(replicas)}
+    return _document("kubeflow.org/v1", "PyTorchJob", job, spec)
+
+
+def _replicas(of_kind: Mapping[str, tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+    return {
+        kind: {"replicas": count, "restartPolicy": "Never", "template": template}
+        for kind, (count, template) in of_kind.items()
+    }
+
+
+def _document(version: str, kind: str, job: Submission, spec: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = {"name": job.name, **({"namespace": job.namespace} if job.namespace else {})}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes a manifest's parts in full each time; an anchor is what no reader expects."""
 
     def ignore_aliases(self, data: Any) -> bool:
         del data
         return True
-
-
-def document(version: str, kind: str, job: Submission, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a resource that is named after the job."""
-    metadata = {"name": job.name, **({"namespace": job.namespace} if job.namespace else {})}
-    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": dict(spec)}
 
 
 def text(*documents: Mapping[str, Any]) -> str:

@@ -11,57 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import job_path, mpirun
-from clusterctl.launch.path_wish import NO_WISH, PathWish
+from clusterctl.launch.path_options import NO_PATH_OPTIONS, PathOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.launch.job_path import JobPath
-    from clusterctl.model.facts import NodeFacts
+    from clusterctl.launch.member import Member
 
-_OPENMPI = "openmpi"
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _NUMERIC = re.compile(r"[0-9.]+")
 _LOCAL = "localhost"
 # By default mpirun cuts a name at its first dot, and no node may know the rest by that name.
 _WHOLE_NAMES = "orte_keep_fqdn_hostnames"
-
-
-@dataclass(frozen=True)
-class Member:
-    """A node of the job: its ranks, its Open MPI, and the user that runs the job, by default the one that logs in.
-
-    ``address`` is where the other nodes reach it. ``called`` is the name that a scheduler gives it, by which alone
-    mpirun knows nodes inside an allocation.
-    """
-
-    facts: NodeFacts
-    slots: int
-    version: str
-    has_ucx: bool = False
-    user: str = ""
-    address: str = ""
-    called: str = ""
-
-    @property
-    def job_user(self) -> str:
-        """The user that runs the job on the node."""
-        return self.user or self.facts.user.name
-
-
-def member(node: NodeFacts, slots: int, user: str | None = None, address: str = "", called: str = "") -> Member:
-    """Return a node of a job from its facts; ``user``, ``address`` and ``called`` as :class:`Member` has them."""
-    artifact = node.artifact(_OPENMPI)
-    options = artifact.inputs.get("configure", ())
-    return Member(
-        facts=node,
-        slots=slots,
-        version=artifact.version,
-        has_ucx=any(str(word).startswith("--with-ucx") for word in options),
-        user=user or "",
-        address=address,
-        called=called,
-    )
 
 
 @dataclass(frozen=True)
@@ -78,7 +40,7 @@ class MpirunJob:
     per_node: bool = False
     exported: tuple[str, ...] = ()
     mca: Mapping[str, str] = field(default_factory=dict)
-    path: PathWish = NO_WISH
+    path: PathOptions = NO_PATH_OPTIONS
     workers: Mapping[str, int] | None = None
     oversubscribe: bool = False
     tagged: bool = False

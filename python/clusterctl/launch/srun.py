@@ -13,7 +13,8 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.launch.mpirun_job import Member, MpirunJob
+    from clusterctl.launch.member import Member
+    from clusterctl.launch.mpirun_job import MpirunJob
 
 PMIX = "pmix"
 # How Slurm's plugin passes a fence of PMIx between nodes. With its default, a rank gets out of the last fence of

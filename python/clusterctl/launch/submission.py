@@ -1,26 +1,39 @@
-"""The submission of a job to an existing scheduler: Run:AI's commands, two of Kubeflow's manifests, a Slurm script.
-
-Inside, ``clusterctl launch`` reads what the scheduler sets; only MPIJob's launcher starts the ranks itself, by mpirun.
-"""
+"""A job for an existing scheduler, and what of it is refused, with a sentence that says what to write instead."""
 
 from __future__ import annotations
 
-import shlex
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import manifest, nccl_options, srun
-from clusterctl.launch.submission_rules import refuse
+from clusterctl.launch import nccl_options
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
-from clusterctl.support.errors import ConfigError, ExitCode
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-RENDEZVOUS_PORT = 29500
+_LABEL = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
+_DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_DNS_NAME = rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*"
+_KEY_PART = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_RESOURCE = re.compile(rf"{_DNS_NAME}/{_KEY_PART}")
+_KEY = re.compile(rf"(?:{_DNS_NAME}/)?{_KEY_PART}")
+_ATTACHMENT = re.compile(rf"(?:{_DNS_LABEL}/)?{_DNS_NAME}(?:@[a-z0-9][a-z0-9.-]{{0,14}})?")
+_QUANTITY = re.compile(r"[1-9][0-9]*(?:\.[0-9]+)?(?:m|[kMGTPE]i?)?")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@#+-]*")
+_SLURM_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]*")
+_SLURM_TIME = re.compile(r"(?:[0-9]+-)?[0-9]+(?::[0-9]+){0,2}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_LABEL = 63
 
-# A root's mpirun refuses to start unless told twice, by each series under names of its own.
-AS_ROOT = tuple(f"{name}_ALLOW_RUN_AS_ROOT{end}" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM"))
+_OPTIONS = {
+    "by_torchrun": "--launcher torchrun",
+    "by_srun": "--launcher srun",
+    "networks": "--network-attachment",
+    "rdma": "--rdma-resource",
+}
+_OPTIONS |= {"annotations": "--annotation", "shm_size": "--shm-size"}
 
 
 @dataclass(frozen=True)
@@ -30,8 +43,7 @@ class Submission:
     ``nproc_per_node`` None leaves it to the pod: its GPUs, else its cores. ``rdma`` are extended resources (name and
     count) of each pod, ``networks`` the network attachments, ``annotations`` further ones. ``cpus``, ``memory`` and
     ``shm_size`` are Kubernetes quantities; for Slurm, ``cpus`` is a whole number. ``nccl`` are options of NCCL
-    in each pod. ``prove`` has ``clusterctl launch`` prove the way between nodes first. ``layout`` says where the
-    software lies on nodes of Slurm.
+    in each pod. ``layout`` says where the software lies on nodes of Slurm.
     """
 
     name: str
@@ -55,7 +67,6 @@ class Submission:
     time: str = ""
     by_torchrun: bool = False
     by_srun: bool = False
-    prove: bool = False
     nccl: nccl_options.NcclOptions = nccl_options.NO_OPTIONS
     layout: Layout = DEFAULT_LAYOUT
 
@@ -71,232 +82,87 @@ class Submission:
         return {**(nccl_options.variables(self.nccl) if alone else {}), **self.environment}
 
 
-def runai(job: Submission) -> str:
-    """Return the command line that submits the job to Run:AI (its command line since 2.18), quoted for a shell.
-
-    Raises:
-        ConfigError: a value is malformed, missing, or means nothing to Run:AI.
-    """
-    return _runai_line(
-        job,
-        ["runai", "training", "pytorch", "submit", job.name],
-        gpus="--gpu-devices-request",
-        capability="--capability",
-        cpus="--cpu-core-request",
-        memory="--cpu-memory-request",
-        of_master=True,
-    )
-
-
-def runai_submit_dist(job: Submission) -> str:
-    """Return the command line for Run:AI's older client (``runai submit-dist pytorch``, since 2.10).
-
-    It gives the master the same resources as a worker.
-
-    Raises:
-        ConfigError: a value is malformed, missing, or means nothing to Run:AI.
-    """
-    return _runai_line(
-        job,
-        ["runai", "submit-dist", "pytorch", "--name", job.name],
-        gpus="--gpu",
-        capability="--add-capability",
-        cpus="--cpu",
-        memory="--memory",
-        of_master=False,
-    )
+def refuse(
+    job: Submission, kind: str, meaningless: Sequence[str], *, image: bool = True, by_launch: bool = True
+) -> None:
+    """Raise where a value is missing, malformed, or of no meaning to the scheduler."""
+    for name in meaningless:
+        if getattr(job, name):
+            raise ConfigError(f"{_OPTIONS.get(name, f'--{name}')} does not apply to {kind}; leave it out.")
+    if not job.program or not job.program[0]:
+        raise ConfigError("There is no program to start; name it behind '--', as in '-- train.py --epochs 3'.")
+    if image and not job.image:
+        raise ConfigError(f"{kind} needs a container image with clusterctl and PyTorch in it; give --image.")
+    if job.nodes < 1 or job.gpus_per_node < 0 or (job.nproc_per_node is not None and job.nproc_per_node < 1):
+        raise ConfigError(
+            f"A job has one node and one process at least, not {job.nodes} nodes with {job.gpus_per_node} GPUs and "
+            f"{job.nproc_per_node} processes."
+        )
+    _refuse_name(job)
+    if job.environment.keys() & {"WORLD_SIZE", "RANK"}:
+        raise ConfigError(
+            "WORLD_SIZE and RANK are the scheduler's to set, a different one in each pod; leave them out."
+        )
+    for name in job.environment:
+        _match(_VARIABLE, name, "environment variable", "letters, digits and '_'")
+    for name, value in {**job.environment, **job.annotations}.items():
+        if not value.isprintable():
+            raise ConfigError(f"The value of {name} has a control character in it; leave it out.")
+    _refuse_nccl(job, by_launch=by_launch)
+    _refuse_words(job, whole_cpus=kind == "slurm")
 
 
-def _runai_line(
-    job: Submission, start: Sequence[str], *, gpus: str, capability: str, cpus: str, memory: str, of_master: bool
-) -> str:
-    """Return a command line of one of Run:AI's clients, which differ in their words for the same things."""
-    refuse(
-        job,
-        start[1] if start[1] == "submit-dist" else "runai",
-        ("namespace", "partition", "account", "time", "by_torchrun", "by_srun", "shm_size"),
-    )
-    line = [*start, *(["--project", job.project] if job.project else []), "--image", job.image]
-    # The first node is the master's pod; all of them train.
-    line += ["--workers", str(job.nodes - 1)] if job.nodes > 1 else []
-    several = of_master and job.nodes > 1
-    if job.gpus_per_node:
-        line += [gpus, str(job.gpus_per_node)]
-        line += [f"--master-{gpus.removeprefix('--')}", str(job.gpus_per_node)] if several else []
+def _refuse_nccl(job: Submission, *, by_launch: bool) -> None:
+    nccl_options.refuse(job.nccl)
+    launches = by_launch and not job.is_idle
+    if job.nccl.gid_index == nccl_options.AUTO and not launches:
+        raise ConfigError(
+            "--gid-index auto needs 'clusterctl launch' in each pod, which does not run here; give a number."
+        )
+    twice = nccl_options.variables(job.nccl).keys() & job.environment.keys()
+    if twice:
+        raise ConfigError(f"{', '.join(sorted(twice))} is given by -x and by an option; leave one of them out.")
+
+
+def _refuse_name(job: Submission) -> None:
+    longest = _LONGEST_LABEL - len(f"-worker-{job.nodes}")
+    if not _LABEL.fullmatch(job.name) or len(job.name) > longest:
+        raise ConfigError(
+            f"{job.name!r} is not a valid name for a job; it has lowercase letters, digits and '-' (RFC 1123), begins "
+            f"with a letter, and has {longest} characters at most, since pods and services are named after it."
+        )
+
+
+def _refuse_words(job: Submission, *, whole_cpus: bool) -> None:
+    for value, pattern, what, cure in (
+        (job.image, _IMAGE, "image", "a reference such as registry/name:tag"),
+        (job.namespace, re.compile(_DNS_LABEL), "namespace", "lowercase letters, digits and '-'"),
+        (job.project, re.compile(_DNS_LABEL), "project", "lowercase letters, digits and '-'"),
+        (job.cpus, re.compile(r"[1-9][0-9]*") if whole_cpus else _QUANTITY, "number of CPUs", "a number such as 8"),
+        (job.memory, _QUANTITY, "amount of memory", "a quantity such as 64Gi (64G for Slurm)"),
+        (job.shm_size, _QUANTITY, "size of /dev/shm", "a quantity such as 16Gi"),
+        (job.partition, _SLURM_WORD, "partition", "a name, or several joined by commas"),
+        (job.account, _SLURM_WORD, "account", "a name"),
+        (job.time, _SLURM_TIME, "time", "MINUTES, HOURS:MINUTES:SECONDS or DAYS-HOURS"),
+    ):
+        if value:
+            _match(pattern, value, what, cure)
+    if whole_cpus and job.memory.endswith(("i", "m", "k", "E", "P")):
+        raise ConfigError(f"{job.memory!r} is not a valid amount of memory for Slurm; write it as 64G.")
+    if job.working_dir and not (job.working_dir.startswith("/") and job.working_dir.isprintable()):
+        raise ConfigError(
+            f"{job.working_dir!r} is not a valid working directory; give its whole path, which begins with '/'."
+        )
     for name, count in job.rdma.items():
-        line += ["--extended-resource", f"{name}={count}"]
-        line += ["--master-extended-resource", f"{name}={count}"] if several else []
-    for name, value in manifest.pod_annotations(job).items():
-        line += ["--annotation", f"{name}={value}"]
-    line += [capability, "IPC_LOCK"] if job.rdma else []
-    line += [cpus, job.cpus] if job.cpus else []
-    line += [memory, job.memory] if job.memory else []
-    line += ["--working-dir", job.working_dir] if job.working_dir else []
-    for name, value in job.variables.items():
-        line += ["-e", f"{name}={manifest.literal(value)}"]
-    line += ["--large-shm", "--command", "--", *map(manifest.literal, _in_pod(job))]
-    return shlex.join(line)
+        _match(_RESOURCE, name, "extended resource", "a name such as rdma/hca_shared_devices_a")
+        if count < 1:
+            raise ConfigError(f"{count} is not a valid number of {name}; give 1 or more.")
+    for network in job.networks:
+        _match(_ATTACHMENT, network, "network attachment", "[NAMESPACE/]NAME[@INTERFACE]")
+    for name in job.annotations:
+        _match(_KEY, name, "annotation's name", "[PREFIX/]NAME")
 
 
-def pytorchjob(job: Submission) -> str:
-    """Return a PyTorchJob (kubeflow.org/v1) as YAML.
-
-    ``nprocPerNode`` is left out on purpose: with it the operator's ``WORLD_SIZE`` counts processes instead of pods.
-
-    Raises:
-        ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
-    """
-    refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun", "by_srun"))
-    pod = manifest.pod(
-        job, "pytorch", _in_pod(job), manifest.variables(job.variables)
-    )  # the operator looks for that name
-    replicas = {"Master": 1, "Worker": job.nodes - 1}
-    return manifest.text(
-        manifest.document(
-            "kubeflow.org/v1",
-            "PyTorchJob",
-            job,
-            {
-                "runPolicy": {"cleanPodPolicy": "Running"},
-                "pytorchReplicaSpecs": {
-                    kind: {"replicas": count, "restartPolicy": "Never", "template": pod}
-                    for kind, count in replicas.items()
-                    if count
-                },
-            },
-        )
-    )
-
-
-def mpijob(job: Submission) -> str:
-    """Return an MPIJob (kubeflow.org/v2beta1) as YAML.
-
-    By default its launcher starts ``nproc_per_node`` ranks a pod with mpirun, for MPI and Horovod programs; with
-    ``by_torchrun`` one ``clusterctl launch`` a pod. The workers' pods run what the operator gives them, sshd.
-
-    Raises:
-        ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
-    """
-    refuse(job, "mpijob", ("project", "partition", "account", "time", "by_srun"), by_launch=job.by_torchrun)
-    slots = job.nproc_per_node or job.gpus_per_node
-    if not slots and not job.by_torchrun:
-        raise ConfigError("An MPIJob needs to know its ranks; give --nproc-per-node, or --gpus-per-node.")
-    start = dict.fromkeys(AS_ROOT, "1")
-    line = ["mpirun", "-np", str(job.nodes * (1 if job.by_torchrun else slots)), "--bind-to", "none"]
-    line += ["--map-by", "ppr:1:node" if job.by_torchrun else "slot"]
-    handed_on = {**({} if job.by_torchrun else nccl_options.variables(job.nccl)), **job.environment}
-    if job.by_torchrun:
-        handed_on = {
-            "MASTER_ADDR": f"{job.name}-worker-0.{job.name}",
-            "MASTER_PORT": str(RENDEZVOUS_PORT),
-            **handed_on,
-        }
-    for name in ("PATH", "LD_LIBRARY_PATH", *handed_on):
-        line += ["-x", name]
-    line += _in_pod(job) if job.by_torchrun else list(job.program)
-    line = list(job.program) if job.is_idle else line
-    # The launcher's pod computes nothing, so it asks for no GPU and no RDMA.
-    launcher = manifest.pod(
-        Submission(job.name, job.program, job.image, annotations=job.annotations, working_dir=job.working_dir),
-        "launcher",
-        line,
-        manifest.variables({**start, **handed_on}),
-    )
-    return manifest.text(
-        manifest.document(
-            "kubeflow.org/v2beta1",
-            "MPIJob",
-            job,
-            {
-                "slotsPerWorker": 1 if job.by_torchrun else slots,
-                "runPolicy": {"cleanPodPolicy": "Running"},
-                "mpiReplicaSpecs": {
-                    "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
-                    "Worker": {
-                        "replicas": job.nodes,
-                        "restartPolicy": "Never",
-                        "template": manifest.pod(job, "worker", [], []),
-                    },
-                },
-            },
-        )
-    )
-
-
-def slurm(job: Submission) -> str:
-    """Return a batch script for ``sbatch``, whose srun starts one ``clusterctl launch`` on each node.
-
-    With an image, srun is asked for it as NVIDIA's pyxis understands it (``--container-image``).
-
-    Raises:
-        ConfigError: a value is malformed, missing, or means nothing to Slurm.
-    """
-    elsewhere = ("project", "namespace", "rdma", "networks", "annotations", "shm_size", "by_torchrun")
-    refuse(
-        job,
-        "slurm",
-        (*elsewhere, "image") if job.by_srun else elsewhere,
-        image=False,
-        by_launch=not job.by_srun,
-    )
-    tasks = (job.nproc_per_node or job.gpus_per_node) if job.by_srun else 1
-    if not tasks:
-        raise ConfigError("srun needs to know the ranks of a node; give --nproc-per-node, or --gpus-per-node.")
-    options = {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "ntasks-per-node": tasks,
-        "gpus-per-node": job.gpus_per_node or None,
-        "cpus-per-task": job.cpus or None,
-        "mem": job.memory or None,
-        "time": job.time or None,
-        "partition": job.partition or None,
-        "account": job.account or None,
-    }
-    step = ["srun", f"--nodes={job.nodes}", f"--ntasks-per-node={tasks}", "--kill-on-bad-exit=1"]
-    step += ["--mpi=pmix"] if job.by_srun else []
-    # srun has not taken the batch script's --cpus-per-task since Slurm 22.05.
-    step += [f"--cpus-per-task={job.cpus}"] if job.cpus else []
-    step += [f"--container-image={job.image}"] if job.image else []
-    there = "--container-workdir" if job.image else "--chdir"
-    step += [f"{there}={job.working_dir}"] if job.working_dir else []
-    lines = ["#!/bin/bash"]
-    lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None]
-    lines += ["", "set -euo pipefail", ""]
-    variables = {**(dict([srun.FENCE]) if job.by_srun else {}), **job.variables}
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    if job.by_srun:
-        lines += [_proof_of_pmix(step, job.nodes * tasks, job.layout), ""]
-    return "\n".join([*lines, shlex.join([*step, *(job.program if job.by_srun else _in_pod(job))]), ""])
-
-
-def _proof_of_pmix(step: Sequence[str], ranks: int, layout: Layout) -> str:
-    """Return lines of a script that end it where srun's ranks are not one world: each would be alone and end with 0."""
-    cure = "run 'clusterctl doctor', and see 'srun --mpi=list'"
-    words = f"srun --mpi=pmix does not start one world of {ranks} ranks; {cure}, or start the program by mpirun."
-    return "\n".join(
-        (
-            f"found=$({shlex.join([*step, layout.hello])} 2>&1) || true",
-            f"""if [ "$(grep -c '"size": {ranks},' <<<"$found")" != {ranks} ]; then""",
-            f"  printf '%s\\n' \"$found\" {shlex.quote(words)} >&2",
-            f"  exit {int(ExitCode.VALIDATION_ERROR)}",
-            "fi",
-        )
-    )
-
-
-KINDS: Mapping[str, Callable[[Submission], str]] = {
-    "runai": runai,
-    "runai-submit-dist": runai_submit_dist,
-    "mpijob": mpijob,
-    "pytorchjob": pytorchjob,
-    "slurm": slurm,
-}
-
-
-def _in_pod(job: Submission) -> list[str]:
-    if job.is_idle:
-        return list(job.program)
-    count = [f"--nproc-per-node={job.nproc_per_node}"] if job.nproc_per_node else []
-    count += ["--prove"] if job.prove else []
-    return ["clusterctl", "launch", *count, *nccl_options.words(job.nccl), "--", *job.program]
+def _match(pattern: re.Pattern[str], value: str, what: str, cure: str) -> None:
+    if not pattern.fullmatch(value):
+        raise ConfigError(f"{value!r} is not a valid {what}; give {cure}.")

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.launch import manifest
-from clusterctl.launch.submission import AS_ROOT, Submission
-from clusterctl.launch.submission_rules import refuse
+from clusterctl.launch.submission import Submission, refuse
 from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
@@ -21,7 +20,7 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.pods_wish import PodsWish
+    from clusterctl.model.scheduler_options import PodsOptions
 
 PROGRAMS = DEFAULT_LAYOUT.programs
 RUNNER = "pod_runner"
@@ -29,7 +28,6 @@ RUN_LABEL = "clusterctl.io/run"
 MANAGED = ("app.kubernetes.io/managed-by", "clusterctl")
 RESOURCES = {"MPIJob": "mpijobs.kubeflow.org", "PyTorchJob": "pytorchjobs.kubeflow.org"}
 KEPT_S = 600  # a job that nobody deletes goes away so long after its end
-SETTLING_S = 60.0  # the time of a job on top of its checks: pods end, logs are read
 _VOLUME = "clusterctl"
 _PLAN = "plan.json"
 _RUNAI_SCHEDULER = "runai-scheduler"
@@ -99,7 +97,7 @@ class ValidationJob:
         return {**self.programs, "metadata": metadata}
 
 
-def build(name: str, wish: PodsWish, checks: Sequence[PlannedCheck]) -> ValidationJob:
+def build(name: str, wish: PodsOptions, checks: Sequence[PlannedCheck]) -> ValidationJob:
     """Return the manifests of a validation.
 
     Args:
@@ -119,28 +117,25 @@ def build(name: str, wish: PodsWish, checks: Sequence[PlannedCheck]) -> Validati
     if sum(len(text.encode()) for text in data.values()) > _MOST_BYTES:
         raise ConfigError("The programs of the checks do not fit into a ConfigMap; name fewer with --checks.")
     by_mpi = wish.kind == "mpijob"
-    kind, version = ("MPIJob", "v2beta1") if by_mpi else ("PyTorchJob", "v1")
-    spec = _mpi(wanted, wish) if by_mpi else _torch(wanted, wish)
-    for replica in spec["mpiReplicaSpecs" if by_mpi else "pytorchReplicaSpecs"].values():
+    if by_mpi:
+        job = manifest.mpijob(wanted, wish.ranks_per_pod, wanted.program, {}, _policy(wish))
+    else:
+        job = manifest.pytorchjob(wanted, wanted.program, {}, _policy(wish))
+    job["metadata"] = _metadata(name, wish)
+    for replica in job["spec"]["mpiReplicaSpecs" if by_mpi else "pytorchReplicaSpecs"].values():
         _complete(replica["template"], name, wish)
-    job = {
-        "apiVersion": f"kubeflow.org/{version}",
-        "kind": kind,
-        "metadata": _metadata(name, wish),
-        "spec": {"runPolicy": _policy(wish), **spec},
-    }
     ranks = ranked(wish)
-    return ValidationJob(name, kind, job, programs, ranks, 1 if by_mpi else len(ranks))
+    return ValidationJob(name, job["kind"], job, programs, ranks, 1 if by_mpi else len(ranks))
 
 
-def ranked(wish: PodsWish) -> tuple[str, ...]:
+def ranked(wish: PodsOptions) -> tuple[str, ...]:
     """Return the pods with ranks in the order of ranks, by their names behind the job's."""
     if wish.kind == "mpijob":
         return tuple(f"worker-{number}" for number in range(wish.nodes))
     return ("master-0", *(f"worker-{number}" for number in range(wish.nodes - 1)))
 
 
-def plan(wish: PodsWish, checks: Sequence[PlannedCheck]) -> str:
+def plan(wish: PodsOptions, checks: Sequence[PlannedCheck]) -> str:
     """Return what ``pod_runner.py`` is to do, as JSON."""
     by_mpi = wish.kind == "mpijob"
     return json.dumps(
@@ -169,7 +164,7 @@ def program_texts() -> dict[str, str]:
     return {**texts, runner.name: runner.read_text(encoding="utf-8")}
 
 
-def _submission(name: str, wish: PodsWish) -> Submission:
+def _submission(name: str, wish: PodsOptions) -> Submission:
     return Submission(
         name=name,
         program=(wish.python, f"{PROGRAMS}/{RUNNER}.py", f"{PROGRAMS}/{_PLAN}"),
@@ -186,12 +181,12 @@ def _submission(name: str, wish: PodsWish) -> Submission:
     )
 
 
-def _metadata(name: str, wish: PodsWish) -> dict[str, Any]:
+def _metadata(name: str, wish: PodsOptions) -> dict[str, Any]:
     place = {"namespace": wish.place} if wish.place else {}
     return {"name": name, **place, "labels": {MANAGED[0]: MANAGED[1], RUN_LABEL: name}}
 
 
-def _policy(wish: PodsWish) -> dict[str, Any]:
+def _policy(wish: PodsOptions) -> dict[str, Any]:
     """Return what ends the job and takes it away where clusterctl is no longer there to do so."""
     limit = math.ceil(wish.start_within_s + wish.time_s)
     return {
@@ -202,35 +197,7 @@ def _policy(wish: PodsWish) -> dict[str, Any]:
     }
 
 
-def _mpi(wanted: Submission, wish: PodsWish) -> dict[str, Any]:
-    # The launcher's pod computes nothing, so it asks for no GPU and no RDMA.
-    alone = Submission(wanted.name, wanted.program, wanted.image)
-    launcher = manifest.pod(alone, "launcher", wanted.program, manifest.variables(dict.fromkeys(AS_ROOT, "1")))
-    worker = manifest.pod(wanted, "worker", [], [])
-    return {
-        "slotsPerWorker": wish.ranks_per_pod,
-        "mpiReplicaSpecs": {
-            "Launcher": {"replicas": 1, "restartPolicy": "Never", "template": launcher},
-            "Worker": {"replicas": wish.nodes, "restartPolicy": "Never", "template": worker},
-        },
-    }
-
-
-def _torch(wanted: Submission, wish: PodsWish) -> dict[str, Any]:
-    def pod() -> dict[str, Any]:
-        return manifest.pod(wanted, "pytorch", wanted.program, [])  # the operator looks for that name
-
-    replicas = {"Master": 1, "Worker": wish.nodes - 1}
-    return {
-        "pytorchReplicaSpecs": {
-            kind: {"replicas": count, "restartPolicy": "Never", "template": pod()}
-            for kind, count in replicas.items()
-            if count
-        }
-    }
-
-
-def _complete(template: dict[str, Any], name: str, wish: PodsWish) -> None:
+def _complete(template: dict[str, Any], name: str, wish: PodsOptions) -> None:
     """Add what every pod has: the label of the run and the folder of the programs."""
     template.setdefault("metadata", {})["labels"] = {MANAGED[0]: MANAGED[1], RUN_LABEL: name}
     spec = template["spec"]

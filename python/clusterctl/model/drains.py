@@ -25,10 +25,10 @@ _ALMOST_ALL = 0.5  # a finding about more of the nodes is about what they share
 
 
 @dataclass(frozen=True)
-class DrainWish:
+class DrainOptions:
     """What a validation tells Slurm: drain nodes that ``failed``, take back own drains of nodes that are ``proved``.
 
-    ``partition`` and ``submit_host`` are those of :class:`clusterctl.model.slurm_wish.SlurmWish`.
+    ``partition`` and ``submit_host`` are those of :class:`clusterctl.model.scheduler_options.SlurmOptions`.
     """
 
     failed: bool = False
@@ -63,7 +63,7 @@ class DrainDecision:
     notes: tuple[str, ...] = ()
 
 
-def decide(record: ValidationRecord, states: Mapping[str, SlurmState], wish: DrainWish) -> DrainDecision:
+def decide(record: ValidationRecord, states: Mapping[str, SlurmState], wish: DrainOptions) -> DrainDecision:
     """Decide what to tell Slurm after a validation.
 
     Args:

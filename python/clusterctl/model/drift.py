@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from clusterctl.model.base import Record, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _DIFFERS = " differs: "
 SLICES = 7
@@ -50,3 +54,25 @@ class DriftReport(Record):
     unknown: dict[str, str] = Field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """What of a node's facts decides.
+
+    ``watch`` is the present state of the paths that its snapshot names; ``gpus`` counts those that NVIDIA's driver has
+    taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
+    Open MPI and NCCL are told to use there, where the node no longer has it. ``addresses`` are all that it has, and
+    ``traits`` its settings, and ``offers`` what builds can rely on (see
+    :class:`clusterctl.model.snapshot.HostSnapshot`).
+    """
+
+    platform: str
+    host_keys: tuple[str, ...]
+    user: str
+    watch: tuple[Mapping[str, Any], ...] = ()
+    gpus: str = ""
+    lost_address: str = ""
+    addresses: frozenset[str] = frozenset()
+    traits: Mapping[str, str] = field(default_factory=dict)
+    offers: str = ""

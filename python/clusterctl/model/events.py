@@ -1,9 +1,9 @@
-"""Typed events of a run: made of ansible-runner's stream, shown as progress and kept in the run's folder."""
+"""Typed events of a run: made of ansible-runner's stream, shown as progress by an observer and kept in a record."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 Outcome: TypeAlias = Literal["ok", "changed", "skipped", "failed", "unreachable"]
 
@@ -68,3 +68,26 @@ class Finished:
 
 
 Event: TypeAlias = StageStarted | TaskStartedOnHost | HostResult | Note | Finished
+
+
+class RunObserver(Protocol):
+    """Shows the run while it goes on."""
+
+    def phase(self, text: str) -> None:
+        """Hear that something begins which has no events of its own."""
+
+    def event(self, event: Event) -> None:
+        """Hear an event."""
+
+    def stopping(self, requests: int) -> None:
+        """Hear that the user asked to stop, for the first or a further time."""
+
+
+PreviewT_contra = TypeVar("PreviewT_contra", contravariant=True)
+
+
+class AskingObserver(RunObserver, Protocol[PreviewT_contra]):
+    """Shows the run while it goes on, and asks the user."""
+
+    def confirm(self, preview: PreviewT_contra) -> bool:
+        """Let the user decide, where there is one; False ends the run with nothing changed."""

@@ -7,13 +7,121 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Fact
-from clusterctl.model.gpu import Gpu
-from clusterctl.model.layout import Layout
-from clusterctl.model.numa import NumaNode
+from clusterctl.model.layout import DEFAULT_PREFIX, Layout
 from clusterctl.model.pmix import Pmix, SlurmSettings
-from clusterctl.model.prefix_state import PrefixState
-from clusterctl.model.processes import BusyProcess, Leftover
-from clusterctl.model.rdma import RdmaDevice
+
+
+class Gpu(Fact):
+    """A GPU on the bus; ``driver`` is empty when none has taken it.
+
+    ``unusable`` says why jobs cannot use a GPU, and ``problem`` says it in a clause: without NVIDIA's driver, with a
+    driver that lies in a container, without its device file or its library, with two versions of the driver, or in MIG
+    mode without an instance. ``display`` is a card of the class of screens. ``instances`` are its MIG instances' names.
+    ``numa`` is its NUMA node, -1 where unknown; ``pci_path`` has the bridges of PCI from the root, then the GPU itself.
+    """
+
+    bus: str
+    name: str = ""
+    uuid: str = ""
+    driver: str = ""
+    display: bool = False
+    unusable: Literal["", "driver", "container", "device", "library", "versions", "mig"] = ""
+    problem: str = ""
+    instances: tuple[str, ...] = ()
+    numa: int = -1
+    pci_path: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> bool:
+        """Whether NVIDIA's driver has taken it and a session's programs reach that driver."""
+        return self.driver == "nvidia" and not self.unusable
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What ranks take one by one: its MIG instances, else the GPU itself; nothing of one that jobs cannot use."""
+        return (self.instances or (self.uuid,)) if self.usable else ()
+
+
+class Gid(Fact):
+    """One entry of a port's GID table; ``type`` is ``IB/RoCE v1`` or ``RoCE v2``, as the kernel writes it."""
+
+    index: int
+    gid: str
+    type: str = ""
+    netdev: str = ""
+
+
+class RdmaPort(Fact):
+    """A port of an RDMA device.
+
+    ``state`` and ``physical_state`` are the kernel's words without their number (ACTIVE, DOWN, INIT; LinkUp,
+    Disabled, Polling), ``link_layer`` is InfiniBand or Ethernet. Entries of the GID table that are all zero are left
+    out. ``rx_bytes`` and ``tx_bytes`` count RDMA's own traffic.
+    """
+
+    number: int
+    state: str = ""
+    physical_state: str = ""
+    link_layer: str = ""
+    rate_gbps: float | None = None
+    netdev: str = ""
+    gids: tuple[Gid, ...] = ()
+    rx_bytes: int | None = None
+    tx_bytes: int | None = None
+
+
+class RdmaDevice(Fact):
+    """An RDMA device of /sys/class/infiniband; ``numa`` and ``pci_path`` as a GPU has them."""
+
+    name: str
+    driver: str = ""
+    node_guid: str = ""
+    numa: int = -1
+    pci_path: tuple[str, ...] = ()
+    ports: tuple[RdmaPort, ...] = ()
+
+
+class NumaNode(Fact):
+    """A NUMA node; ``cores`` that a session may use, each as the list of its hardware threads (``0,64``)."""
+
+    number: int
+    cores: tuple[str, ...] = ()
+
+
+class PrefixState(Fact):
+    """The folder of the software.
+
+    ``problem`` says why root must not install there. ``others`` are further folders that hold artifacts. ``trees`` are
+    the names of the artifacts' folders, whole or not; None where they could not be read.
+    """
+
+    path: str = DEFAULT_PREFIX
+    problem: str = ""
+    read_only: bool = False
+    others: tuple[str, ...] = ()
+    trees: tuple[str, ...] | None = None
+
+
+class Leftover(Fact):
+    """A process of an MPI, Horovod or torchrun job whose launcher is gone; ``why`` says how that was seen."""
+
+    pid: int
+    user: str
+    command: str
+    age_s: float
+    why: str
+
+
+class BusyProcess(Fact):
+    """A process that is a ``rank`` of a job, uses a GPU, or uses artifacts, whose folders are ``trees``."""
+
+    pid: int
+    user: str
+    command: str
+    rank: bool
+    gpu: bool = False
+    trees: tuple[str, ...] = ()
+
 
 WatchEntry: TypeAlias = dict[str, Any]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _COUNT = 1 << 128  # the largest counters are those of NVMe, which have 128 bits
 
-# Sections of node_hardware that read counters; doctor runs them a second time, to see what grows.
+# Sections of node_look.hardware that read counters; doctor runs them a second time, to see what grows.
 COUNTING: tuple[str, ...] = (
     "memory_errors",
     "machine_checks",
@@ -40,7 +40,7 @@ OF_FABRIC: tuple[str, ...] = ("fabric",)
 
 
 class HardwareReading(NamedTuple):
-    """A state of a device: a setting, a speed, a width. Kind and name are those of ``node_hardware``'s sections."""
+    """A state of a device: a setting, a speed, a width. Kind and name are those of a section's rows."""
 
     kind: str
     device: str

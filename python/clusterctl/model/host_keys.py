@@ -68,7 +68,7 @@ def on_console(text: str) -> frozenset[str]:
     """
     blocks: dict[str, list[str]] = {}
     kind, lines = "", list[str]()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if begin := _BEGIN.search(line):
             kind, lines = begin[1], []
         elif kind and (end := _END.search(line)) and end[1] == kind:

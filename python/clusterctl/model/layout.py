@@ -1,8 +1,15 @@
-"""Where clusterctl's software lies on a node: folders and programs below one prefix."""
+"""Where clusterctl's software lies on a node: folders and programs below one prefix, the variable ``cluster_prefix``.
+
+The rules of a prefix are the collection's ``plugins/module_utils/prefix_rules``, which the role ``preflight`` uses as
+well.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.support import content
 
 DEFAULT_PREFIX = "/usr/local"
 
@@ -61,3 +68,24 @@ class Layout:
 
 
 DEFAULT_LAYOUT = Layout()
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from module_utils import prefix_rules as _rules  # mypy finds it by mypy_path
+
+else:
+    _rules = content.module_util("prefix_rules")
+
+
+def prefix_problem(variables: Mapping[str, Any]) -> str:
+    """Return what is wrong with the prefix of a host, as a clause with its cure; '' if nothing is, or none is set."""
+    given = variables.get(_rules.VARIABLE)
+    return "" if given in (None, "") else _rules.problem(given)
+
+
+def prefix_disagreement(prefixes: Mapping[str, str]) -> str:
+    """Return how hosts differ in their prefix, as a clause with its cure; '' if all have the same."""
+    found: str = _rules.disagreement(prefixes)
+    return found

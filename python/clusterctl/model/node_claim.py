@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from clusterctl.model.base import Fact, Text
+from clusterctl.support.words import one_line
 
 
 class ClusterMark(Fact):
@@ -44,7 +47,7 @@ class NodeLock(Fact):
     namespace: Text = ""
     pid: int = 0
     ticks: int = 0
-    command: str = Field("", max_length=1 << 17)
+    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(one_line)] = ""
     since: Text = ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,7 @@ def without_block(text: str, job: str) -> str:
         ConfigError: the block lacks an end, or there are several blocks.
     """
     first, last = _first(job), _last(job)
-    lines = text.splitlines(keepends=True)
+    lines = list(io.StringIO(text))  # str.splitlines also ends a line elsewhere
     bare = [each.rstrip("\n") for each in lines]
     if first not in bare and last not in bare:
         return text

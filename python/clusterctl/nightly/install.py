@@ -27,9 +27,9 @@ from clusterctl.validation import suites
 if TYPE_CHECKING:
     from datetime import time
 
-    from clusterctl.model.drains import DrainWish
+    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import AnyInventory, Inventory
-    from clusterctl.model.slurm_wish import SlurmWish
+    from clusterctl.model.scheduler_options import SlurmOptions
     from clusterctl.nightly.records import HookTarget, SchedulePlace, Scope
 
 # The variables that a night takes over from the environment of ``enable``; none of them holds a secret.
@@ -58,9 +58,9 @@ class EnableRequest:
     wait_s: float = 3600.0
     reports: Path | None = None
     prometheus: Path | None = None
-    via: SlurmWish | None = None
+    via: SlurmOptions | None = None
     skip_busy: bool = False
-    drains: DrainWish | None = None
+    drains: DrainOptions | None = None
 
 
 @dataclass(frozen=True)

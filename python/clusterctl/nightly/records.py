@@ -9,10 +9,10 @@ from pydantic import Field
 
 from clusterctl.model.base import Record
 from clusterctl.model.culprits import Culprit
-from clusterctl.model.drains import DrainWish
+from clusterctl.model.drains import DrainOptions
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Verdict
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.scheduler_options import SlurmOptions
 
 Scope: TypeAlias = Literal["user", "system"]
 Method: TypeAlias = Literal["systemd", "cron"]
@@ -76,9 +76,9 @@ class Job(Record):
     user: str | None = None
     private_key: str | None = None
     become: bool = False
-    via: SlurmWish | None = None
+    via: SlurmOptions | None = None
     skip_busy: bool = False
-    drains: DrainWish | None = None
+    drains: DrainOptions | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     folder: str
     hook: HookTarget | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl import suite
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.results import Verdict
 from clusterctl.nightly import notify, policy, reports, schedule, scheduler, storage
@@ -111,6 +112,7 @@ class _NightRun:
             private_key=job.private_key,
             become=job.become,
         )
+        self._cluster = Cluster.of(job.given, self._options)  # the validation and the look for drift read it once
 
     def go(self) -> Night:
         record = None
@@ -150,7 +152,7 @@ class _NightRun:
         )
         if job.via is not None:
             return via_slurm.validate(job.given, options, job.via, self._hear)
-        return validation.validate(job.given, options, self._hear)
+        return validation.validate(self._cluster, options, self._hear)
 
     def _drift(self) -> Drift:
         """Look for drift; an error leaves the verdict of the validation as it is."""
@@ -176,7 +178,7 @@ class _NightRun:
 
     def _check(self) -> Any:
         request = provisioning.ProvisionRequest(
-            inventory=self._job.given,
+            inventory=self._cluster,
             options=self._options,
             check=True,
             trust_snapshots=True,

@@ -48,6 +48,13 @@ _FREE = frozenset({"problems"})
 _SPEAKS_OF_OTHERS = frozenset(  # they work on the controller alone
     {_JUDGE, "clusterctl.hpc.fabric_decide", "clusterctl.hpc.fabric_plan", "clusterctl.hpc.ssh_mesh_sign"}
 )
+# What Ansible writes of a module that did not start.
+_UNSTARTED = (
+    "Traceback (most recent call last)",
+    "Failed to create temporary directory",
+    "mkdir: ",
+    "failed to transfer",
+)
 _BAD = frozenset({"failed", "unreachable"})
 _HOST_EVENTS: dict[str, Outcome] = {
     "runner_on_ok": "ok",
@@ -200,8 +207,9 @@ def _why(outcome: Outcome, result: Mapping[str, Any], host: str) -> str:
     if outcome == "unreachable":
         found = content.module_util("preflight_rules").look_failure(host, text)
         return text if found.check == "error" else f"{host}: {found.problem}; {found.cure}."
-    disk: str = content.module_util("disk_error").before_a_module(host, text)
-    return disk or text
+    unstarted = any(words in text for words in _UNSTARTED)  # a module that started names the path itself
+    known = content.module_util("known_messages").find("module", text) if unstarted else None
+    return f"{host}: {known.row.cause}; {known.row.cure}." if known else text
 
 
 def _message(result: Mapping[str, Any]) -> str:

@@ -167,7 +167,7 @@ def members_of(hosts: Iterable[Host], outside: Collection[str]) -> dict[str, str
     return {host.name: address_of(host) for host in hosts if host.name not in outside}
 
 
-def told(taken_over: Mapping[str, str]) -> tuple[str, ...]:
+def messages(taken_over: Mapping[str, str]) -> tuple[str, ...]:
     """Return what the user has to know about nodes that were taken over, a sentence for each cluster."""
     nodes: dict[str, list[str]] = {}
     for name, cluster in taken_over.items():

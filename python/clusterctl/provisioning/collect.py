@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.provisioning import old_artifacts, refusals
-from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, now, recorded
+from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.old_artifacts import Tree
 from clusterctl.provisioning.preview import CollectPreview
-from clusterctl.provisioning.tally import Tally
+from clusterctl.provisioning.request import HostRequest
+from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import cache_files, locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -108,7 +110,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             words = "Nothing to do: every artifact is in use, or of a set that is kept."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._expected({}), message=words)
         if self.request.check:
-            self.told = tuple(lines)
+            self.messages = tuple(lines)
             return self.finish("done", ExitCode.OK, hosts=self._expected(old))
         if not self.observer.confirm(CollectPreview(tuple(lines))):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
@@ -121,7 +123,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             ConfigError: a host's answer has another form.
         """
         found: dict[str, tuple[Tree, ...]] = {}
-        for result in self.tally.results:
+        for result in self.task_results.results:
             try:
                 found[result.host] = tuple(Tree.of(data) for data in result.data.get("trees") or ())
             except (KeyError, TypeError, ValueError):
@@ -143,15 +145,15 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             return stop
         gone, left = cache_files.remove(files)
         if not old:
-            self.told = (*old_artifacts.lines({}, gone), *_staying(left))
+            self.messages = (*old_artifacts.lines({}, gone), *_staying(left))
             return self.finish("done", ExitCode.OK, hosts=self._expected({}))
         kept.note_collected(self.run.record.cluster_id, {tree.path for trees in old.values() for tree in trees}, now())
         names = {host: [tree.path for tree in trees] for host, trees in old.items()}
-        self.tally = Tally()
+        self.task_results = TaskResults()
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"gc_trees": names})
-        done = {phrase for result in self.tally.results for phrase in result.changes}
+        done = {phrase for result in self.task_results.results for phrase in result.changes}
         removed = {host: tuple(tree for tree in trees if f"removed {tree.path}" in done) for host, trees in old.items()}
-        self.told = (
+        self.messages = (
             *old_artifacts.lines({host: trees for host, trees in removed.items() if trees}, gone),
             *_staying(left),
         )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import nodeset
-from clusterctl.model.drift import HostDifference
+from clusterctl.model.drift import HostDifference, NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from clusterctl.model.snapshot import HostSnapshot, Snapshot
-    from clusterctl.provisioning.plan import NodeState
 
 _DEFAULT = "the default"
 _CONTENT = "(content)"  # the probe's word for a file whose content alone differs

@@ -15,6 +15,7 @@ from clusterctl.state import locks, paths, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot
@@ -26,7 +27,7 @@ _COMMAND = "clusterctl drift"
 class DriftRequest:
     """What the user asked for; ``verify`` reads every watched file to its last byte."""
 
-    inventory: AnyInventory
+    inventory: AnyInventory | Cluster
     options: InventoryOptions = field(default_factory=InventoryOptions)
     verify: bool = False
     sudo_password: str | None = field(default=None, repr=False)
@@ -40,7 +41,7 @@ def examine(request: DriftRequest) -> DriftReport:
     Raises:
         ConfigError: the inventory is wrong, another run holds a host, or no host was provisioned.
     """
-    cluster = ansible_inventory.load(request.inventory, request.options, remembered=True)
+    cluster = ansible_inventory.load(request.inventory, request.options)
     refusals.check_files(cluster, request.options)
     cluster = replace(cluster, hosts=cluster.selected_hosts)
     with locks.HostLock(cluster.hosts, _COMMAND):

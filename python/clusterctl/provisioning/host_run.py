@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import platform
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial as partial_function
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.events import RunObserver
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary
 from clusterctl.provisioning import claims, node_claims, partial, playbook, software, worker_part
+from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
 from clusterctl.provisioning.look import look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
-from clusterctl.provisioning.shares import OWN, Shares, words
-from clusterctl.provisioning.tally import Tally, verdict_of
+from clusterctl.provisioning.request import HostRequest
+from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
 from clusterctl.state import identity, paths, snapshots
 from clusterctl.state.certificates import Certificates
@@ -32,57 +32,15 @@ if TYPE_CHECKING:
 
     from clusterctl.model import run_record
     from clusterctl.model.events import Event
-    from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.hosts import Host, Inventory
     from clusterctl.model.probe import Probe
     from clusterctl.model.software import SoftwareSet
-    from clusterctl.provisioning.crew import Worker
     from clusterctl.state import runs
 
 
 _RETRIES = 5  # through a bastion: its sshd refuses logins at random while ten or more are on their way
 _NAME = "provision"  # the playbook that controllers share
 PREFLIGHT, CONNECTION = "preflight", "connection"  # where a run stopped that changed nothing
-
-
-class RunObserver(Protocol):
-    """Shows the run while it goes on."""
-
-    def phase(self, text: str) -> None:
-        """Hear that something begins which has no events of its own."""
-
-    def event(self, event: Event) -> None:
-        """Hear an event."""
-
-    def stopping(self, requests: int) -> None:
-        """Hear that the user asked to stop, for the first or a further time."""
-
-
-PreviewT_contra = TypeVar("PreviewT_contra", contravariant=True)
-
-
-class AskingObserver(RunObserver, Protocol[PreviewT_contra]):
-    """Shows the run while it goes on, and asks the user."""
-
-    def confirm(self, preview: PreviewT_contra) -> bool:
-        """Let the user decide, where there is one; False ends the run with nothing changed."""
-
-
-@dataclass(frozen=True)
-class HostRequest:
-    """What the user asked of every run that changes hosts."""
-
-    inventory: AnyInventory
-    options: InventoryOptions = field(default_factory=InventoryOptions)
-    check: bool = False
-    diff: bool = False
-    skip_unreachable: bool = False  # leave out hosts that cannot be reached
-    verbosity: int = 0  # how much Ansible writes into its log
-    forks: int = playbook.DEFAULT_FORKS
-    become_password: str | None = field(default=None, repr=False)
-    ca_passphrase: str | None = field(default=None, repr=False)
-    argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
-    adopt: bool = False  # take over nodes of another cluster
-    take_lock: bool = False  # take the lock of a run that the user knows to be dead
 
 
 @contextlib.contextmanager
@@ -115,8 +73,8 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.observer = observer
         self.cluster = cluster
         self.run = run
-        self.tally = Tally()
-        self.told: tuple[str, ...] = ()  # sentences for the record, before those of the roles
+        self.task_results = TaskResults()
+        self.messages: tuple[str, ...] = ()  # sentences for the record, before those of the roles
         self.left_out: dict[str, run_record.Problem] = {}
         self.request = request
         self.certificates = Certificates(cluster, request.ca_passphrase)
@@ -154,17 +112,23 @@ class HostRun(Generic[RequestT, ObserverT]):
         if claimed.problems:
             return self.refuse(claimed.problems, unreached=claimed.unreached)
         if not request.check:
-            self.told = (*self.told, *claims.unlocked((*self.cluster.selected_hosts, *also)))
+            self.messages = (*self.messages, *claims.unlocked((*self.cluster.selected_hosts, *also)))
         if claimed.adopted:
             self.run.update(adopted=claimed.adopted)
-            self.told = (*self.told, *claims.told(claimed.adopted), *claimed.told)
+            self.messages = (*self.messages, *claims.messages(claimed.adopted), *claimed.told)
         return None
 
     def look(
-        self, watch: Mapping[str, list[dict[str, Any]]], *, content: Sequence[int] = (), busy: bool = False
+        self,
+        watch: Mapping[str, list[dict[str, Any]]],
+        *,
+        content: Sequence[int] = (),
+        busy: bool = False,
+        also: Mapping[str, Any] | None = None,
     ) -> Probe:
         """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
-        return look(self.cluster, watch, content=content, busy=busy, sudo_password=self.request.become_password)
+        password = self.request.become_password
+        return look(self.cluster, watch, content=content, busy=busy, sudo_password=password, also=also)
 
     def play(
         self,
@@ -194,7 +158,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         """Play ``provision`` on several controllers at the same time, on the hosts that each has by ``shares``.
 
         Args:
-            shares: the hosts by the name of the worker, see :mod:`clusterctl.provisioning.shares`.
+            shares: the hosts by the name of the worker, see :mod:`clusterctl.provisioning.controllers`.
             crew: the workers by name.
             trees: the folders of the artifacts that the hosts get.
             skip_tags: as for :meth:`play`.
@@ -262,7 +226,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         }
 
     def _hear(self, event: Event) -> None:
-        self.tally.add(event)
+        self.task_results.add(event)
         self.run.event(event)
         self.observer.event(event)
 
@@ -299,7 +263,7 @@ class HostRun(Generic[RequestT, ObserverT]):
     def judge(self, end: playbook.End, *, message: str = "", untouched: Container[str] = ()) -> run_record.RunRecord:
         """Make the verdict from what happened on each host; Ansible's own code says 4 for a parse error too."""
         fields: dict[str, Any] = {"hosts": self._summaries(end, untouched), "message": message}
-        problems = self.tally.problems()
+        problems = self.task_results.problems()
         if end.status == "canceled":
             return self.finish("interrupted", ExitCode.INTERRUPTED, **fields)
         if problems:
@@ -308,14 +272,14 @@ class HostRun(Generic[RequestT, ObserverT]):
             return self.finish("unreachable", ExitCode.UNREACHABLE, **fields)
         if end.failed:
             return self.finish("failed", ExitCode.HOST_FAILED, **fields)
-        if end.rc != 0 or not self.tally.hosts:
+        if end.rc != 0 or not self.task_results.hosts:
             words = "; ".join(end.complaints) or f"Ansible ended with {end.rc} before it reached a host."
             return self.finish("bad configuration", ExitCode.BAD_CONFIG, **{**fields, "message": words})
         return self.finish("done", ExitCode.OK, **fields)
 
     def _summaries(self, end: playbook.End, untouched: Container[str]) -> list[HostSummary]:
         """Return one summary per host, in the inventory's order."""
-        found = {summary.host: summary for summary in self.tally.summaries(self.cluster.selected, end)}
+        found = {summary.host: summary for summary in self.task_results.summaries(self.cluster.selected, end)}
         found = {
             name: HostSummary(host=name, outcome="not run") if name in untouched else summary
             for name, summary in found.items()
@@ -354,8 +318,8 @@ class HostRun(Generic[RequestT, ObserverT]):
             outcome=outcome,
             exit_code=int(code),
             finished=now(),
-            warnings=self.tally.warnings(),
-            told=(*self.told, *self.tally.told()) if code == ExitCode.OK else (),
+            warnings=self.task_results.warnings(),
+            told=(*self.messages, *self.task_results.messages()) if code == ExitCode.OK else (),
             **fields,
         )
 

@@ -53,7 +53,7 @@ def keep(place: KnownPlace, keys: Sequence[HostKey]) -> None:
 
 def _text_of(place: KnownPlace) -> str:
     try:
-        return place.path.read_text(encoding="utf-8", errors="surrogateescape")
+        return place.path.read_bytes().decode("utf-8", "surrogateescape")
     except FileNotFoundError:
         return ""
     except OSError as error:

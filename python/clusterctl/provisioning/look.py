@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.model.drift import SLICES
-from clusterctl.provisioning import plan
+from clusterctl.model.drift import SLICES, NodeState
 from clusterctl.remote import facts
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ def look(
     content: Sequence[int] = (),
     busy: bool = False,
     sudo_password: str | None = None,
+    also: Mapping[str, Any] | None = None,
 ) -> Probe:
     """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them.
 
@@ -37,15 +37,16 @@ def look(
         content: the slices of the artifacts' files whose content is compared.
         busy: also find ranks, and processes that use an artifact.
         sudo_password: typed by the user.
+        also: what else is asked, as for ``facts.gather``; of the watched entries, in place of those of the snapshots.
     """
     hosts = [host.with_sudo_password(sudo_password) for host in cluster.hosts if host.by_ssh]
     patience_s = _READING_TIMEOUT_S if content else _TIMEOUT_S
-    return facts.gather(hosts, watch=watch, content=content, busy=busy, timeout_s=patience_s)
+    return facts.gather(hosts, **{"watch": watch, **(also or {})}, content=content, busy=busy, timeout_s=patience_s)
 
 
-def state_of(node: NodeFacts) -> plan.NodeState:
+def state_of(node: NodeFacts) -> NodeState:
     """Return what of a node's facts decides."""
-    return plan.NodeState(
+    return NodeState(
         platform=node.platform,
         host_keys=tuple(node.ssh.host_keys),
         user=node.user.name,

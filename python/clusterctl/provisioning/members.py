@@ -13,6 +13,7 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clusterctl.model.drift import NodeState
     from clusterctl.model.hosts import Inventory, InventorySources
     from clusterctl.model.snapshot import HostSnapshot, Snapshot
 
@@ -100,7 +101,7 @@ class Left:
 
     run_id: str
     members: tuple[dict[str, Any], ...]
-    states: Mapping[str, plan.NodeState]
+    states: Mapping[str, NodeState]
     watch: Mapping[str, tuple[dict[str, Any], ...]]
     digests: Mapping[str, str]
 
@@ -153,7 +154,7 @@ def snapshot_after_replacing(
 
 
 def snapshot_after_rotation(
-    before: Snapshot, hosts: Sequence[str], old: Mapping[str, plan.NodeState], left: Left
+    before: Snapshot, hosts: Sequence[str], old: Mapping[str, NodeState], left: Left
 ) -> Snapshot:
     """Return the snapshot of a cluster whose hosts have new keys; ``old`` are their states before."""
     then, now = _of_known(old, before), _of_known(left.states, before)
@@ -167,7 +168,7 @@ def snapshot_after_rotation(
     return before.model_copy(update={"members": left.members or before.members, "hosts": found})
 
 
-def _of_known(states: Mapping[str, plan.NodeState], before: Snapshot) -> dict[str, plan.NodeState]:
+def _of_known(states: Mapping[str, NodeState], before: Snapshot) -> dict[str, NodeState]:
     """Return the states of the hosts that a run has provisioned; the others are no members yet, as for provision."""
     return {name: state for name, state in states.items() if name in before.hosts}
 
@@ -191,7 +192,7 @@ def watch_after(before: Iterable[Mapping[str, Any]], said: Iterable[Mapping[str,
     return tuple(found.values())
 
 
-def told(
+def messages(
     removed: Removal, hosts: Sequence[str], dead: Sequence[str], inventory: InventorySources, *, cleaned: bool = False
 ) -> tuple[str, ...]:
     """Return what the user has to know after a removal, a sentence each.

@@ -1,22 +1,28 @@
-"""Decide about parts of a cluster: how many hosts may fail, which ones finished, and the batches of a rolling run.
+"""Decide about parts of a cluster: how many hosts may fail, which ones finished, batches, and hosts that only join.
 
-No I/O. A percentage refers to the hosts that ``--limit`` leaves.
+No I/O. A percentage refers to the hosts that ``--limit`` leaves. In a rolling run each batch runs alone, then meets
+the batches before it. A batch passes when its nodes pass the proofs of the roles, and log in to the nodes of earlier
+batches and back. The first bad batch ends the run.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.nodeset import folded
+from clusterctl.provisioning import plan, software
+from clusterctl.provisioning.members import watch_after
+from clusterctl.provisioning.playbook import End
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from clusterctl.model.events import HostResult
     from clusterctl.model.hosts import Host
     from clusterctl.model.run_record import Problem
+    from clusterctl.model.snapshot import HostSnapshot, Snapshot
 
 LAST_STAGE = "validation"  # the last role of the playbook: what it has done on a host, the host has finished
 JOINT_TAGS = ("hosts", "ssh_mesh", "fabric")  # the roles by which nodes meet each other
@@ -73,16 +79,16 @@ def finished(
     hosts: Iterable[str],
     results: Iterable[HostResult],
     lost: Collection[str],
-    only_meeting: Collection[str] = (),
+    join_only: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return the hosts on which the last role of the playbook did its work, without those that were lost.
 
-    ``only_meeting`` are hosts that play the roles by which nodes meet each other, and no others.
+    ``join_only`` are hosts that play the roles by which nodes meet each other, and no others.
     """
     through = {
         result.host
         for result in results
-        if result.stage == (JOINT_TAGS[-1] if result.host in only_meeting else LAST_STAGE)
+        if result.stage == (JOINT_TAGS[-1] if result.host in join_only else LAST_STAGE)
         and result.outcome in {"ok", "changed", "skipped"}
     }
     return tuple(name for name in hosts if name in through and name not in lost)
@@ -135,3 +141,118 @@ class Progress:
         )
         where = "; ".join(f"{word}: {folded(names)}" for word, names in parts if names)
         return f"Batch {self.number} of {self.count} {what} ({where})."
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a rolling run does with hosts.
+
+    Attributes:
+        begin: hears the number of a batch, from 1, and its hosts.
+        play: provisions these hosts.
+        join: lets these hosts, of the batch and of all batches before it, meet each other.
+        reached: says which of these hosts a play took to its end.
+    """
+
+    begin: Callable[[int, Sequence[str]], None]
+    play: Callable[[Sequence[str]], End]
+    join: Callable[[Sequence[str]], End]
+    reached: Callable[[Sequence[str]], Sequence[str]]
+
+
+@dataclass
+class Rolled:
+    """How a rolling run ended: all its plays as one, and its progress where it ended early."""
+
+    end: End
+    done: list[str] = field(default_factory=list)
+    stopped: Progress | None = None
+
+
+def roll(batches: Sequence[Sequence[str]], steps: Steps, allowed: int) -> Rolled:
+    """Run one batch after the other; more than ``allowed`` lost hosts end the run after the batch."""
+    rolled = Rolled(End("successful", 0))
+    for number, batch in enumerate(batches, 1):
+        steps.begin(number, batch)
+        ends = [rolled.end, steps.play(batch)]
+        good = [name for name in steps.reached(batch) if name not in lost_hosts(ends)]
+        if rolled.done and good and not _is_over(ends, allowed):
+            ends.append(steps.join([*rolled.done, *good]))
+        rolled.end = as_one(ends)
+        lost = lost_hosts(ends)
+        rolled.done = [name for name in rolled.done if name not in lost]
+        if _is_over(ends, allowed):
+            rolled.stopped = Progress(
+                number=number,
+                count=len(batches),
+                done=tuple(rolled.done),
+                lost=tuple(sorted(lost)),
+                beside=tuple(name for name in batch if name not in lost),
+                untouched=tuple(name for later in batches[number:] for name in later),
+            )
+            return rolled
+        rolled.done += [name for name in good if name not in lost]
+    return rolled
+
+
+def lost_hosts(ends: Sequence[End]) -> frozenset[str]:
+    """Return the hosts that failed or could not be reached in any of these plays."""
+    return frozenset().union(*(end.failed | end.unreachable for end in ends))
+
+
+def _is_over(ends: Sequence[End], allowed: int) -> bool:
+    """Whether the run ends: too many hosts are lost, or a play ended badly for another reason than a host."""
+    last = ends[-1]
+    by_hosts = bool(last.failed or last.unreachable) and last.status != "canceled"
+    return len(lost_hosts(ends)) > allowed or (last.status != "successful" and not by_hosts)
+
+
+def as_one(ends: Sequence[End]) -> End:
+    """Return how several plays ended together; the last bad end gives status and code."""
+    bad = [end for end in ends if end.status != "successful" or end.rc != 0]
+    worst = bad[-1] if bad else ends[-1]
+    return End(
+        worst.status,
+        worst.rc,
+        tuple(dict.fromkeys(text for end in ends for text in end.complaints)),
+        failed=frozenset().union(*(end.failed for end in ends)),
+        unreachable=frozenset().union(*(end.unreachable for end in ends)),
+    )
+
+
+def join_only(
+    as_left: Collection[str], snapshots: Mapping[str, HostSnapshot], cached_trees: Collection[str]
+) -> frozenset[str]:
+    """Return the hosts that play only the roles by which nodes meet each other.
+
+    A host that plays no role of the software cannot give its own to others. So the cache has to have it.
+
+    Args:
+        as_left: the hosts that are as their last run left them, and as the inputs ask for.
+        snapshots: how the last runs left the hosts.
+        cached_trees: the names of the folders of the artifacts in the cache.
+    """
+    trees = software.trees_of(entry for name in as_left for entry in snapshots[name].watch)
+    return frozenset(as_left) if trees <= frozenset(cached_trees) else frozenset()
+
+
+def joined_watch(
+    results: Iterable[HostResult], joined: Iterable[str], snapshots: Mapping[str, HostSnapshot]
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return per host what should hold from now on; as before for roles that ``joined`` did not play."""
+    said = plan.watch_of(results)
+    return {**said, **{name: watch_after(snapshots[name].watch, said.get(name, ())) for name in joined}}
+
+
+def join_variables(selected: Sequence[str], joined: Collection[str], before: Snapshot) -> dict[str, Any]:
+    """Return the variables of a play in which the hosts of ``joined`` only meet the others.
+
+    Those of them with a snapshot have files that hold its members.
+    """
+    whole = [name for name in selected if name not in joined]
+    return {
+        "provision_whole": ",".join(whole) or "!all",
+        "provision_settled": ",".join(name for name in selected if name in joined) or "!all",
+        "preflight_settled": [name for name in selected if name in joined and name in before.hosts],
+        "preflight_known_members": before.members,
+    }

@@ -7,14 +7,19 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from clusterctl import __version__
 from clusterctl.model.snapshot import HostSnapshot
 from clusterctl.provisioning import drift
+from clusterctl.support import content
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clusterctl.model.drift import NodeState
     from clusterctl.model.events import HostResult
+    from clusterctl.model.hosts import Inventory, InventoryOptions
+    from clusterctl.state.certificates import Certificates
 
 _MOST_NAMED = 5
 
@@ -27,29 +32,7 @@ OTHER_OFFERS = "the nodes offer other libraries or GPUs than before, which decid
 
 
 @dataclass(frozen=True)
-class NodeState:
-    """What of a node's facts decides.
-
-    ``watch`` is the present state of the paths that its snapshot names; ``gpus`` counts those that NVIDIA's driver has
-    taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
-    Open MPI and NCCL are told to use there, where the node no longer has it. ``addresses`` are all that it has, and
-    ``traits`` its settings, and ``offers`` what builds can rely on (see
-    :class:`clusterctl.model.snapshot.HostSnapshot`).
-    """
-
-    platform: str
-    host_keys: tuple[str, ...]
-    user: str
-    watch: tuple[Mapping[str, Any], ...] = ()
-    gpus: str = ""
-    lost_address: str = ""
-    addresses: frozenset[str] = frozenset()
-    traits: Mapping[str, str] = field(default_factory=dict)
-    offers: str = ""
-
-
-@dataclass(frozen=True)
-class Cluster:
+class ClusterDigests:
     """What each node's provision depends on beside the node itself.
 
     Attributes:
@@ -100,11 +83,6 @@ class ProvisionPlan:
     drifted: Mapping[str, str] = field(default_factory=dict)
     as_left: frozenset[str] = frozenset()
 
-    @property
-    def work(self) -> bool:
-        """Whether Ansible has to run at all."""
-        return bool(self.reasons)
-
 
 def held_inputs(run_id: str) -> dict[str, str]:
     """Return what a hold adds to the digests of :class:`Inputs`; without a hold, nothing."""
@@ -142,9 +120,9 @@ def offers_digest(states: Mapping[str, NodeState], snapshots: Mapping[str, HostS
 
 def cluster_of(
     states: Mapping[str, NodeState], snapshots: Mapping[str, HostSnapshot], hosts: Sequence[str], smaller: str = ""
-) -> Cluster:
+) -> ClusterDigests:
     """Return what matters of a cluster; ``smaller`` is that of :class:`Cluster`."""
-    return Cluster(members_digest(states, snapshots, hosts), offers_digest(states, snapshots, hosts), smaller)
+    return ClusterDigests(members_digest(states, snapshots, hosts), offers_digest(states, snapshots, hosts), smaller)
 
 
 def decide(
@@ -152,7 +130,7 @@ def decide(
     states: Mapping[str, NodeState],
     snapshots: Mapping[str, HostSnapshot],
     inputs: Inputs,
-    cluster: Cluster,
+    cluster: ClusterDigests,
     *,
     every_role: bool = False,
 ) -> ProvisionPlan:
@@ -182,7 +160,7 @@ def decide(
     return ProvisionPlan(reasons, drifted, as_left)
 
 
-def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, cluster: Cluster) -> str:
+def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, cluster: ClusterDigests) -> str:
     if snapshot is None:
         return NOT_PROVISIONED
     digests = inputs.digests
@@ -222,7 +200,7 @@ def snapshots_after(
     states: Mapping[str, NodeState],
     watch: Mapping[str, tuple[dict[str, Any], ...]],
     inputs: Inputs,
-    cluster: Cluster,
+    cluster: ClusterDigests,
     addresses: Mapping[str, str] | None = None,
 ) -> dict[str, HostSnapshot]:
     """Return the snapshots of hosts that a full run has just left in order.
@@ -251,3 +229,17 @@ def snapshots_after(
                 address=address if address in state.addresses else "",
             )
     return snapshots
+
+
+def inputs_of(
+    cluster: Inventory, options: InventoryOptions, extra_vars: str, held: str, certificates: Certificates
+) -> Inputs:
+    """Return what a run would be made from now; ``extra_vars`` is their digest, ``held`` the run of a hold."""
+    return Inputs(
+        inventory=cluster.digest,
+        content=content.digest(),
+        version=__version__,
+        options={"extra_vars": extra_vars, "become": str(options.become), "user": options.user or ""},
+        held=held,
+        revoked=certificates.revoked,
+    )

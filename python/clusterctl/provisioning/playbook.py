@@ -76,7 +76,7 @@ class End:
     """How a playbook ended.
 
     ``complaints`` are Ansible's own errors outside of any task; ``failed`` and ``unreachable`` name the hosts that
-    ended so (a failure that a rescue put right is none).
+    ended so. Failures recovered by a rescue block are not counted.
     """
 
     status: Literal["successful", "failed", "canceled"]

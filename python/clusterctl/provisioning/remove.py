@@ -12,13 +12,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import nodeset, run_record
-from clusterctl.provisioning import claims, cleaning, members, plan, refusals, software
-from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
+from clusterctl.model.events import AskingObserver
+from clusterctl.provisioning import claims, members, plan, refusals, software, uninstall
+from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
-from clusterctl.provisioning.tally import Tally
+from clusterctl.provisioning.request import HostRequest
+from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 from clusterctl.support.words import and_more
@@ -53,7 +55,7 @@ def remove(request: RemoveRequest, observer: AskingObserver[MembersPreview]) -> 
         ConfigError: the inventory or a node is wrong, or another run holds a host; nothing was changed.
     """
     observer.phase("reading the inventory")
-    reading = ansible_inventory.read(request.inventory, request.options)
+    reading = Cluster.of(request.inventory, request.options).reading
     whole = reading.inventory()
     before = snapshots.read(paths.cluster_id(whole.sources))
     names = [host.name for host in whole.hosts]
@@ -133,7 +135,7 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         left_out = [name for name in listed if name not in self._removed.remaining]
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"preflight_left_out": left_out})
         clean = self.request.clean
-        self.told = members.told(self._removed, listed, list(self._dead), self.cluster.sources, cleaned=clean)
+        self.messages = members.messages(self._removed, listed, list(self._dead), self.cluster.sources, cleaned=clean)
         if clean and end.status == "successful" and end.rc == 0:
             self._keep(before, probe)
             return self._clean(before, end)
@@ -150,8 +152,8 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
 
     def _play_cleaning(self, before: Snapshot, *, check: bool) -> playbook.End:
         names = self._to_clean
-        given = cleaning.variables(before, names, remove_user=self.request.remove_user)
-        return self.play(cleaning.PLAYBOOK, limit=",".join(names), variables=given, check=check)
+        given = uninstall.variables(before, names, remove_user=self.request.remove_user)
+        return self.play(uninstall.PLAYBOOK, limit=",".join(names), variables=given, check=check)
 
     def _find_what_goes(self, before: Snapshot) -> run_record.RunRecord | None:
         """Find what a cleaning removes; returns the record of a run that cannot go on."""
@@ -160,13 +162,13 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         self.observer.phase(f"finding what clusterctl brought to {nodeset.folded(self._to_clean)}")
         end = self._play_cleaning(before, check=True)
         if end.failed:
-            return self.refuse(self.tally.failures(end))
+            return self.refuse(self.task_results.failures(end))
         if end.status == "canceled" or (end.rc != 0 and not end.unreachable):
             record = self.judge(end)
             return self.run.update(message=f"{record.message} Nothing was changed.".strip())
         # Only Ansible can reach some hosts.
-        self._dead |= {problem.host: problem for problem in self.tally.unreached(end)}
-        self._going, self.tally = cleaning.changes(self.tally), Tally()
+        self._dead |= {problem.host: problem for problem in self.task_results.unreached(end)}
+        self._going, self.task_results = uninstall.changes(self.task_results), TaskResults()
         return None
 
     def _clean(self, before: Snapshot, end: playbook.End) -> run_record.RunRecord:
@@ -184,7 +186,7 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
             end = self._play_cleaning(before, check=False)
         record = self.judge(end, message=message)
         done = {host.host for host in record.hosts if host.outcome in {"ok", "changed"}}
-        cleaning.forget(self.run.record.cluster_id, [name for name in self._to_clean if name in done])
+        uninstall.forget(self.run.record.cluster_id, [name for name in self._to_clean if name in done])
         return record
 
     def _keep(self, before: Snapshot, probe: Probe) -> None:
@@ -193,9 +195,9 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         alike = {read(without=others): read(without=(*others, *removed.names)) for others in self._outsiders(before)}
         left = members.Left(
             run_id=self.run.record.run_id,
-            members=self.tally.members(),
+            members=self.task_results.members(),
             states={name: state_of(node) for name, node in probe.facts.items()},
-            watch=plan.watch_of(self.tally.results),
+            watch=plan.watch_of(self.task_results.results),
             digests={with_them.digest: without.digest for with_them, without in alike.items()},
         )
         snapshots.write(self.run.record.cluster_id, members.snapshot_after(before, removed, left))

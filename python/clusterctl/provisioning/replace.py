@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from clusterctl.inventory import ansible_inventory
-from clusterctl.provisioning import claims, known_hosts, meeting, members, plan, playbook, refusals, software
-from clusterctl.provisioning.held import Held
-from clusterctl.provisioning.host_run import HostRequest, HostRun, RunObserver, recorded
-from clusterctl.provisioning.inputs import inputs_of
+from clusterctl.inventory.ansible_inventory import Cluster
+from clusterctl.model.events import RunObserver
+from clusterctl.provisioning import claims, known_hosts, members, partial, plan, playbook, refusals, software
+from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import plain, state_of
+from clusterctl.provisioning.request import HostRequest
+from clusterctl.provisioning.software_hold import SoftwareHold
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
@@ -63,7 +64,7 @@ def replace(request: ReplaceRequest, observer: Observer) -> run_record.RunRecord
     """
     observer.phase("reading the inventory")
     extra_vars = plan.digest_of([refusals.extra_vars_content(value) for value in request.options.extra_vars])
-    reading = ansible_inventory.read(request.inventory, request.options)
+    reading = Cluster.of(request.inventory, request.options).reading
     whole = reading.inventory()
     before = snapshots.read(paths.cluster_id(whole.sources))
     cluster = reading.inventory(without=outsiders(request.node, whole, before))
@@ -169,17 +170,17 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
     ) -> None:
         super().__init__(request, observer, cluster, run)
         self._node = request.node
-        self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
-        self._inputs = inputs_of(cluster, request.options, extra_vars, self._held.run_id, self.certificates)
+        self._held = SoftwareHold(kept.hold(run.record.cluster_id), cluster.sources)
+        self._inputs = plan.inputs_of(cluster, request.options, extra_vars, self._held.run_id, self.certificates)
 
     def go(self, before: Snapshot, left_out: Sequence[str], place: KnownPlace, key: HostKey) -> run_record.RunRecord:
         self.certificates.refuse_unready((self._node,), anew=True)
         if key not in known_hosts.keys_in(place):
             known_hosts.keep(place, [key])
-            self.told = (f"{place.path} has the host key {key.fingerprint} for {self._node}.",)
+            self.messages = (f"{place.path} has the host key {key.fingerprint} for {self._node}.",)
         last = next((run.argv for run in runs.read_runs(self.cluster.sources) if run.verb == "provision"), ())
         if missing := forgotten(last, self.run.record.argv):
-            self.told = (*self.told, missing)
+            self.messages = (*self.messages, missing)
             self.observer.phase(missing)
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
         probe = self.look({})
@@ -192,13 +193,13 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             return self.refuse(lacking)
         if stop := self.claim(claims.members_of(self.cluster.hosts, ())):
             return stop
-        self.told = (*self.told, *self._other_offers(before, probe))
+        self.messages = (*self.messages, *self._other_offers(before, probe))
         snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         reasons = dict.fromkeys(self.cluster.selected, f"{self._node} is another machine")
         self.run.update(reasons={**reasons, self._node: "installed anew"})
         end = self._play(left_out, before)
-        watch = plan.watch_of(self.tally.results)
-        self.told = (*self.told, *software.mixed(self.links_left(probe, watch)))
+        watch = plan.watch_of(self.task_results.results)
+        self.messages = (*self.messages, *software.mixed(self.links_left(probe, watch)))
         record = self.judge(end)
         if record.exit_code == ExitCode.OK:
             self._keep(before, probe)
@@ -224,7 +225,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             variables={
                 "preflight_left_out": list(left_out),
                 "preflight_distrusted": [self._node],
-                **meeting.variables(self.cluster.selected, others, before),
+                **partial.join_variables(self.cluster.selected, others, before),
             },
         )
 
@@ -232,8 +233,8 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         """Keep the snapshot: that of the new machine, and those of the others with what they know of it now."""
         states = {name: state_of(node) for name, node in {**probe.facts, **self.look({}).facts}.items()}
         names = [host.name for host in self.cluster.hosts]
-        found = self.tally.members()
-        watch = plan.watch_of(self.tally.results)
+        found = self.task_results.members()
+        watch = plan.watch_of(self.task_results.results)
         left = members.Left(self.run.record.run_id, found, states, watch, digests={})
         fresh = plan.snapshots_after(
             self.run.record.run_id,

@@ -1,17 +1,43 @@
-"""What the user asks of ``clusterctl provision``."""
+"""What the user asks of a run that changes hosts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from clusterctl.provisioning.host_run import HostRequest
+from clusterctl.model.hosts import InventoryOptions
 from clusterctl.provisioning.look import EVERY_SLICE
+from clusterctl.provisioning.playbook import DEFAULT_FORKS
 from clusterctl.provisioning.shared_cache import NO_SHARED_CACHE, SharedCache
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.inventory.ansible_inventory import Cluster
+    from clusterctl.model.hosts import AnyInventory, Host
     from clusterctl.provisioning import partial
-    from clusterctl.provisioning.stopwatch import Stopwatch
+    from clusterctl.provisioning.timing import Stopwatch
+
+
+@dataclass(frozen=True)
+class HostRequest:
+    """What the user asked of every run that changes hosts."""
+
+    inventory: AnyInventory | Cluster  # read once by whoever needs it first
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    check: bool = False
+    diff: bool = False
+    skip_unreachable: bool = False  # leave out hosts that cannot be reached
+    verbosity: int = 0  # how much Ansible writes into its log
+    forks: int = DEFAULT_FORKS
+    become_password: str | None = field(default=None, repr=False)
+    ca_passphrase: str | None = field(default=None, repr=False)
+    argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
+    adopt: bool = False  # take over nodes of another cluster
+    take_lock: bool = False  # take the lock of a run that the user knows to be dead
+
+
+AskedAfter: TypeAlias = "Callable[[Sequence[Host]], Mapping[str, Any]]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +55,7 @@ class ProvisionRequest(HostRequest):
     batch: partial.Amount | None = None  # None: all hosts at once
     workers: str = ""  # other controllers that play a part: an inventory of them, or their names
     cache: SharedCache = NO_SHARED_CACHE  # in place of the inventory's
+    asked_after: AskedAfter | None = None  # what the look after the run asks, so that a validation can use it
     stopwatch: Stopwatch | None = None  # measures the stages; the record then has them
 
     @property

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.software import Hold
 from clusterctl.provisioning import drift, plan, refusals, software
-from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, now, recorded
+from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import SwitchPreview
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.state.history import run_names
@@ -190,7 +192,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         end = self.play(PLAYBOOK, limit=None, variables=software.variables(links, hosts))
         if end.status == "successful" and end.rc == 0:
             release = f"'clusterctl rollback --release {self.cluster.sources.shown}'"
-            self.told = (
+            self.messages = (
                 f"Back at the links of {target.run_id}.",
                 f"Held: 'clusterctl provision' leaves the software as it is until {release}.",
             )
@@ -205,7 +207,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         run_id = self.run.record.run_id
         left = hold.software.model_copy(update={"run_id": run_id, "verb": "rollback", "left": now()})
         kept.write_set(self.run.folder, left)
-        watch = plan.watch_of(self.tally.results)
+        watch = plan.watch_of(self.task_results.results)
         inputs = plan.held_inputs(hold.software.run_id)
         fresh = {}
         for name, snapshot in before.hosts.items():

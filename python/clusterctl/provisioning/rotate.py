@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.provisioning import claims, known_hosts, members, plan, playbook, refusals
-from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
+from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
+from clusterctl.provisioning.request import HostRequest
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state.certificates import Certificates
@@ -23,6 +25,7 @@ from clusterctl.support.errors import ConfigError, ExitCode, HostFailedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from clusterctl.model.drift import NodeState
     from clusterctl.model.snapshot import Snapshot
 
 MESH_KEYS, STAGE_HOST_KEYS, SWITCH_HOST_KEYS = "rotate_keys", "stage_host_keys", "switch_host_keys"
@@ -43,7 +46,7 @@ def rotate(request: RotateRequest, observer: AskingObserver[MembersPreview]) -> 
         ConfigError: the inventory is wrong or was not provisioned, or another run holds a host; nothing was changed.
     """
     observer.phase("reading the inventory")
-    reading = ansible_inventory.read(request.inventory, request.options)
+    reading = Cluster.of(request.inventory, request.options).reading
     whole = reading.inventory()
     before = snapshots.read(paths.cluster_id(whole.sources))
     known = {str(member.get("name")) for member in before.members}
@@ -96,7 +99,7 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
             return end
         fresh = {
             result.host: key
-            for result in self.tally.results
+            for result in self.task_results.results
             if (key := host_keys.found_in(str(result.data.get(_NEXT, ""))))
         }
         mute = [name for name in self.cluster.selected if name not in fresh]
@@ -114,14 +117,14 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
                 others = [key for key in known_hosts.keys_in(place) if key.type != fresh[name].type]
                 known_hosts.keep(place, [*others, fresh[name]])
             files = sorted({str(place.path) for place in places.values()})
-            self.told = (f"The new host keys are in {', '.join(files)}.",) if files else ()
+            self.messages = (f"The new host keys are in {', '.join(files)}.",) if files else ()
         return end
 
-    def _keep(self, before: Snapshot, old: Mapping[str, plan.NodeState]) -> None:
+    def _keep(self, before: Snapshot, old: Mapping[str, NodeState]) -> None:
         """Keep the snapshots of the hosts with their new keys."""
         now = {name: state_of(node) for name, node in self.look({}).facts.items()}
-        watch = plan.watch_of(self.tally.results)
-        left = members.Left(self.run.record.run_id, self.tally.members(), {**old, **now}, watch, digests={})
+        watch = plan.watch_of(self.task_results.results)
+        left = members.Left(self.run.record.run_id, self.task_results.members(), {**old, **now}, watch, digests={})
         snapshots.write(
             self.run.record.cluster_id, members.snapshot_after_rotation(before, self.cluster.selected, old, left)
         )

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
+from clusterctl.model.events import AskingObserver
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import claims, drift, meeting, partial, plan, playbook, refusals, rolling, sharing
+from clusterctl.provisioning import claims, controllers, drift, partial, plan, playbook, refusals
 from clusterctl.provisioning import software as switching
-from clusterctl.provisioning.crew import Crew
-from clusterctl.provisioning.held import Held
-from clusterctl.provisioning.host_run import PREFLIGHT, AskingObserver, HostRun, now, recorded
-from clusterctl.provisioning.inputs import inputs_of
+from clusterctl.provisioning.controllers import Controllers
+from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, recorded
 from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
 from clusterctl.provisioning.request import ProvisionRequest
-from clusterctl.provisioning.stopwatch import TimedObserver
-from clusterctl.provisioning.tally import Tally
+from clusterctl.provisioning.software_hold import SoftwareHold
+from clusterctl.provisioning.task_results import TaskResults
+from clusterctl.provisioning.timing import TimedObserver
 from clusterctl.state import artifacts, locks, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ExitCode
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from clusterctl.model import run_record
+    from clusterctl.model.drift import NodeState
     from clusterctl.model.hosts import Inventory
     from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot
-    from clusterctl.provisioning.shares import Shares
+    from clusterctl.provisioning.controllers import Shares
 
 __all__ = ["ProvisionRequest", "provision"]
 
@@ -51,20 +52,19 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     observer = observer if request.stopwatch is None else TimedObserver(observer, request.stopwatch)
     observer.phase("reading the inventory")
     extra_vars = plan.digest_of([refusals.extra_vars_content(value) for value in request.options.extra_vars])
-    reading = ansible_inventory.read(request.inventory, request.options, remembered=True)
-    cluster = (
-        reading.inventory() if request.options.limit is None else reading.limited(request.options, remembered=True)
-    )
+    whole = Cluster.of(request.inventory, request.options)
+    reading, cluster = whole.reading, whole.inventory
     refusals.check_files(cluster, request.options)
     refusals.check_tags((*request.tags, *request.skip_tags))
-    crew = Crew.of(request.workers, cluster, reading, request.options)
+    others = Controllers.of(request.workers, cluster, reading, request.options)
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("provision", cluster.sources, request.argv, runs.versions())
         before = snapshots.read(run.record.cluster_id)
         new = {host.name for host in cluster.hosts} - before.hosts.keys()
         smaller = reading.inventory(without=new).digest if new else ""
-        with recorded(run), _Provision(request, observer, cluster, run, before, extra_vars, smaller, crew) as it:
+        with recorded(run), _Provision(request, observer, cluster, run, before, extra_vars, smaller, others) as it:
             record = it.go()
+            whole.seen = it.seen
         return record if request.stopwatch is None else run.update(timing=request.stopwatch.timing())
 
 
@@ -80,17 +80,18 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         before: Snapshot,
         extra_vars: str,
         smaller: str,
-        crew: Crew,
+        others: Controllers,
     ) -> None:
         super().__init__(request, observer, cluster, run)
-        self._crew = crew
+        self._others = others
         self._before = before
         self._extra_vars = extra_vars  # their digest
-        self._smaller = smaller  # see plan.Cluster
-        self._only_meeting: frozenset[str] = frozenset()  # the hosts that do not play all roles
+        self._smaller = smaller  # see plan.ClusterDigests
+        self._join_only: frozenset[str] = frozenset()  # the hosts that do not play all roles
         self._shared = request.cache.of(cluster.hosts)
-        self._held = Held(kept.hold(run.record.cluster_id), cluster.sources)
-        self.told = self._held.told
+        self._held = SoftwareHold(kept.hold(run.record.cluster_id), cluster.sources)
+        self.messages = self._held.messages
+        self.seen: Probe | None = None  # by the look after the run
 
     def go(self) -> run_record.RunRecord:
         cluster, request, before = self.cluster, self.request, self._before
@@ -115,7 +116,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             return self.refuse(refused, unreached=self.left_out, message=f"{stop} ")
         return self._provision(probe, states, before)
 
-    def _provision(self, probe: Probe, states: Mapping[str, plan.NodeState], before: Snapshot) -> run_record.RunRecord:
+    def _provision(self, probe: Probe, states: Mapping[str, NodeState], before: Snapshot) -> run_record.RunRecord:
         """Decide, ask the user, and change the hosts."""
         selected, request = self.cluster.selected, self.request
         lacking = self._held.problems(selected, probe.facts, before)
@@ -128,7 +129,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             return self.nothing_to_do(others="Nothing to do on the other hosts: they are as the last run left them.")
         if not request.check:
             self.certificates.refuse_unready(selected)
-        self._crew.get_ready(self.observer)
+        self._others.get_ready(self.observer)
         ahead = preview(self.cluster.sources, selected, probe.facts, reasons, self._shared.at_hand(self.observer))
         if stop := self._begin(self._held.preview(ahead)):
             return stop
@@ -140,7 +141,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             if not request.check:
                 snapshots.forget_hosts(self.run.record.cluster_id, selected)
             limit = ",".join(reasons) if request.check and request.trust_snapshots else self.cluster.limit
-            shared = self._crew and not links  # a run that only holds links has nothing heavy to share
+            shared = self._others and not links  # a run that only holds links has nothing heavy to share
             at_once = (links, limit, before, probe)
             record, reached = self._shared_among(before, probe) if shared else self._at_once(*at_once)
         if reached and request.is_full:
@@ -161,7 +162,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         strangers = [name for name in self.left_out if name not in known]
         return claims.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
 
-    def _decide(self, states: Mapping[str, plan.NodeState], before: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
+    def _decide(self, states: Mapping[str, NodeState], before: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
         """Return why hosts have to be changed, and what drifted on them."""
         selected, request = self.cluster.selected, self.request
         cluster = self._cluster_of(states, selected, before.hosts)
@@ -169,8 +170,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         reasons = {**self.certificates.due(selected, now()), **decision.reasons}
         in_parts = request.batch or request.max_fail or request.workers
         if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
-            self._only_meeting = meeting.only_meeting(decision.as_left, before.hosts, artifacts.cached_trees())
-        self.told = (*self.told, *self.certificates.told(selected, now()))
+            self._join_only = partial.join_only(decision.as_left, before.hosts, artifacts.cached_trees())
+        self.messages = (*self.messages, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(selected, plan.ASKED_FOR)
         return reasons, dict(decision.drifted)
@@ -185,21 +186,21 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
     ) -> tuple[run_record.RunRecord, Sequence[str]]:
         """Play the roles on all hosts; returns the record and the hosts that are as the roles leave them."""
         end = self._play_under(links, limit, before, probe.facts)
-        while (gone := self.tally.problems()) and self.can_leave_out(gone):  # only Ansible can reach these hosts
+        while (gone := self.task_results.problems()) and self.can_leave_out(gone):  # only Ansible can reach these hosts
             self.leave_out(gone)
             if partial.too_many(len(self.left_out), self._allowed):
                 break
-            self.tally = Tally()
+            self.task_results = TaskResults()
             end = self._play_under(links, self.cluster.limit, before, probe.facts)
-        stop = partial.too_many(len(self.left_out) + len(rolling.lost_hosts([end])), self._allowed)
+        stop = partial.too_many(len(self.left_out) + len(partial.lost_hosts([end])), self._allowed)
         if self.cluster.limit is not None:
-            self.told = (*self.told, *switching.mixed(self.links_left(probe, self._watch)))
+            self.messages = (*self.messages, *switching.mixed(self.links_left(probe, self._watch)))
         record = self.judge(end, message=stop)
         is_whole = not (stop or record.problems) and record.outcome in {"done", "failed", "unreachable"}
         if not is_whole:
             return record, ()
         return record, partial.finished(
-            self.cluster.selected, self.tally.results, rolling.lost_hosts([end]), self._only_meeting
+            self.cluster.selected, self.task_results.results, partial.lost_hosts([end]), self._join_only
         )
 
     def _shared_among(self, before: Snapshot, probe: Probe) -> tuple[run_record.RunRecord, Sequence[str]]:
@@ -213,13 +214,13 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         def parts(found: Shares) -> Sequence[playbook.End]:
             variables = self._own_variables(self._knowing(before).members)
             variables["preflight_distrusted"] = self._distrusted(before)
-            trees = switching.trees_of(entry for result in self.tally.results for entry in result.watch)
-            return self.play_shared(found, self._crew.workers, trees, partial.JOINT_TAGS, variables)
+            trees = switching.trees_of(entry for result in self.task_results.results for entry in result.watch)
+            return self.play_shared(found, self._others.workers, trees, partial.JOINT_TAGS, variables)
 
-        done = sharing.share(self._crew.shares, self._builders(probe), meet, parts)
+        done = controllers.share(self._others.shares, self._builders(probe), meet, parts)
         self.run.update(controllers={worker: its for worker, its in done.shares.items() if worker and its})
         record = self.judge(done.end, message=done.message)
-        return record, partial.finished(selected, self.tally.results, rolling.lost_hosts([done.end]))
+        return record, partial.finished(selected, self.task_results.results, partial.lost_hosts([done.end]))
 
     def _roll(
         self, links: Mapping[str, Mapping[str, str]], before: Snapshot, probe: Probe
@@ -230,7 +231,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         self.run.update(batches=batches)
         self.observer.phase("looking for problems of all hosts before the first batch")
         end = self._play(limit=self.cluster.limit, tags=(PREFLIGHT,), known_members=before.members)
-        if end.status != "successful" or self.tally.problems():
+        if end.status != "successful" or self.task_results.problems():
             return self.judge(end), ()
 
         def begin(number: int, names: Sequence[str]) -> None:
@@ -247,9 +248,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             return self._play(",".join(names), partial.JOINT_TAGS, self._knowing(before).members)
 
         def reached(names: Sequence[str]) -> Sequence[str]:
-            return partial.finished(names, self.tally.results, ()) if self.request.is_full else names
+            return partial.finished(names, self.task_results.results, ()) if self.request.is_full else names
 
-        rolled = rolling.roll(batches, rolling.Steps(begin, play, join, reached), self._still_allowed or 0)
+        rolled = partial.roll(batches, partial.Steps(begin, play, join, reached), self._still_allowed or 0)
         if rolled.stopped is None:
             return self.judge(rolled.end), rolled.done
         how = "was interrupted" if rolled.end.status == "canceled" else "failed"
@@ -268,7 +269,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
 
     def _knowing(self, before: Snapshot) -> Snapshot:
         """Return a snapshot with the members that this run has seen."""
-        return before.model_copy(update={"members": self.tally.members() or before.members})
+        return before.model_copy(update={"members": self.task_results.members() or before.members})
 
     def _play_under(
         self,
@@ -283,7 +284,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             if end.status != "successful":
                 return end
         own: dict[str, Any] = {"preflight_distrusted": self._distrusted(before)}
-        own |= meeting.variables(self.cluster.selected, self._only_meeting, before) if self._only_meeting else {}
+        own |= partial.join_variables(self.cluster.selected, self._join_only, before) if self._join_only else {}
         return self._play(limit=limit, tags=self.request.tags, known_members=before.members, variables=own)
 
     def _write_set(self, probe: Probe) -> None:
@@ -293,9 +294,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
 
     @property
     def _watch(self) -> dict[str, tuple[dict[str, Any], ...]]:
-        return meeting.watch_of(self.tally.results, self._only_meeting, self._before.hosts)
+        return partial.joined_watch(self.task_results.results, self._join_only, self._before.hosts)
 
-    def _remember_damage(self, before: Snapshot, states: Mapping[str, plan.NodeState]) -> Snapshot:
+    def _remember_damage(self, before: Snapshot, states: Mapping[str, NodeState]) -> Snapshot:
         content = self.request.content
         if not content:
             return before
@@ -306,7 +307,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         return after
 
     def _inputs(self) -> plan.Inputs:
-        return inputs_of(self.cluster, self.request.options, self._extra_vars, self._held.run_id, self.certificates)
+        return plan.inputs_of(
+            self.cluster, self.request.options, self._extra_vars, self._held.run_id, self.certificates
+        )
 
     def _distrusted(self, before: Snapshot) -> list[str]:
         """Return the hosts whose artifacts are compared byte by byte: a crash may have cut off what was written."""
@@ -344,7 +347,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         if reachable:
             self.observer.phase("looking for further problems; nothing will be changed")
             end = self._play(limit=",".join(reachable), tags=(PREFLIGHT,), known_members=())
-            problems += self.tally.problems()
+            problems += self.task_results.problems()
         if end is not None and end.status == "canceled":
             return self.finish("interrupted", ExitCode.INTERRUPTED)
         return self.refuse(problems, unreached=set(self.cluster.selected) - set(reachable))
@@ -352,7 +355,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
     def _write_snapshot(
         self,
         inputs: plan.Inputs,
-        states: Mapping[str, plan.NodeState],
+        states: Mapping[str, NodeState],
         before: Snapshot,
         links: Mapping[str, Mapping[str, str]],
         reached: Sequence[str],
@@ -363,8 +366,10 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         run may have changed what decides. A host that this run lost counts as unknown to the others, so that a run
         that brings it in visits all of them.
         """
-        states = {**states, **{name: state_of(node) for name, node in self.look({}).facts.items()}}
-        members = self.tally.members() or before.members
+        also = self.request.asked_after(self.cluster.selected_hosts) if self.request.asked_after else None
+        self.seen = self.look({}, also=also)
+        states = {**states, **{name: state_of(node) for name, node in self.seen.facts.items()}}
+        members = self.task_results.members() or before.members
         names = {host.name for host in self.cluster.hosts}
         after = snapshots.read(self.run.record.cluster_id).hosts  # without those of hosts that the run worked on
         kept = {name: host for name, host in after.items() if name in names and name not in reached}
@@ -385,8 +390,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         )
 
     def _cluster_of(
-        self, states: Mapping[str, plan.NodeState], chosen: Container[str], known: Mapping[str, HostSnapshot]
-    ) -> plan.Cluster:
+        self, states: Mapping[str, NodeState], chosen: Container[str], known: Mapping[str, HostSnapshot]
+    ) -> plan.ClusterDigests:
         """Return what matters of the cluster; a host that is neither chosen nor known is not one of its members yet."""
         its = {name: state for name, state in states.items() if name in chosen or name in known}
         return plan.cluster_of(its, known, [host.name for host in self.cluster.hosts], self._smaller)

@@ -13,8 +13,8 @@ from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.model.events import RunObserver
     from clusterctl.model.hosts import Host
-    from clusterctl.provisioning.host_run import RunObserver
 
 _LOOK_S = 300.0  # for all that a run asks of the shared cache before it begins
 WHERE, SIGNERS = "cluster_cache", "cluster_cache_signers"  # variables of the inventory
@@ -67,9 +67,9 @@ class SharedCache:
             return _left_out(error, observer)
         try:
             found = exchange.pull(
-                store, exchange.EntryWish(kinds=("lock",)), verifier, paths.cache_dir().value, _silent
+                store, exchange.EntryOptions(kinds=("lock",)), verifier, paths.cache_dir().value, _silent
             )
-            entries, problems = exchange.listed(store, verifier, exchange.EntryWish(kinds=("pack",)))
+            entries, problems = exchange.listed(store, verifier, exchange.EntryOptions(kinds=("pack",)))
         except ClusterctlError as error:
             return _left_out(error, observer)
         for problem in (*found.problems, *problems):

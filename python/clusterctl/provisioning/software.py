@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.processes import BusyProcess
+    from clusterctl.model.facts import BusyProcess, NodeFacts
     from clusterctl.model.snapshot import HostSnapshot
     from clusterctl.model.software import Hold, Links
 

@@ -11,19 +11,54 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
+from clusterctl.model.events import AskingObserver
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import cleaning, refusals, software
-from clusterctl.provisioning.host_run import AskingObserver, HostRequest, HostRun, recorded
+from clusterctl.provisioning import refusals, software
+from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import plain
 from clusterctl.provisioning.preview import UninstallPreview
-from clusterctl.provisioning.tally import Tally
+from clusterctl.provisioning.request import HostRequest
+from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
+
+
+PLAYBOOK = "uninstall"
+_NOT_PATHS = frozenset({"artifact", "library", "loader"})  # kinds of watch entries that the module finds by itself
+
+
+def watched_paths(watch: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the paths that the last run left, for a node whose own record begins later."""
+    return sorted({str(entry["path"]) for entry in watch if entry.get("kind") not in _NOT_PATHS})
+
+
+def variables(before: Snapshot, hosts: Sequence[str], *, remove_user: bool) -> dict[str, Any]:
+    """Return the variables of the playbook.
+
+    Args:
+        before: what the last runs left.
+        hosts: those to clean.
+        remove_user: whether the account goes that was made for jobs.
+    """
+    places = {name: watched_paths(before.hosts[name].watch) for name in hosts if name in before.hosts}
+    return {"uninstall_paths": places, "uninstall_remove_user": remove_user}
+
+
+def changes(results: TaskResults) -> dict[str, tuple[str, ...]]:
+    """Return by host a phrase for each thing that goes or is put back; hosts without any are left out."""
+    found = {name: tuple(p for one in its for p in one.changes) for name, its in results.hosts.items()}
+    return {name: phrases for name, phrases in found.items() if phrases}
+
+
+def forget(cluster: str, hosts: Sequence[str]) -> None:
+    """Forget what earlier runs left on these hosts; the records of the runs stay."""
+    kept.forget_hosts(cluster, hosts)
+    snapshots.forget_hosts(cluster, hosts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,24 +119,24 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
             return self.refuse(refused, unreached=probe.failures)
         variables = self._variables()
         self.observer.phase("finding what clusterctl brought")
-        end = self.play(cleaning.PLAYBOOK, limit=self.cluster.limit, variables=variables, check=True)
+        end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables, check=True)
         if end.status != "successful" or end.rc != 0:
-            if end.status == "canceled" or end.failed or not self.can_leave_out(self.tally.unreached(end)):
+            if end.status == "canceled" or end.failed or not self.can_leave_out(self.task_results.unreached(end)):
                 record = self.judge(end)
                 return self.run.update(message=f"{record.message} Nothing was changed.".strip())
-            self.leave_out(self.tally.unreached(end))  # only Ansible can reach these hosts
-        ahead = cleaning.changes(self.tally)
+            self.leave_out(self.task_results.unreached(end))  # only Ansible can reach these hosts
+        ahead = changes(self.task_results)
         if not ahead:
             return self._nothing(was_provisioned=was_provisioned)
         if self.request.check:
             return self.judge(end)
-        if not self.observer.confirm(UninstallPreview(self.cluster.sources, ahead, self.tally.told())):
+        if not self.observer.confirm(UninstallPreview(self.cluster.sources, ahead, self.task_results.messages())):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         return self._remove(variables)
 
     def _variables(self) -> dict[str, Any]:
         before = snapshots.read(self.run.record.cluster_id)
-        return cleaning.variables(before, self.cluster.selected, remove_user=self.request.remove_user)
+        return variables(before, self.cluster.selected, remove_user=self.request.remove_user)
 
     def _nothing(self, *, was_provisioned: bool) -> run_record.RunRecord:
         if not was_provisioned:
@@ -109,7 +144,7 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
                 f"{self.cluster.sources.shown} was never provisioned, so there is nothing to uninstall; check the "
                 "name of the inventory."
             )
-        told = self.tally.told()
+        told = self.task_results.messages()
         if not self.request.check:
             self._forget(self.cluster.selected)
         words = ("Nothing to do: the nodes are as they were before clusterctl.", *told)
@@ -122,20 +157,20 @@ class _Uninstall(HostRun[UninstallRequest, AskingObserver[UninstallPreview]]):
         chosen = self.cluster.selected
         snapshots.forget_hosts(self.run.record.cluster_id, chosen)
         self.run.update(reasons=dict.fromkeys(chosen, "an uninstall"))
-        self.tally = Tally()
-        end = self.play(cleaning.PLAYBOOK, limit=self.cluster.limit, variables=variables)
+        self.task_results = TaskResults()
+        end = self.play(PLAYBOOK, limit=self.cluster.limit, variables=variables)
         others = [host.name for host in self.cluster.hosts if host.name not in self.all_selected]
         if others:
             remove = f"'clusterctl remove {self.cluster.sources.shown} {' '.join(chosen)}'"
             words = f"The other nodes still know {', '.join(chosen)}: {remove} takes the names and keys from them."
-            self.told = (words,)
+            self.messages = (words,)
         record = self.judge(end)
         self._forget([host.host for host in record.hosts if host.outcome in {"ok", "changed"}])
         return record
 
     def _forget(self, hosts: Sequence[str]) -> None:
         cluster = self.run.record.cluster_id
-        cleaning.forget(cluster, hosts)
+        forget(cluster, hosts)
         known = snapshots.read(cluster)
         if known.members and not known.hosts:
             snapshots.write(cluster, Snapshot())

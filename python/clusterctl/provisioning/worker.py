@@ -26,7 +26,7 @@ from clusterctl.support import content, held_files
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HEARTBEAT_S = 0.5  # how often the first controller writes a line that nobody reads
+HEARTBEAT_S = 0.5  # keep-alive interval
 BEGINS = b"clusterctl works in "  # the line before the stream of events; what a login script prints comes before it
 PACK, RECORD = ".tar.zst", ".json"
 _SILENCE_S = 60.0

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.events import Event
     from clusterctl.model.hosts import InventoryOptions
-    from clusterctl.provisioning.crew import Worker
+    from clusterctl.provisioning.controllers import Worker
 
 STAGE = "worker"
 OWN_CACHE = {"cluster_cache": ""}  # this controller gives a worker what it needs, so it asks no shared cache

@@ -2,7 +2,7 @@
 
 The types of the facts are imported when the first node has answered, so that asking need not wait for them.
 
-The program that answers is the package ``plugins/module_utils/node_probe``.
+The program that answers is the package ``plugins/module_utils/node_look``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Look at the hardware of all nodes: one typed record per node, over one ssh connection each.
 
-The program that answers is the package ``plugins/module_utils/node_hardware``.
+The program that answers is the package ``plugins/module_utils/node_look/hardware``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.hosts import Host
 
-PROGRAM = "node_hardware.__main__"
+PROGRAM = "node_look.hardware.record"
 _KEYS = ("schema_version", "readings", "counters")
 
 
@@ -38,7 +38,7 @@ def gather(
 
     Args:
         hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is looked at through sudo.
-        sections: names of the sections of ``node_hardware``; None runs all.
+        sections: names of the sections of ``node_look.hardware``; None runs all.
         since: by host name, the time from which events count, in seconds since the epoch; the default is a day ago.
         timeout_s: seconds from the start of a connection until it is given up.
         fanout: connections at a time.

@@ -44,7 +44,7 @@ def known_place(host: Host) -> KnownPlace | None:
     done = _run(["ssh", "-G", *ssh.arguments(host)[1:]])
     if done.returncode != 0:
         raise ConfigError(f"ssh refuses its settings for {host.name}: {ssh_failure.shortened(done.stderr)}.")
-    pairs = (line.partition(" ") for line in done.stdout.splitlines())
+    pairs = (line.partition(" ") for line in done.stdout.split("\n"))
     settings = {name: value for name, _, value in pairs}
     paths = [word for word in settings.get("userknownhostsfile", "").split() if word not in _NOWHERE]
     if not paths:

@@ -13,7 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.remote import bounded, kubectl_refusal, kubectl_text
+from clusterctl.remote import bounded, kubectl_text
+from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Kubectl:
             return True
         if answer.startswith("no"):
             return False
-        raise kubectl_refusal.error(done.errors.decode("utf-8", "replace"))
+        raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))
 
     def check(self, *documents: Mapping[str, Any]) -> None:
         """Have the API server check documents without keeping them.
@@ -111,10 +112,10 @@ class Kubectl:
         """
         done = self._ran(["get", resource, name, "--output=json", *self._place()])
         errors = done.errors.decode("utf-8", "replace")
-        if done.returncode != 0 and kubectl_refusal.is_missing(errors):
+        if done.returncode != 0 and kubectl_text.is_missing(errors):
             return None
         if done.returncode != 0:
-            raise kubectl_refusal.error(errors)
+            raise kubectl_text.refusal(errors)
         return kubectl_text.job(_read(done.output))
 
     def pods(self, selector: str) -> tuple[kubectl_text.Pod, ...]:
@@ -142,7 +143,7 @@ class Kubectl:
             ["kubectl", *self._options, *words, *self._place()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,  # the terminal's Ctrl-C is for this process, which then deletes the job
         )
 
@@ -164,7 +165,7 @@ class Kubectl:
         """
         done = self._ran(words, document, is_local=is_local)
         if done.returncode != 0:
-            raise kubectl_refusal.error(done.errors.decode("utf-8", "replace"))
+            raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))
         return done.output
 
     def _ran(
@@ -193,7 +194,7 @@ def _read(output: bytes) -> dict[str, Any]:
         ValidationCouldNotRunError: it is none.
     """
     with contextlib.suppress(ValueError):
-        value = json.loads(output)
+        value = node_json.loads(output)
         if isinstance(value, dict):
             return value
     raise ValidationCouldNotRunError("kubectl printed no JSON; run 'kubectl version' and see what answers.")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from clusterctl.remote import python, reach
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 LoginKind: TypeAlias = Literal["key_changed", "key_unknown", "refused", "name", "closed", "timeout", "error"]
 
 _CLOCK_ROUNDS = 5
+_MOST_SAID = 1000  # characters; the program on the node cuts at less
+_MOST_LOGINS = 1 << 20
+_LAST_TIME = 1e11  # seconds since 1970, beyond all clocks
 _READY, _CLOCK, _LOGINS = (f'{{"event":"{event}"'.encode() for event in ("ready", "clock", "logins"))
 _KINDS: tuple[tuple[LoginKind, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))  # type: ignore[misc]
@@ -141,10 +144,11 @@ def kind_of(said: str) -> LoginKind:
 async def _ask(login: Login, request: Mapping[str, Any], timeout_s: float, control_dir: Path | None) -> LoginReport:
     program = python.program("login_probe")
     argv = reach.command(login.host, program.argv(login.host.python), as_user=login.as_user, control_dir=control_dir)
+    targets = [to.name for to in login.targets]
     opening = program.data + json.dumps(request).encode() + b"\n"
     try:
         async with python.talk(argv) as talk:
-            return await asyncio.wait_for(_converse(talk, opening), timeout_s)
+            return await asyncio.wait_for(_converse(talk, opening, targets), timeout_s)
     except asyncio.TimeoutError:
         return LoginReport(problem=f"no answer within {timeout_s:g} s")
     except python.EndedError as ended:
@@ -153,7 +157,7 @@ async def _ask(login: Login, request: Mapping[str, Any], timeout_s: float, contr
         return LoginReport(problem="its answer is not readable")
 
 
-async def _converse(talk: python.Conversation, opening: bytes) -> LoginReport:
+async def _converse(talk: python.Conversation, opening: bytes, targets: Collection[str]) -> LoginReport:
     await talk.send(opening)
     await talk.answer(_READY)
     rounds = []
@@ -161,10 +165,12 @@ async def _converse(talk: python.Conversation, opening: bytes) -> LoginReport:
         sent = time.time()
         await talk.send(b"\n")
         theirs = float((await talk.answer(_CLOCK))["time"])
+        if not 0 <= theirs < _LAST_TIME:  # nor is it not a number
+            raise ValueError("it is not a time")
         rounds.append((sent, theirs, time.time()))
     found = await talk.answer(_LOGINS)
     await talk.finish()
-    return read(found, clock_of(rounds))
+    return read(found, clock_of(rounds), targets)
 
 
 def clock_of(rounds: Sequence[tuple[float, float, float]]) -> Clock | None:
@@ -179,19 +185,35 @@ def clock_of(rounds: Sequence[tuple[float, float, float]]) -> Clock | None:
     return Clock(offset_s=theirs - (sent + received) / 2, uncertainty_s=max(0.0, received - sent) / 2)
 
 
-def read(event: Mapping[str, Any], clock: Clock | None) -> LoginReport:
-    """Return the report of the program's last event."""
+def read(event: Mapping[str, Any], clock: Clock | None, targets: Collection[str] | None = None) -> LoginReport:
+    """Return the report of the program's last event.
+
+    Args:
+        event: what the node said.
+        clock: of the node.
+        targets: the only nodes of which it can say something, each once; None takes all.
+
+    Raises:
+        ValueError, LookupError, TypeError: the event has another form.
+    """
     if event.get("problem"):
-        return LoginReport(clock=clock, problem=str(event["problem"]))
+        return LoginReport(clock=clock, problem=str(event["problem"])[:_MOST_SAID])
+    said = {str(entry["target"]): str(entry["said"])[:_MOST_SAID] for entry in event["failures"]}
+    known = said if targets is None else {name: said[name] for name in targets if name in said}
+    most = _MOST_LOGINS if targets is None else len(targets)
     return LoginReport(
         mesh=bool(event["mesh"]),
-        passed=int(event["passed"]),
-        failures=tuple(
-            LoginFailure(str(entry["target"]), kind_of(str(entry["said"])), str(entry["said"]))
-            for entry in event["failures"]
-        ),
-        untried=0 if event["keyless"] else int(event["untried"]),
+        passed=_count(event["passed"], most),
+        failures=tuple(LoginFailure(name, kind_of(words), words) for name, words in known.items()),
+        untried=0 if event["keyless"] else _count(event["untried"], most),
         stopped_early=bool(event["stopped_early"]),
         keyless=bool(event["keyless"]),
         clock=clock,
     )
+
+
+def _count(value: Any, most: int) -> int:
+    number = int(value)
+    if not 0 <= number <= most:
+        raise ValueError("it counts logins that it was not asked for")
+    return number

@@ -28,6 +28,9 @@ _LOOK_EVERY_S = 2.0
 _ASK_EVERY_S = 5.0
 _REST_S = 10.0  # the rest of the logs comes with the end of a job
 _POLL_S = 0.2
+_LATE_S = 60.0  # after the job's own limits; an API server that answers no more does not tell the end
+_MOST_WAITING = 1000  # lines; kubectl waits with more
+_MOST_OF_A_LINE = 1 << 20
 _TIME_IS_UP = "eadline"
 
 
@@ -94,6 +97,10 @@ class PodJob:
     @property
     def _called(self) -> str:
         return f"{self._submitted.resource.partition('.')[0]}/{self._submitted.name}"
+
+    @property
+    def _limit(self) -> str:
+        return f"time limit of {(self._start_within_s + self._time_s) / 60:.0f} min"
 
     def __enter__(self) -> PodJob:
         """Create the job and what it owns."""
@@ -174,9 +181,10 @@ class PodJob:
         """
         taken: Counter[str] = Counter()
         ask_at = time.monotonic() + _ASK_EVERY_S
+        late_at = time.monotonic() + self._start_within_s + self._time_s + _LATE_S
         end_at: float | None = None
         while True:
-            heard: queue.Queue[tuple[str, str, float] | None] = queue.Queue()
+            heard: queue.Queue[tuple[str, str, float] | None] = queue.Queue(_MOST_WAITING)
             process = self._kubectl.follow(self._submitted.selector, self._submitted.pod_count)
             try:
                 threading.Thread(target=_read, args=(process, heard), name="kubectl logs", daemon=True).start()
@@ -192,6 +200,12 @@ class PodJob:
                                 taken[item[0]] += 1
                                 yield item
                     if is_done():
+                        return
+                    if time.monotonic() > late_at:
+                        self.gone = self.gone or (
+                            f"{self._called} is past its {self._limit}, and Kubernetes does not tell its end; see "
+                            "'kubectl cluster-info'"
+                        )
                         return
                     if time.monotonic() >= ask_at:
                         ask_at = time.monotonic() + _ASK_EVERY_S
@@ -221,17 +235,14 @@ class PodJob:
     def _ended_words(self, status: kubectl_text.PodJobStatus) -> str:
         said = " ".join(f"{status.reason} {status.message}".split())
         if _TIME_IS_UP in said:
-            return (
-                f"{self._called} was ended by its time limit of {(self._start_within_s + self._time_s) / 60:.0f} min; "
-                "give a longer --time, or name fewer --checks"
-            )
+            return f"{self._called} was ended by its {self._limit}; give a longer --time, or name fewer --checks"
         died = [f"pod {pod.name} on {pod.node or 'no node'}: {pod.died}" for pod in self._pods if pod.died]
         why = "; ".join(died) or said or status.ended
         return f"{self._called} ended early ({why}); see 'kubectl describe' of its pods while the job runs again"
 
 
 def _read(process: subprocess.Popen[bytes], heard: queue.Queue[tuple[str, str, float] | None]) -> None:
-    for line in process.stdout or ():
+    while process.stdout and (line := process.stdout.readline(_MOST_OF_A_LINE)):
         pod, text = kubectl_text.log_line(line.decode("utf-8", "replace").rstrip("\n"))
         heard.put((pod, text, time.monotonic()))
     heard.put(None)

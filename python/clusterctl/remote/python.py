@@ -23,14 +23,15 @@ from clusterctl.support import content, node_json
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
-NODE_PROBE = "node_probe.__main__"  # the program that reports a node's facts
+NODE_PROBE = "node_look.record"  # the program that reports a node's facts
 
 # argv[1] is the size of node_starter.py in bytes, argv[2] that of the zip, argv[3] the module; then its arguments.
 _READ_STARTER = "import sys;exec(sys.stdin.buffer.read(int(sys.argv[1])))"
+_MOST_ANSWERS = 1000  # lines
 _MOST_EVIDENCE = 300
 _BLOCK = 1 << 16
 _STDERR_WAIT_S = 1.0
-_READS = b"clusterctl reads "  # node_probe.record.READS
+_READS = b"clusterctl reads "  # node_look.record.READS
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,13 @@ def program(module: str) -> Program:
     """Return a program of ``plugins/module_utils``.
 
     Args:
-        module: a module that has ``main(arguments)``, for example ``login_probe`` or ``node_probe.__main__``.
+        module: a module that has ``main(arguments)``, for example ``login_probe`` or ``node_look.record``. The
+            modules of its package are sent along, not those of the packages around that.
     """
     folder = content.root() / "plugins" / "module_utils"
-    top = module.partition(".")[0]
-    paths = sorted((folder / top).rglob("*.py")) or [folder / f"{top}.py"]
+    place = folder / f"{module.replace('.', '/')}.py"
+    paths = [place] if place.parent == folder else sorted(place.parent.glob("*.py"))
+    paths += [above / "__init__.py" for above in place.parent.parents if folder in above.parents]
     archive = zipped({str(path.relative_to(folder)): path.read_bytes() for path in paths})
     starter = (folder / "node_starter.py").read_bytes()
     return Program(module, len(starter), len(archive), starter + archive)
@@ -233,12 +236,20 @@ def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[
 
 
 def last_answer(output: bytes, keys: Collection[str]) -> dict[str, Any] | None:
-    """Return the last JSON object on a program's output that has certain keys; None without one."""
-    for line in reversed(output.splitlines()):
+    """Return the last JSON object on a program's output that has certain keys; None without one.
+
+    It begins a line. Of the lines that begin as one does, some are looked at.
+    """
+    end = len(output)
+    for _unused in range(_MOST_ANSWERS):
+        begin = output.rfind(b"\n{", 0, end) + 1
         with contextlib.suppress(ValueError):
-            answer = node_json.loads(line)
+            answer = node_json.loads(output[begin:end].partition(b"\n")[0])
             if isinstance(answer, dict) and answer.keys() >= set(keys):
                 return answer
+        if not begin:
+            break
+        end = begin - 1
     return None
 
 

@@ -1,26 +1,38 @@
-"""Build the command that runs a program on a node: through ssh, or through srun inside a Slurm allocation.
+"""Build the command that runs a program on a node, through ssh or srun, and say why it failed.
 
 Both take the program's stdin and stdout as pipes, and both end the program's stdin when they end.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, cast
 
-from clusterctl.remote import srun_failure, ssh, ssh_failure
+from clusterctl.model.probe import ProbeFailure
+from clusterctl.remote import ssh, ssh_failure
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from module_utils import known_messages  # mypy finds it by mypy_path
+
     from clusterctl.model.hosts import Host, SlurmStep
-    from clusterctl.model.probe import ProbeFailure
+    from clusterctl.model.probe import FailureKind
+else:
+    known_messages = content.module_util("known_messages")
 
 # srun hands its whole environment to the node by default, with what a controller has in it and no node needs.
 _EXPORTED = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "LD_LIBRARY_PATH")
 _AT_ONCE = 64
 # One sshd begins to refuse logins when ten are on their way (MaxStartups).
 _AT_ONCE_ON_ONE_SSHD = 8
+_SSH_FAILED = 255
+_COMMAND_NOT_FOUND = 127
+_WITHOUT_SRUN = re.compile(r"\bsrun: (?:command )?not found")
+_SLURM_SPEAKS = re.compile(r"^(?:srun|slurmstepd|slurmd|slurm_\w+)(?:\[\w+\])?:? ", re.MULTILINE)
+_TASK_ENDED = re.compile(r"^srun: error: \S+: tasks? [\d,-]+: (?:Exited with exit code|Terminated|Killed|Aborted)")
 
 
 def command(
@@ -101,12 +113,17 @@ def through_one(hosts: Sequence[Host]) -> bool:
 
 def where(host: Host) -> str:
     """Return the host and how it is reached, for messages."""
-    return ssh_failure.where(host) if host.step is None else srun_failure.where(host.name, host.step)
+    if host.step is None:
+        return ssh_failure.where(host)
+    node = "" if host.name == host.step.node else f"{host.step.node} "
+    return f"{host.name} ({node}in Slurm job {host.step.job})"
 
 
 def by_hand(host: Host) -> str:
     """Return the command that tries to reach the host by hand."""
-    return ssh_failure.by_hand(host) if host.step is None else srun_failure.by_hand(host.step)
+    if host.step is None:
+        return ssh_failure.by_hand(host)
+    return f"'srun --jobid={host.step.job} --overlap --nodes=1 --ntasks=1 --nodelist={host.step.node} true'"
 
 
 def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
@@ -114,9 +131,25 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
 
     Args:
         host: the host.
-        returncode: of the local ssh or srun.
-        stderr: what ssh, srun, sudo or the program wrote.
+        returncode: of the local ssh or srun; of the local ssh to the submit host where there is one.
+        stderr: what ssh, srun, slurmstepd, sudo or the program wrote.
     """
-    if host.step is None:
+    step = host.step
+    if step is None:
         return ssh_failure.classify(host, returncode, stderr)
-    return srun_failure.classify(host, host.step, returncode, stderr)
+    slurm_speaks = _SLURM_SPEAKS.search(stderr) is not None
+    if step.submit is not None and returncode == _SSH_FAILED and not slurm_speaks:
+        of_submit = ssh_failure.classify(step.submit, returncode, stderr)
+        return ProbeFailure(host.name, of_submit.kind, f"{where(host)} is reached through {of_submit.message}")
+    if returncode == _COMMAND_NOT_FOUND and _WITHOUT_SRUN.search(stderr):
+        at = "this machine" if step.submit is None else ssh_failure.where(step.submit)
+        return ProbeFailure(
+            host.name, "error", f"{at} has no srun; install Slurm's client there, or name another --submit-host."
+        )
+    lines = [line for line in stderr.splitlines() if not _TASK_ENDED.match(line)]
+    said = ssh_failure.shortened("\n".join(lines) if any(line.strip() for line in lines) else stderr)
+    found = known_messages.find("srun", stderr) if slurm_speaks else None
+    if found is None:
+        return ProbeFailure(host.name, "error", f"{where(host)}: the probe ended with status {returncode}. {said}")
+    cause, cure = found.meaning(job=step.job, node=step.node, python=host.python)
+    return ProbeFailure(host.name, cast("FailureKind", found.row.kind), f"{where(host)}: {cause}; {cure} ({said}).")

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Annotated, Literal, final
 
-from clusterctl.remote import bounded, python, slurm_refusal, slurm_text, ssh, ssh_failure
+from pydantic import BaseModel, Field, TypeAdapter
+
+from clusterctl.remote import bounded, python, slurm_text, ssh, ssh_failure
+from clusterctl.support import node_json
 from clusterctl.support.errors import ValidationCouldNotRunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from clusterctl.model.hosts import Host
@@ -42,6 +46,39 @@ _MOST_SAID = 40
 _HAS_ENDED = "Invalid job id"  # as scancel says it
 _TIME_IS_UP = "has exceeded its time limit"  # as salloc says it
 _ERRORS_S = 1.0  # the rest of stderr comes with the end of stdout
+_END_S = 5.0  # of the holder, after the end of its output
+_MOST_EVENTS = 1000  # that wait for this process; the holder waits with more
+_MOST_OF_A_LINE = 1 << 20
+_BLOCK = 1 << 16
+_BEGIN = b'{"holder"'
+
+
+class _Variables(BaseModel):
+    """What the holder says of an allocation that runs, by Slurm's names."""
+
+    job: Annotated[int, Field(alias="SLURM_JOB_ID", gt=0, lt=1 << 32)]
+    names: Annotated[str, Field(alias="SLURM_JOB_NODELIST", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*$")]
+    cpus: Annotated[str, Field(alias="SLURM_JOB_CPUS_PER_NODE")] = ""
+
+
+class _Granted(BaseModel):
+    holder: Literal["granted"]
+    variables: _Variables
+
+
+class _Said(BaseModel):
+    holder: Literal["said"]
+    text: str
+
+
+class _Ended(BaseModel):
+    holder: Literal["ended"] = "ended"
+    rc: Annotated[int, Field(ge=-(1 << 8), lt=1 << 8)]
+    why: Literal["released", "late", "ended"]
+
+
+_Event = Annotated[_Granted | _Said | _Ended, Field(discriminator="holder")]
+_EVENT: TypeAdapter[_Granted | _Said | _Ended] = TypeAdapter(_Event)
 
 
 class Slurm:
@@ -177,7 +214,7 @@ class Slurm:
         if self.submit is not None and returncode == _SSH_FAILED:
             failure = ssh_failure.classify(self.submit, returncode, said)
             return ValidationCouldNotRunError(f"The submit host is needed for Slurm: {failure.message}")
-        return ValidationCouldNotRunError(slurm_refusal.sentence(said, request, place=self.place))
+        return ValidationCouldNotRunError(slurm_text.refusal(said, request, place=self.place))
 
 
 @dataclass(frozen=True)
@@ -210,11 +247,12 @@ class Allocation:
         """
         self._slurm, self._request, self._start_within_s, self._tell = slurm, request, start_within_s, tell
         self.left = ""  # after the block: a sentence about a job that could not be cancelled
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._events: queue.Queue[_Granted | _Said | _Ended | str] = queue.Queue(_MOST_EVENTS)
         self._process: subprocess.Popen[bytes] | None = None
         self._job: int | None = None
         self._said: list[str] = []
-        self._ended: dict[str, Any] | None = None
+        self._ended: _Ended | None = None
+        self._problem = ""  # a sentence about the holder, without its point
         self._errors = bytearray()
         self._readers: list[threading.Thread] = []
 
@@ -278,16 +316,18 @@ class Allocation:
                 return self._grant(variables)
             if self._job is not None and time.monotonic() >= look_at:
                 state = self._slurm.state(self._job) or state
-                if words := slurm_refusal.hopeless(self._job, state, self._request):
+                if words := slurm_text.hopeless(self._job, state, self._request):
                     raise ValidationCouldNotRunError(words)
                 self._tell(_waiting(self._job, state))
                 look_at = time.monotonic() + _LOOK_EVERY_S
-        if self._ended is None or self._ended["why"] == "late":
-            words = slurm_refusal.never_started(self._job, state, self._start_within_s)
+        if self._problem:
+            raise ValidationCouldNotRunError(f"{self._problem}.")
+        if self._ended is None or self._ended.why == "late":
+            words = slurm_text.never_started(self._job, state, self._start_within_s)
             raise ValidationCouldNotRunError(words)
         if self._job is not None:  # it was taken into the queue, and ended there
             raise ValidationCouldNotRunError(f"{self._why_gone(self._job, self._slurm.state(self._job))}.")
-        raise self._slurm.refused("\n".join(self._said), self._request, int(self._ended["rc"]))
+        raise self._slurm.refused("\n".join(self._said), self._request, self._ended.rc)
 
     def ended(self, *, look: bool) -> str:
         """Return why the allocation has ended, as a clause with its cure; '' while it runs.
@@ -296,6 +336,8 @@ class Allocation:
             look: also ask Slurm, which takes a moment; otherwise only what salloc has said counts.
         """
         self._take_all()
+        if self._problem:
+            return self._problem
         if self._job is None or (self._ended is None and not look):
             return ""
         state = self._slurm.state(self._job)
@@ -307,21 +349,20 @@ class Allocation:
 
     def _why_gone(self, job: int, state: JobState | None) -> str:
         until = time.monotonic() + _END_IS_TOLD_S
-        while state is not None and not slurm_refusal.tells_end(state) and time.monotonic() < until:
+        while state is not None and not slurm_text.tells_end(state) and time.monotonic() < until:
             time.sleep(_POLL_S)
             state = self._slurm.state(job) or state
         if any(_TIME_IS_UP in line for line in self._said):
             state = slurm_text.JobState("TIMEOUT")
-        return slurm_refusal.ended(job, state, slurm_text.minutes(self._request.time_s))
+        return slurm_text.ended(job, state, slurm_text.minutes(self._request.time_s))
 
-    def _grant(self, variables: Mapping[str, Any]) -> Grant:
-        job = int(variables["SLURM_JOB_ID"])
-        self._job = job
-        names = self._slurm.host_names(str(variables["SLURM_JOB_NODELIST"]))
-        cpus = slurm_text.counts(str(variables.get("SLURM_JOB_CPUS_PER_NODE", "")))
-        return Grant(job, names, cpus if len(cpus) == len(names) else ())
+    def _grant(self, variables: _Variables) -> Grant:
+        self._job = variables.job
+        names = self._slurm.host_names(variables.names)
+        cpus = slurm_text.counts(variables.cpus)
+        return Grant(variables.job, names, cpus if len(cpus) == len(names) else ())
 
-    def _next(self) -> dict[str, Any] | None:
+    def _next(self) -> _Variables | None:
         """Take one event, after a moment at most, and return the variables of the allocation where it has begun."""
         with contextlib.suppress(queue.Empty):
             return self._taken(self._events.get(timeout=_POLL_S))
@@ -329,39 +370,52 @@ class Allocation:
 
     def _take_all(self) -> None:
         with contextlib.suppress(queue.Empty):
-            while True:
+            for _unused in range(_MOST_EVENTS):
                 self._taken(self._events.get_nowait())
 
-    def _taken(self, event: dict[str, Any] | None) -> dict[str, Any] | None:
-        if event is None:  # the holder has gone, perhaps without a word
+    def _taken(self, event: _Granted | _Said | _Ended | str) -> _Variables | None:
+        if isinstance(event, _Granted):
+            return event.variables
+        if isinstance(event, _Said):
+            self._job = slurm_text.job_id(event.text) or self._job
+            self._said = [*self._said, event.text][-_MOST_SAID:]
+        elif isinstance(event, _Ended):
+            self._ended = event
+        else:  # the holder has gone, perhaps without a word
             said = self._errors.decode("utf-8", "replace")
             self._said += said.splitlines()[-_MOST_SAID:]
-            code = self._process.wait() if self._process is not None else 1
-            self._ended = self._ended or {"rc": code, "why": "ended"}
-            return None
-        kind = event.get("holder")
-        if kind == "granted":
-            variables: dict[str, Any] = event["variables"]
-            return variables
-        if kind == "said":
-            text = str(event["text"])
-            self._job = slurm_text.job_id(text) or self._job
-            self._said = [*self._said, text][-_MOST_SAID:]
-        elif kind == "ended":
-            self._ended = event
+            if event:
+                self._problem = f"{self._slurm.place} {event} while it holds the allocation; name another --submit-host"
+            self._ended = self._ended or _Ended(rc=self._status(), why="ended")
         return None
 
+    def _status(self) -> int:
+        """Return the exit status of the holder, which is killed where it stays without output."""
+        if self._process is None:
+            return 1
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(0 if self._problem else _END_S)
+        self._process.kill()
+        return self._process.wait()
+
     def _read_events(self, process: subprocess.Popen[bytes]) -> None:
-        for line in process.stdout or ():
-            if line.startswith(b'{"holder"'):
-                with contextlib.suppress(ValueError):
-                    self._events.put(json.loads(line))
+        """Pass the events on, and at the end a clause about their form, or ''."""
+        problem, left = "", bounded.MOST_BYTES
+        while process.stdout and not problem and (line := process.stdout.readline(_MOST_OF_A_LINE)):
+            left -= len(line)
+            if left < 0:
+                problem = f"answers with more than {bounded.MOST_BYTES >> 20} MiB"
+            elif line.startswith(_BEGIN):
+                try:
+                    self._events.put(_EVENT.validate_python(node_json.loads(line)))
+                except ValueError:
+                    problem = "answers in another form"
         self._readers[0].join(_ERRORS_S)
-        self._events.put(None)
+        self._events.put(problem)
 
     def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
-        for line in process.stderr or ():
-            self._errors += line
+        while process.stderr and (block := os.read(process.stderr.fileno(), _BLOCK)):
+            self._errors += block
             del self._errors[: -bounded.MOST_ERRORS]
 
 

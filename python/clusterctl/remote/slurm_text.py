@@ -1,4 +1,4 @@
-"""The texts that Slurm's commands take and give: arguments of salloc, and answers of sinfo, squeue and scontrol.
+"""The texts that Slurm's commands take and give: arguments of salloc, answers of sinfo, squeue and scontrol, refusals.
 
 Formats and words are those that Slurm 22.05 to 24.11 share; ``--json`` is missing in parts of them.
 """
@@ -12,9 +12,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset
+from clusterctl.remote import ssh_failure
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from module_utils import known_messages  # mypy finds it by mypy_path
+else:
+    known_messages = content.module_util("known_messages")
 
 # Partition ('*': the default one), node, address, sockets, cores of each, threads of each, gres, state, reason.
 # The reason comes last, since it is a text of people.
@@ -33,6 +39,9 @@ EVERY_PARTITION = "*"
 _TIME_LIMIT = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})")
 _IDLE = "idle"
 _JOB_NAME = "clusterctl-validate"
+_WITHOUT = re.compile(r"\b(salloc|squeue|sinfo|scontrol|scancel)\b.*(?:not found|No such file)")
+_BY_TIME = "TimeLimit"  # Slurm's reason
+_NO_END_YET = frozenset({"RUNNING", "CONFIGURING", "COMPLETING"})
 
 
 @dataclass(frozen=True)
@@ -304,6 +313,68 @@ def mixed(found: Iterable[SlurmNode]) -> str:
         return ""
     largest_first = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
     return "; ".join(f"{nodeset.folded(names)}: {hardware}" for hardware, names in largest_first)
+
+
+def refusal(said: str, request: SlurmRequest | None = None, *, place: str = "this machine") -> str:
+    """Return why Slurm refuses, with the cure.
+
+    Args:
+        said: stderr of a command of Slurm.
+        request: the allocation that it was about.
+        place: where the command ran.
+    """
+    missing = _WITHOUT.search(said)
+    if missing is not None:
+        return f"{place} has no {missing.group(1)}; install Slurm's client there, or name a --submit-host that has it."
+    evidence = ssh_failure.shortened(said)
+    found = known_messages.find("salloc", said)
+    if found is None:
+        return f"Slurm refused the request ({evidence}); try the same by hand: 'salloc --nodes=1 true'."
+    return _told(found, evidence, request)
+
+
+def hopeless(job: int, state: JobState | None, request: SlurmRequest) -> str:
+    """Return the sentence for a job that Slurm has queued and will not start as it is; '' for one that may start.
+
+    Slurm refuses such a job at once only where its administrator has set EnforcePartLimits.
+    """
+    waits = state is not None and state.state == "PENDING"
+    found = known_messages.find("queue", state.reason) if state is not None and waits else None
+    if state is None or found is None:
+        return ""
+    return _told(found, f"Slurm job {job} would wait with the reason {state.reason}, and is cancelled", request)
+
+
+def _told(found: known_messages.Message, evidence: str, request: SlurmRequest | None) -> str:
+    account = f"the account '{request.account}'" if request and request.account else "your default account"
+    partition = f"partition '{request.partition}'" if request and request.partition else "the default partition"
+    cause, cure = found.meaning(account=account, partition=partition)
+    return f"{cause[0].upper()}{cause[1:]}; {cure} ({evidence})."
+
+
+def never_started(job: int | None, state: JobState | None, waited_s: float) -> str:
+    """Return the sentence for an allocation that did not start in time; it is cancelled."""
+    called = f"Slurm job {job}" if job is not None else "The job for Slurm"
+    why = f"; Slurm's reason is {state.reason}" if state is not None and state.reason else ""
+    return (
+        f"{called} did not start within {waited_s:.0f} s and is cancelled{why}; give a longer --start-within, ask for "
+        "fewer --nodes, or name another partition with -p."
+    )
+
+
+def tells_end(state: JobState) -> bool:
+    """Return whether the state says why a job ended; while its processes end, Slurm often says only that they do."""
+    return state.state not in _NO_END_YET or state.reason == _BY_TIME
+
+
+def ended(job: int, state: JobState | None, limit_minutes: int) -> str:
+    """Return the sentence for an allocation that ended while checks ran in it."""
+    by_time = state is not None and state.reason == _BY_TIME  # it is COMPLETING for a moment
+    found = known_messages.find("job state", "TIMEOUT" if by_time else state.state if state is not None else "")
+    cause, cure = (
+        found.meaning(job=job, minutes=limit_minutes) if found else ("it has ended", f"see 'scontrol show job {job}'")
+    )
+    return f"Slurm job {job} is gone: {cause}; {cure}"
 
 
 def _number(text: str) -> int:

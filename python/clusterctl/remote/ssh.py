@@ -75,7 +75,7 @@ def _has_bastion(destination: tuple[str, ...]) -> bool:
         )
     except FileNotFoundError:
         return False
-    settings = dict(line.partition(" ")[::2] for line in asked.stdout.splitlines())
+    settings = dict(line.partition(" ")[::2] for line in asked.stdout.split("\n"))
     return any(settings.get(name, "none") != "none" for name in ("proxyjump", "proxycommand"))
 
 

@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import getopt
+import shlex
+from typing import TYPE_CHECKING, cast
 
 from clusterctl.model import job_login
-from clusterctl.model.probe import FailureKind, ProbeFailure
-from clusterctl.remote import jump
+from clusterctl.model.probe import ProbeFailure
+from clusterctl.support import content
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from module_utils import known_messages  # mypy finds it by mypy_path
+
     from clusterctl.model.hosts import Host
+    from clusterctl.model.probe import FailureKind
+else:
+    known_messages = content.module_util("known_messages")
 
 _SSH_FAILED = 255
 _COMMAND_NOT_FOUND = 127
 _OLD_PYTHON = "\nSyntaxError: "  # of Python before 3.8, such as 3.6 of openSUSE Leap 15
 _MOST_EVIDENCE = 300
+_SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"  # of OpenSSH's client
 
-_HOST_KEY_WORDS = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Host key verification failed", "No matching host key")
-_REFUSED_WORDS = ("Permission denied", "Too many authentication failures", "no mutual signature", "account is locked")
-_UNREACHABLE_WORDS = (
-    "Connection refused",
-    "Connection timed out",
-    "Operation timed out",
-    "No route to host",
-    "Network is unreachable",
-    "Could not resolve hostname",
-    "Connection closed",
-    "Connection reset",
-    "kex_exchange_identification",
-    "banner exchange",
-)
 _NOBODY_WORDS = ("timed out", "No route to host", "Host is down", "not responding")
 # How ssh calls the other end of a way through a bastion (ProxyJump, ProxyCommand), when that way ends.
 _BASTION = "UNKNOWN port 65535"
 _BASTION_ECHOES = (_BASTION, "kex_exchange_identification", "stdio forwarding failed")
-_BASTION_FAILURES: tuple[tuple[FailureKind, tuple[str, ...], str], ...] = (
-    (
-        "unreachable",
-        ("administratively prohibited",),
-        "goes through {bastion}, which forwards no connection; set 'AllowTcpForwarding yes' in its sshd_config",
-    ),
-    (
-        "unreachable",
-        ("open failed",),
-        "does not answer {bastion}; see that it is up and that ansible_host and ansible_port are right from there",
-    ),
-    (
-        "host_key",
-        _HOST_KEY_WORDS,
-        "goes through {bastion}, whose host key is unknown or has changed; verify it, then put it in known_hosts",
-    ),
-    (
-        "refused",
-        _REFUSED_WORDS,
-        "goes through {bastion}, which refuses the login; add your key there, or name user and key in ~/.ssh/config",
-    ),
-    (
-        "unreachable",
-        ("connect to host", "Could not resolve hostname"),
-        "goes through {bastion}, which does not answer; see that it is up and that ProxyJump or ProxyCommand is right",
-    ),
-)
 
 
 def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
@@ -109,29 +78,22 @@ def _sudo_words(host: Host, sudo: str) -> str:
 
 
 def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
+    """Return why ssh ended; a bastion's own words stand before those of the end of the way through it."""
     if _BASTION in stderr:
-        return _classify_bastion(host, place, stderr)
-    said = shortened(stderr)
-    if any(word in stderr for word in _HOST_KEY_WORDS):
-        return ProbeFailure(
-            host.name,
-            "host_key",
-            f"{place} shows a host key that this machine does not know or that has changed; verify it with the node's "
-            "owner, then put it in known_hosts.",
-        )
-    if any(word in stderr for word in _REFUSED_WORDS):
-        return ProbeFailure(
-            host.name,
-            "refused",
-            f"{place} refuses the login of {_login(host)}; {_refused_cure(host)} ({said}).",
-        )
-    if any(word in stderr for word in _UNREACHABLE_WORDS):
-        return ProbeFailure(
-            host.name,
-            "unreachable",
-            f"{place} does not answer; see that it is up and that ansible_host and ansible_port are right ({said}).",
-        )
-    return ProbeFailure(host.name, "error", f"{place}: ssh failed ({said}); try {by_hand(host)}.")
+        named = bastion(host.ssh_args)
+        program, way = "bastion", f"the bastion {named}" if named else "its bastion"
+        said = shortened(_without_echoes(stderr) or stderr)
+        unknown = f"{place} did not answer through {way}; see that both are up ({said})."
+    else:
+        program, way, said = "ssh", "", shortened(stderr)
+        unknown = f"{place}: ssh failed ({said}); try {by_hand(host)}."
+    found = known_messages.find(program, stderr)
+    if found is None:
+        return ProbeFailure(host.name, "unreachable" if way else "error", unknown)
+    cause, cure = found.meaning(bastion=way, login=_login(host), let_in=_refused_cure(host))
+    told = f"{place} {cause}; {cure}"
+    evident = program == "ssh" and found.row.kind == "host_key"  # its words are a banner
+    return ProbeFailure(host.name, cast("FailureKind", found.row.kind), f"{told}." if evident else f"{told} ({said}).")
 
 
 def is_silent(returncode: int, stderr: str) -> bool:
@@ -148,19 +110,6 @@ def hides_the_bastion(stderr: str) -> bool:
 def _without_echoes(stderr: str) -> str:
     lines = stderr.splitlines()
     return "\n".join(line for line in lines if line.strip() and not any(echo in line for echo in _BASTION_ECHOES))
-
-
-def _classify_bastion(host: Host, place: str, stderr: str) -> ProbeFailure:
-    """Return why the way through a bastion ended; the bastion's own words stand before those of ssh's end."""
-    said = shortened(_without_echoes(stderr) or stderr)
-    name = jump.bastion(host.ssh_args)
-    way = f"the bastion {name}" if name else "its bastion"
-    for kind, said_words, sentence in _BASTION_FAILURES:
-        if any(word in stderr for word in said_words):
-            return ProbeFailure(host.name, kind, f"{place} {sentence.format(bastion=way)} ({said}).")
-    return ProbeFailure(
-        host.name, "unreachable", f"{place} did not answer through {way}; see that both are up ({said})."
-    )
 
 
 def _refused_cure(host: Host) -> str:
@@ -191,3 +140,40 @@ def shortened(text: str) -> str:
     """Return the last lines of a stderr text on one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
     return " / ".join(lines[-3:])[-_MOST_EVIDENCE:] or "nothing on stderr"
+
+
+def bastion(options: Sequence[str]) -> str:
+    """Return the bastion as the options name it; empty where they name none, since ~/.ssh/config may do so.
+
+    Args:
+        options: of ssh, such as ``-J gate`` or ``-o ProxyCommand=...``. As for ssh, the first of a kind holds.
+    """
+    for name, value in _options_of(options)[0]:
+        if name == "-J":
+            return value
+        if name != "-o":
+            continue
+        keyword, _, setting = value.strip().replace("=", " ", 1).partition(" ")
+        if keyword.lower() == "proxyjump":
+            return setting.strip()
+        if keyword.lower() == "proxycommand":
+            return _proxy_of(setting)
+    return ""
+
+
+def _proxy_of(command: str) -> str:
+    """Return to which machine a ProxyCommand logs in, where it is an ssh; else the empty text."""
+    try:
+        program, *rest = shlex.split(command)
+    except ValueError:
+        return ""
+    left = _options_of(rest)[1]
+    return left[0] if program.rpartition("/")[2] == "ssh" and left else ""
+
+
+def _options_of(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return options with their values, and the words after them; nothing of a line that ssh would refuse."""
+    try:
+        return getopt.getopt(list(words), _SSH_OPTIONS)
+    except getopt.GetoptError:
+        return [], []

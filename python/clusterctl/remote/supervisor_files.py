@@ -17,6 +17,7 @@ SUPERVISOR = "job_supervisor.py"
 # The program and what it imports, and what the user's program may import.
 SUPERVISOR_FILES = (
     SUPERVISOR,
+    "bounded_run.py",
     "job_members.py",
     "job_request.py",
     "memory_kills.py",

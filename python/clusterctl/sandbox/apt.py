@@ -53,7 +53,7 @@ class Mirror:
 def parse_one_line(text: str) -> list[Source]:
     """Read the one-line format (``sources.list``); lines of other kinds than ``deb`` are passed over."""
     sources = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         match = _ONE_LINE.fullmatch(line.split("#", 1)[0].strip())
         if match:
             options = dict(option.partition("=")[::2] for option in (match["options"] or "").split())
@@ -79,14 +79,14 @@ def parse_deb822(text: str) -> list[Source]:
 
 
 def _without_comments(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    return "\n".join(line for line in text.split("\n") if not line.startswith("#"))
 
 
 def _fields(stanza: str) -> dict[str, str]:
     """Return a stanza's fields by lower-case name, continuation lines joined."""
     fields: dict[str, str] = {}
     name = ""
-    for line in stanza.splitlines():
+    for line in stanza.split("\n"):
         if line[:1] in {" ", "\t"}:
             fields[name] = f"{fields.get(name, '')} {line.strip()}".strip()
         elif ":" in line:
@@ -147,4 +147,4 @@ def _resolved(uri: str) -> str:
     if not uri.startswith(_MIRROR_LIST):
         return uri
     listed = Path(uri.removeprefix(_MIRROR_LIST)).read_text(encoding="utf-8")
-    return next((line.split()[0].rstrip("/") for line in listed.splitlines() if line.strip()), uri)
+    return next((line.split()[0].rstrip("/") for line in listed.split("\n") if line.strip()), uri)

@@ -24,7 +24,6 @@ _MOST_CORES = 2  # as many as the inventory has slots
 _MEMORY_MB = 1000
 _READY_S = 60.0
 _POLL_S = 0.3
-_TAKING_JOBS = frozenset({"idle", "mixed", "allocated", "completing"})
 _KEY = "/etc/munge/munge.key"
 # Its arguments are packages. Slurm's plugin for PMIx opens libpmix.so in that folder; only libpmix-dev has that link.
 _INSTALL = """\

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import shutil
@@ -18,6 +17,7 @@ from clusterctl.model.shared_cache import (
     statement_of_pack,
 )
 from clusterctl.state import files
+from clusterctl.support import content
 from clusterctl.support.errors import ConfigError, RefusedContentError, UnreachableError
 
 if TYPE_CHECKING:
@@ -167,15 +167,15 @@ def _refuse_other(what: str, statement: Statement, size: int, sha256: str) -> No
 @contextlib.contextmanager
 def _alone(folder: Path, name: EntryName) -> Iterator[None]:
     """Hold the lock under which the collection builds a pack, or writes a lock of wheels."""
-    lock = f".{name.name}.lock" if name.kind == "pack" else f".{name.name}.json.flock"
-    try:
-        stream = (folder / lock).open("w")
-    except PermissionError as error:
-        raise ConfigError(
-            f"The cache folder {folder} cannot be written ({error.strerror}); set XDG_CACHE_HOME to another."
-        ) from None
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    path = folder / (f".{name.name}.lock" if name.kind == "pack" else f".{name.name}.json.flock")
+    waiting = f"waiting for another run that makes {name.name}"
+    with contextlib.ExitStack() as lock:
+        try:
+            lock.enter_context(content.module_util("waited_lock").held(path, waiting))
+        except PermissionError as error:
+            raise ConfigError(
+                f"The cache folder {folder} cannot be written ({error.strerror}); set XDG_CACHE_HOME to another."
+            ) from None
         yield
 
 

@@ -64,11 +64,6 @@ class Certificates:
         self._has_variable = any(host.variables.get(name) for host in cluster.hosts for name in _PASSPHRASES)
 
     @property
-    def is_used(self) -> bool:
-        """Whether a host has ``ssh_mesh_trust: ca``."""
-        return bool(self._hosts)
-
-    @property
     def _authority(self) -> Any:
         return _rules().authority.Authority(self._folder)
 

@@ -216,12 +216,6 @@ def validation_record(run: Path) -> Path:
     return run / "validation.json"
 
 
-def validation_records() -> list[Path]:
-    """The validation records of all clusters; ``latest`` is a link to a run that is listed by its own name."""
-    found = clusters_dir().glob(f"*/runs/*/{validation_record(Path()).name}")
-    return sorted((path for path in found if not path.parent.is_symlink()), key=lambda path: path.parent.name)
-
-
 def events_file(run: Path) -> Path:
     """The events of a run, one JSON object a line."""
     return run / "events.jsonl"

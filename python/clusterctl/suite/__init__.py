@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from clusterctl.suite.catalogue import DEFAULT, Catalogue, Declaration, beside
 from clusterctl.suite.external import BENCHMARKS, ExternalCheck
-from clusterctl.suite.model import Suite
-from clusterctl.suite.options import GATE, CheckOptions, MeasuringOptions
+from clusterctl.suite.model import GATE, CheckOptions, MeasuringOptions, Suite
 from clusterctl.suite.thresholds import HistoryOptions, Limits, OutlierOptions, ReferenceEntry
 from clusterctl.suite.values import OPERATIONS, nearest
 

@@ -1,24 +1,33 @@
-"""The checks that a suite can name, and the three built-in suites: smoke, nightly and full."""
+"""The checks that a suite can name, the three built-in suites (smoke, nightly and full), and those of a user's file."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, get_args
 
+from pydantic import ValidationError
+
+from clusterctl.model import units
+from clusterctl.model.base import Record
 from clusterctl.model.hosts import InventorySources
-from clusterctl.suite import reading
-from clusterctl.suite.model import Suite
-from clusterctl.suite.options import CheckOptions
+from clusterctl.suite.external import BENCHMARKS, NAME, ExternalCheck
+from clusterctl.suite.model import GATE, CheckOptions, Suite
+from clusterctl.suite.thresholds import HistoryOptions, Limits, OutlierOptions, ReferenceEntry
 from clusterctl.suite.values import nearest
+from clusterctl.support import yaml_lines
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from pydantic_core import ErrorDetails
+
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import Unit
+    from clusterctl.support.yaml_lines import Place
 
 BuiltinName: TypeAlias = Literal["smoke", "nightly", "full"]
 DEFAULT: BuiltinName = "smoke"
@@ -105,7 +114,7 @@ class Catalogue:
         Raises:
             ConfigError: the text is wrong; the message gives the line and the cure.
         """
-        return reading.SuiteFile(text, place, self).suite()
+        return SuiteFile(text, place, self).suite()
 
     def load(self, path: Path | None, name: str | None = None) -> Suite:
         """Return the suite of a run.
@@ -150,3 +159,217 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {error.strerror}; give the path of a readable file.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} cannot be read: it is not UTF-8 text. Save it as UTF-8.") from None
+
+
+# --- reading a user's suite file; each mistake becomes one sentence with its line -------------------------------------
+
+R = TypeVar("R", bound=Record)
+
+
+class SuiteFile:
+    """A suite file that is being read: its values, and the known checks."""
+
+    _KEYS = ("name", "extends", "checks", "references", "external", "outliers", "history")
+
+    def __init__(self, text: str, place: str, known: Catalogue) -> None:
+        """Read the text as YAML.
+
+        Raises:
+            ConfigError: it is not YAML.
+        """
+        self._document = yaml_lines.read(text, place)
+        self._known = known
+        self._base: Suite | None = None
+
+    def suite(self) -> Suite:
+        """Return the suite.
+
+        Raises:
+            ConfigError: a value is wrong; the message gives the line and the cure.
+        """
+        data = self._document.data
+        if data is None:
+            raise ConfigError(f"{self._document.name} is empty; begin with 'extends: nightly'.")
+        data = self._mapping((), data, "the file")
+        for key in data:
+            if key not in self._KEYS:
+                self._refuse((key,), f"unknown key '{key}'; {nearest(key, self._KEYS, 'the keys are')}")
+        self._base = self._extended(data)
+        external = self._external(data)
+        suite = Suite(
+            name=self._name(data),
+            checks=self._checks(data, external),
+            external=external,
+            references=self._references(data, external),
+            outliers=self._part(data, "outliers", OutlierOptions),
+            history=self._part(data, "history", HistoryOptions),
+            path=self._document.name,
+        )
+        if not suite.checks and not suite.external:
+            self._refuse((), "the suite is empty; begin with 'extends: nightly', or name checks under 'checks'")
+        return suite
+
+    def _extended(self, data: Mapping[str, Any]) -> Suite | None:
+        given = data.get("extends")
+        if given is None:
+            return None
+        if not isinstance(given, str) or given not in self._known.suites:
+            hint = nearest(str(given), self._known.suites, "the suites are")
+            self._refuse(("extends",), f"unknown suite '{given}'; {hint}")
+        return self._known.suites[given]
+
+    def _name(self, data: Mapping[str, Any]) -> str:
+        given = data.get("name", self._base.name if self._base else "own")
+        if not isinstance(given, str) or NAME.fullmatch(given.replace("-", "_")) is None:
+            self._refuse(("name",), f"the name '{given}' must consist of small letters, digits, '-' and '_'")
+        if given in self._known.suites and (self._base is None or self._base.name != given):
+            self._refuse(("name",), f"'{given}' is the name of a built-in suite; choose another")
+        return str(given)
+
+    def _checks(self, data: Mapping[str, Any], external: Iterable[ExternalCheck]) -> dict[str, CheckOptions]:
+        found = dict(self._base.checks) if self._base else {}
+        given = data.get("checks")
+        if given is None:
+            return found
+        own = {one.name for one in external}
+        for name, options in self._mapping(("checks",), given, "'checks'").items():
+            place = ("checks", name)
+            if name in GATE:
+                self._refuse(place, f"'{name}' always runs; take it out of the suite")
+            if name in own:
+                self._refuse(place, f"'{name}' is under 'external' and runs already; take it out of 'checks'")
+            if name not in self._known.checks:
+                hint = nearest(name, self._known.checks, "the checks are")
+                self._refuse(place, f"unknown check '{name}'; {hint}")
+            if options is False:
+                found.pop(name, None)
+                continue
+            before = found.get(name) or self._known.options(name)
+            given_options = (
+                {} if options in (None, True) else self._mapping(place, options, f"'{name}' (or true, or false)")
+            )
+            found[name] = self._model(self._known.checks[name].options, {**before.model_dump(), **given_options}, place)
+        return self._known.ordered(found)
+
+    def _external(self, data: Mapping[str, Any]) -> tuple[ExternalCheck, ...]:
+        found: dict[str, ExternalCheck] = {}
+        for number, given in enumerate(self._list(data, "external")):
+            place = ("external", number)
+            one = self._model(ExternalCheck, self._mapping(place, given, "a check"), place)
+            if one.name in {*self._known.checks, *GATE}:
+                self._refuse(place, f"'{one.name}' is the name of one of clusterctl's own checks; choose another")
+            if one.name in found:
+                self._refuse((*place, "name"), f"two checks are named '{one.name}'; rename one of them")
+            found[one.name] = one
+        return tuple(found.values())
+
+    def _references(self, data: Mapping[str, Any], external: Iterable[ExternalCheck]) -> tuple[ReferenceEntry, ...]:
+        measured = {
+            **{one.name: one.measures for one in self._known.checks.values() if one.measures},
+            **{one.name: _measured(one) for one in external},
+        }
+        found: dict[tuple[Any, ...], ReferenceEntry] = {}
+        for number, given in enumerate(self._list(data, "references")):
+            place = ("references", number)
+            entry = self._model(ReferenceEntry, self._mapping(place, given, "a reference"), place)
+            entry = self._with_unit(entry, measured, place)
+            key = (entry.check, entry.quantity, *entry.about)
+            if key in found:
+                self._refuse(place, f"a reference for this {entry.quantity} of '{entry.check}' is given above already")
+            found[key] = entry
+        return tuple(found.values())
+
+    def _with_unit(
+        self, entry: ReferenceEntry, measured: Mapping[str, Mapping[str, Unit]], place: Place
+    ) -> ReferenceEntry:
+        """Convert the value to the unit of its quantity; refuse a unit of another kind."""
+        if entry.check not in measured:
+            if entry.check in {*self._known.checks, *GATE}:
+                words = (
+                    f"'{entry.check}' does not measure anything; {nearest('', measured, 'the checks that measure are')}"
+                )
+            else:
+                hint = nearest(entry.check, measured, "those that measure are")
+                words = f"unknown check '{entry.check}'; {hint}"
+            self._refuse((*place, "check"), words)
+        quantities = measured[entry.check]
+        if entry.quantity not in quantities:
+            hint = nearest(entry.quantity, quantities, "it measures")
+            self._refuse((*place, "quantity"), f"'{entry.check}' does not measure '{entry.quantity}'; {hint}")
+        wanted = quantities[entry.quantity]
+        if entry.unit is None:
+            return entry.model_copy(update={"unit": wanted})
+        try:
+            value = units.converted(entry.value, entry.unit, wanted)
+        except ValueError:
+            self._refuse(place, f"{entry.quantity} of '{entry.check}' is in {wanted}, not in {entry.unit}")
+        return entry.model_copy(update={"value": value, "unit": wanted})
+
+    def _part(self, data: Mapping[str, Any], key: str, kind: type[R]) -> R:
+        given = data.get(key)
+        return kind() if given is None else self._model(kind, self._mapping((key,), given, f"'{key}'"), (key,))
+
+    def _mapping(self, place: Place, value: object, what: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self._refuse(place, f"{what} has to be keys with values ('key: value'), and this is {_kind(value)}")
+        return dict(value)
+
+    def _list(self, data: Mapping[str, Any], key: str) -> list[Any]:
+        given = data.get(key)
+        if given is not None and not isinstance(given, list):
+            self._refuse((key,), f"'{key}' has to be a list ('- check: …'), and this is {_kind(given)}")
+        return list(given or ())
+
+    def _model(self, kind: type[R], data: Mapping[str, Any], place: Place) -> R:
+        try:
+            return kind.model_validate(data)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            inside = (*place, *(part for part in problem["loc"] if part not in {"tuple", "nullable"}))
+            self._refuse(inside, _words(problem, kind))
+
+    def _refuse(self, place: Place, words: str) -> NoReturn:
+        end = "" if words.endswith(("?", ".")) else "."
+        raise ConfigError(f"{self._document.where(place)}: {_path(place)}{words}{end}")
+
+
+def _measured(one: ExternalCheck) -> Mapping[str, Unit]:
+    return BENCHMARKS[one.parser] if one.parser else {one.measures: one.unit}
+
+
+def _words(problem: ErrorDetails, kind: type[Record]) -> str:
+    """Say what is wrong with a value; the caller adds its place."""
+    key, given = str(problem["loc"][-1]) if problem["loc"] else "", problem.get("input")
+    if problem["type"] == "extra_forbidden":
+        fields = _fields(kind, problem["loc"][:-1])
+        return f"unknown key '{key}'; {nearest(key, fields, 'the keys are')}"
+    if problem["type"] == "missing":
+        return f"'{key}' is missing"
+    if problem["type"] == "literal_error":
+        expected = str(problem.get("ctx", {}).get("expected", "")).replace("'", "")
+        words = re.split(r", | or ", expected)
+        return f"'{given}' is not known; {nearest(str(given), words, 'known are')}"
+    if problem["type"] == "value_error":
+        return str(problem["msg"]).removeprefix("Value error, ")
+    return f"{_kind(given)} does not belong there ({str(problem['msg']).lower()})"
+
+
+def _fields(kind: type[Record], place: Iterable[str | int]) -> Iterable[str]:
+    """Return the keys of a model, or of the model at a place inside it."""
+    for part in place:
+        if part == "reference":
+            kind = Limits
+    return kind.model_fields
+
+
+def _path(place: Place) -> str:
+    """Return 'pairs.budget_s: ' for a place; the line number tells items of a list apart."""
+    words = ".".join(str(part) for part in place if isinstance(part, str))
+    return f"{words}: " if words else ""
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    names = {dict: "keys with values", list: "a list", str: "text", bool: "true or false"}
+    return names.get(type(value), "a number" if isinstance(value, (int, float)) else "something else")

@@ -73,9 +73,3 @@ class ValidationCouldNotRunError(ClusterctlError):
     """The validation job could not be started, so there is no verdict (exit 11)."""
 
     exit_code = ExitCode.VALIDATION_ERROR
-
-
-class InterruptedRunError(ClusterctlError):
-    """The user stopped the run (exit 130)."""
-
-    exit_code = ExitCode.INTERRUPTED

@@ -24,7 +24,7 @@ class Room:
 def left_bytes() -> int | None:
     """Return what the kernel and the limits of our control group leave; None where this system does not tell."""
     try:
-        found: int = content.module_util("node_probe.host_capacity").available_memory_bytes()
+        found: int = content.module_util("node_look.machine").available_memory_bytes()
     except (OSError, ValueError, KeyError):
         return None
     return found

@@ -53,6 +53,12 @@ class CheckResults:
                 verdict = Verdict.SKIP
 
 
+def ended_during(result: CheckResult, why: str) -> CheckResult:
+    """Return the result of a check whose nodes or pods went away meanwhile: what it says of them is their end."""
+    told = {"verdict": Verdict.ERROR, "reason": f"{why}; it ended during this check", "next_step": ""}
+    return result.model_copy(update={**told, "hosts": (), "culprits": ()})
+
+
 def by_reason(left_out: Mapping[str, str]) -> dict[str, str]:
     """Return the nodes of each reason as one folded name."""
     nodes: dict[str, list[str]] = {}

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
+import shlex
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import mpirun, mpirun_job, srun
-from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
+from clusterctl.model.results import CheckProgress, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import files
-from clusterctl.validation import bisect, confirming, job_log, on_the_spot
+from clusterctl.validation import bisect, confirming, on_the_spot
 from clusterctl.validation.checks import base, held_back, mpirun_output
 from clusterctl.validation.checks.judging import STARTED
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from clusterctl.model.culprits import Launch
     from clusterctl.model.job_outcome import JobOutcome, OutputLine
-    from clusterctl.model.results import ValidationEvent
+    from clusterctl.model.results import CheckResult, ValidationEvent
     from clusterctl.state.runs import Run
     from clusterctl.validation.checks.base import Check
     from clusterctl.validation.expectations import Expectations
@@ -182,28 +184,17 @@ class CheckRunner:
         starts = [one.value for one in judgement.measurements if one.name == STARTED]
         self._started_s = max([self._started_s, *starts])
         log = f"logs/{check.name}{again}.log"
-        files.write_atomically(self._run.folder / log, job_log.text(job.spec, outcome, job.site, job.notes))
-        return CheckResult(
-            check=check.name,
-            verdict=judgement.verdict,
-            reason=judgement.reason,
-            hosts=judgement.hosts,
+        files.write_atomically(self._run.folder / log, _log(job.spec, outcome, job.site, job.notes))
+        left = [f"{one.host}: {words}" for one in outcome.sweeps for words in (*one.left, one.problem) if words]
+        return judgement.result(
+            check.name,
             seconds=round(time.monotonic() - began, 3),
             deadline_s=job.deadline_s,
             command=outcome.argv or job.spec.argv,
             repeat=self._repeat(check.name),
-            ranks=judgement.ranks,
-            measurements=judgement.measurements,
-            figures=judgement.figures,
-            matrices=judgement.matrices,
-            next_step=judgement.next_step,
-            culprits=judgement.culprits,
             stacks=outcome.stacks,
             log=log,
-            evidence=judgement.evidence,
-            left_behind=tuple(
-                f"{sweep.host}: {words}" for sweep in outcome.sweeps for words in (*sweep.left, sweep.problem) if words
-            ),
+            left_behind=tuple(left),
         ), outcome
 
     def _job(self, check: Check, team: Team, name: str, *, stacks: bool) -> _Job:
@@ -251,3 +242,20 @@ class _RankCounter:
         now = len(self._up), len(self._done)
         if now != before and self._tell is not None:
             self._tell(CheckProgress(self._check, f"{now[0]} of {self._ranks} ranks up, {now[1]} have answered"))
+
+
+def _log(spec: supervised_job.JobSpec, outcome: JobOutcome, site: base.Site, notes: Iterable[str] = ()) -> str:
+    """Return the log of a job: command, hostfile, end and lines; ``notes`` tell the place of each rank."""
+    ended = {name: getattr(outcome, name) for name in ("ending", "rc", "ending_s", "seconds", "problem")}
+    head = [
+        f"# job      {spec.job}",
+        f"# command  {shlex.join(outcome.argv or spec.argv)}",
+        f"# hostfile {json.dumps(dict(site.slots))}",
+        f"# outcome  {json.dumps(ended)}",
+    ]
+    head += [f"# place    {note}" for note in notes]
+    for sweep in outcome.sweeps:
+        found = [f"killed {words}" for words in sweep.killed] + [f"LEFT {words}" for words in sweep.left]
+        head.append(f"# sweep    {sweep.host}: {sweep.problem or '; '.join(found) or 'nothing left'}")
+    lines = [f"{line.at_s:9.3f} {line.stream} {line.text}" for line in outcome.lines]
+    return "\n".join([*head, *lines]) + "\n"

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import doctor
-from clusterctl.diagnosis.rules import registry, slurm_pmix
+from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules.launchable import SLURM_PMIX
 from clusterctl.model import nodeset
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import CheckResult
 
 # Checks whose warnings count as well, such as different MTUs.
-_ALSO = frozenset({"network", slurm_pmix.CHECK})
+_ALSO = frozenset({"network", SLURM_PMIX})
 
 
 def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[str, ...]:

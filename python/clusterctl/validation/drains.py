@@ -11,14 +11,14 @@ from clusterctl.support.errors import ValidationCouldNotRunError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.drains import DrainWish
+    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import Host
     from clusterctl.model.results import ValidationRecord
     from clusterctl.remote.slurm import Slurm
     from clusterctl.remote.slurm_text import SlurmNode
 
 
-def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: DrainWish) -> tuple[str, ...]:
+def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: DrainOptions) -> tuple[str, ...]:
     """Tell Slurm, and return a note for everything that was done or left; a refusal of Slurm is a note as well."""
     try:
         found = slurm.every_node()

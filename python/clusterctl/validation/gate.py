@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
-from clusterctl.diagnosis import skew, stack_rules, training_stack
+from clusterctl.diagnosis import skew, training_stack
 from clusterctl.diagnosis.rules import launchable
 from clusterctl.model import job_login, nodeset
 from clusterctl.model.findings import Finding
@@ -46,6 +46,39 @@ class GateOutcome:
     nodes: Mapping[str, ReadyNode]
     is_open: bool
     notes: tuple[str, ...] = ()  # what doctor finds in the same facts
+
+
+def asked(hosts: Sequence[Host]) -> dict[str, Any]:
+    """Return what a look at the nodes asks for so that a validation can use it, as for ``facts.gather``."""
+    return {
+        "watch": {host.name: watch_entries(host) for host in hosts if host.by_ssh},
+        "artifacts": training_stack.ARTIFACTS,
+        "libraries": training_stack.LIBRARIES,
+        "resolve": [host.name for host in hosts] if len(hosts) <= _MOST_RESOLVED else [],
+        "leftovers": True,
+    }
+
+
+def asked_ahead(hosts: Sequence[Host]) -> dict[str, Any]:
+    """Return the same where such a look sees what ranks will see, and nothing elsewhere."""
+    return {} if _is_another_login(hosts) else asked(hosts)
+
+
+def _is_another_login(hosts: Sequence[Host]) -> bool:
+    return any(host.by_ssh and job_login.job_host(host) != host for host in hosts)
+
+
+def of_earlier(hosts: Sequence[Host], seen: Probe) -> Probe | None:
+    """Return what a look that asked for :func:`asked_ahead` found on these hosts; None where it was not enough."""
+    names = [host.name for host in hosts if host.by_ssh]
+    if _is_another_login(hosts) or not set(names) <= {*seen.facts, *seen.failures}:
+        return None
+    facts_of = {name: seen.facts[name] for name in names if name in seen.facts}
+    return Probe(facts_of, {**{name: seen.failures[name] for name in names if name in seen.failures}, **_others(hosts)})
+
+
+def _others(hosts: Sequence[Host]) -> dict[str, ProbeFailure]:
+    return {host.name: ProbeFailure(host.name, "error", _beyond(host)) for host in hosts if not host.by_ssh}
 
 
 def watch_entries(host: Host) -> list[dict[str, Any]]:
@@ -99,17 +132,8 @@ class Gate:
     def _gather(self) -> Probe:
         hosts = self._cluster.selected_hosts
         by_ssh = [job_login.job_host(host) for host in hosts if host.by_ssh]  # what ranks will see
-        probe = facts.gather(
-            by_ssh,
-            watch={host.name: watch_entries(host) for host in by_ssh},
-            artifacts=training_stack.ARTIFACTS,
-            libraries=training_stack.LIBRARIES,
-            resolve=[host.name for host in hosts] if len(hosts) <= _MOST_RESOLVED else [],
-            leftovers=True,
-            timeout_s=_PROBE_TIMEOUT_S,
-        )
-        others = {host.name: ProbeFailure(host.name, "error", _beyond(host)) for host in hosts if not host.by_ssh}
-        return Probe(probe.facts, {**probe.failures, **others})
+        probe = facts.gather(by_ssh, **asked(hosts), timeout_s=_PROBE_TIMEOUT_S)
+        return Probe(probe.facts, {**probe.failures, **_others(hosts)})
 
     def _judge_reachable(self, probe: Probe, began: float) -> list[Host]:
         hosts = self._cluster.selected_hosts
@@ -238,7 +262,7 @@ def _hindrances(host: Host, node: NodeFacts) -> list[Finding]:
 
 def _stack_findings(nodes: Mapping[str, ReadyNode]) -> list[Finding]:
     """Return what hurts training, one host a finding; these nodes take part, since MPI works on them."""
-    found = stack_rules.findings(
+    found = skew.stack_findings(
         {name: node.facts for name, node in nodes.items()},
         {name: str(node.host.variables.get("nccl_align", "framework")) for name, node in nodes.items()},
     )

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
-from clusterctl.diagnosis.rules import launchable
-from clusterctl.diagnosis.rules import ssh as logins
+from clusterctl.diagnosis.rules import launchable, logins
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.diagnosis.skew import PROVISION
 from clusterctl.model.results import CheckProgress

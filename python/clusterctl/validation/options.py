@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launch.path_wish import NO_WISH, PathWish
+from clusterctl.launch.path_options import NO_PATH_OPTIONS, PathOptions
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.suite import DEFAULT
 from clusterctl.support.errors import ConfigError
@@ -17,11 +17,10 @@ from clusterctl.validation import suites
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.drains import DrainWish
+    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import Inventory, InventorySources
-    from clusterctl.model.pods_wish import PodsWish
     from clusterctl.model.probe import Probe
-    from clusterctl.model.slurm_wish import SlurmWish
+    from clusterctl.model.scheduler_options import PodsOptions, SlurmOptions
     from clusterctl.suite import Suite
 
 _MOST_NAMED = 6
@@ -59,16 +58,16 @@ class ValidationOptions:
     checks: tuple[str, ...] | None = None
     timeout_s: float | None = None
     patience_s: float = 0.0
-    path: PathWish = NO_WISH
+    path: PathOptions = NO_PATH_OPTIONS
     gate: bool = True
     search: bool | None = None
     remembered: bool = True
     argv: tuple[str, ...] = ()
-    via: SlurmWish | None = None
-    pods: PodsWish | None = None
+    via: SlurmOptions | None = None
+    pods: PodsOptions | None = None
     skip_busy: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict)
-    drains: DrainWish | None = None
+    drains: DrainOptions | None = None
     probe: Probe | None = None
 
     @property

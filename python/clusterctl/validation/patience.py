@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import robust_stats
-from clusterctl.analysis.fineness import GOAL
+from clusterctl.analysis.detection_limit import GOAL
 from clusterctl.analysis.packet_loss import SENT_AGAIN
 from clusterctl.model.results import Verdict
 

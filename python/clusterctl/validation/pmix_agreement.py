@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.rules import slurm_pmix
+from clusterctl.diagnosis.rules import launchable
 from clusterctl.model import nodeset
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def srun_cannot(nodes: Mapping[str, NodeFacts]) -> str:
     """Return why 'srun --mpi=pmix' starts no rank, as one sentence with the cure; '' where nothing hinders it."""
     found: dict[str, list[str]] = defaultdict(list)
     for name, node in nodes.items():
-        for one in slurm_pmix.hindrances(name, node):
+        for one in launchable.pmix_hindrances(name, node):
             found[f"{one.cause}; {one.cure}"].append(name)
     return "; ".join(f"{nodeset.folded(names)}: {words}" for words, names in found.items())
 

@@ -12,7 +12,7 @@ from clusterctl.validation.checks import base, registry
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.pods_wish import PodsWish
+    from clusterctl.model.scheduler_options import PodsOptions
     from clusterctl.validation.checks.base import Check
 
 _TORCHRUN = "torchrun"
@@ -35,7 +35,7 @@ class PodsPlan:
     numbers: Mapping[str, tuple[int, ...]]  # by check, the places of its runs in ``planned``
 
 
-def plan(checks: Sequence[Check], wish: PodsWish, timeout_s: float | None = None) -> PodsPlan:
+def plan(checks: Sequence[Check], wish: PodsOptions, timeout_s: float | None = None) -> PodsPlan:
     """Choose the checks that can run in pods of this kind.
 
     Args:
@@ -58,7 +58,7 @@ def plan(checks: Sequence[Check], wish: PodsWish, timeout_s: float | None = None
     return PodsPlan(chosen, {name: why for name, why in whys.items() if why}, tuple(planned), numbers)
 
 
-def why_not(check: Check, wish: PodsWish) -> str:
+def why_not(check: Check, wish: PodsOptions) -> str:
     """Say why a check cannot run in pods of this kind, empty where it can."""
     if check.name in _PROVISIONED:
         return f"not in pods: {_PROVISIONED[check.name]}"
@@ -71,7 +71,7 @@ def why_not(check: Check, wish: PodsWish) -> str:
     return check.absent(NodeStack()) and "not in pods: an MPIJob's image need not have it"
 
 
-def site_of(wish: PodsWish, version: str = "", names: Mapping[str, str] | None = None) -> base.Site:
+def site_of(wish: PodsOptions, version: str = "", names: Mapping[str, str] | None = None) -> base.Site:
     """Return the pods as a check sees them.
 
     Args:
@@ -91,7 +91,7 @@ def site_of(wish: PodsWish, version: str = "", names: Mapping[str, str] | None =
     )
 
 
-def _argv(check: Check, site: base.Site, wish: PodsWish, deadline_s: float) -> tuple[str, ...]:
+def _argv(check: Check, site: base.Site, wish: PodsOptions, deadline_s: float) -> tuple[str, ...]:
     """Return the argv of a check's program, by the image's own Python."""
     argv = check.program(base.placed(check, site), deadline_s)
     words = [wish.python, *argv[1:]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from clusterctl import __version__
 from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import proofs
 from clusterctl.model.results import ValidationRecord, Verdict, worst
 from clusterctl.remote import ssh
@@ -23,8 +23,8 @@ from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.state import proofs as state_proofs
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode
-from clusterctl.validation import drains, idle_part, pmix_agreement, ports, slurm_host
-from clusterctl.validation.check_results import CheckResults, by_reason
+from clusterctl.validation import drains, gate, idle_part, pmix_agreement, ports, slurm_host
+from clusterctl.validation.check_results import CheckResults, by_reason, ended_during
 from clusterctl.validation.check_runner import CheckRunner
 from clusterctl.validation.checks import registry
 from clusterctl.validation.expectations import Expectations, MeasuredRun
@@ -35,7 +35,7 @@ from clusterctl.validation.team import Team
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterctl.model.hosts import AnyInventory, Inventory
+    from clusterctl.model.hosts import AnyInventory, Inventory, InventorySources
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult, ValidationEvent
     from clusterctl.validation.checks.base import Check
@@ -44,14 +44,14 @@ __all__ = ["ValidationOptions", "exit_code", "validate"]
 
 
 def validate(
-    inventory: AnyInventory,
+    inventory: AnyInventory | Cluster,
     options: ValidationOptions | None = None,
     on_event: Callable[[ValidationEvent], None] | None = None,
 ) -> ValidationRecord:
     """Validate the cluster of an inventory, and keep the record in the folder of this run.
 
     Args:
-        inventory: the inventory.
+        inventory: the inventory, or the cluster that a run before has read and seen.
         options: what the user asks for.
         on_event: hears what happens, as it happens.
 
@@ -63,7 +63,10 @@ def validate(
     """
     options = options or ValidationOptions()
     registry.select(options.checks, options.suite)  # a wrong name is told before the inventory is read
-    cluster = ansible_inventory.load(inventory, options.inventory)
+    handed = Cluster.of(inventory, options.inventory)
+    cluster = handed.inventory
+    if options.probe is None and handed.seen is not None:
+        options = replace(options, probe=gate.of_earlier(cluster.selected_hosts, handed.seen))
     if options.skip_busy:
         cluster, left_out = idle_part.of(cluster)
         options = replace(options, left_out=left_out)
@@ -101,26 +104,53 @@ def of_cluster(
     options.refuse_unknown_launch_node(cluster)
     command = " ".join(options.argv) or f"clusterctl validate {cluster.sources.shown}"
     with locks.HostLock(cluster.selected_hosts, command):
-        run = runs.start("validate", cluster.sources, options.argv, runs.versions())
-        try:
+
+        def work(run: runs.Run) -> ValidationRecord:
             validation = _Validation(cluster, options, checks, run, on_event or _ignore, gone or _ours)
-            record = validation.followed_up(validation.go(), slurm)
-        except KeyboardInterrupt:
-            run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
-            raise
-        except BaseException as error:
-            run.update(outcome="failed", exit_code=1, message=str(error), finished=_now())
-            raise
-        finally:
-            run.close()
-        outcome: Literal["done", "failed"] = "done" if record.verdict is Verdict.PASS else "failed"
-        run.update(
-            outcome=outcome,
-            exit_code=int(exit_code(record)),
-            message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
-            finished=_now(),
-        )
+            return validation.followed_up(validation.go(), slurm)
+
+        return in_a_run(cluster.sources, options, work)
+
+
+def in_a_run(
+    sources: InventorySources, options: ValidationOptions, work: Callable[[runs.Run], ValidationRecord], failed: int = 1
+) -> ValidationRecord:
+    """Validate in a run of its own, and keep in it how that ended; ``failed`` is the exit code after an error."""
+    run = runs.start("validate", sources, options.argv, runs.versions())
+    try:
+        record = work(run)
+    except KeyboardInterrupt:
+        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
+        raise
+    except BaseException as error:
+        run.update(outcome="failed", exit_code=failed, message=str(error), finished=_now())
+        raise
+    finally:
+        run.close()
+    run.update(
+        outcome="done" if record.verdict is Verdict.PASS else "failed",
+        exit_code=int(exit_code(record)),
+        message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
+        finished=_now(),
+    )
     return record
+
+
+def saved(run: runs.Run, record: ValidationRecord) -> ValidationRecord:
+    """Keep the record in the folder of its run, and return it."""
+    files.write_atomically(paths.validation_record(run.folder), record.model_dump_json(indent=1) + "\n")
+    return record
+
+
+def concluded(
+    run: runs.Run, record: ValidationRecord, sources: InventorySources, options: ValidationOptions
+) -> ValidationRecord:
+    """Keep the record, and where the user wants it the run in the history; return it with what changed since then."""
+    saved(run, record)
+    if not options.remembered:
+        return record
+    record, warnings = history.remember(paths.cluster_id(sources), record, noise=noise_of(options.suite.history))
+    return saved(run, record.model_copy(update={"notes": (*record.notes, *warnings)}))
 
 
 def exit_code(record: ValidationRecord) -> ExitCode:
@@ -159,8 +189,8 @@ class _Validation:
         self._total = len(checks) + len(GATE)
         paths.private_folder(paths.logs_dir(run.folder))
         repeat = options.repeat(cluster.sources)
-        gate = Gate(cluster, self._results, tell, compares=options.gate, repeat=repeat, total=self._total)
-        passed = gate.judge(options.probe)
+        judge = Gate(cluster, self._results, tell, compares=options.gate, repeat=repeat, total=self._total)
+        passed = judge.judge(options.probe)
         run.facts({name: node.model_dump(mode="json") for name, node in passed.probe.facts.items()})
         self._gate_is_open, self._notes = passed.is_open, passed.notes
         self._team = Team(passed.nodes, options.launch_node or next(iter(passed.nodes), ""))
@@ -192,10 +222,9 @@ class _Validation:
                 self._run_checks()
         except BaseException:
             self._skip_rest("the run was interrupted", Verdict.ERROR)  # a run with checks undone is not a PASS
-            self._save(self._record())
+            saved(self._run, self._record())
             raise
-        record = self._save(self._record())
-        return self._save(self._remembered(record)) if self._options.remembered else record
+        return concluded(self._run, self._record(), self._cluster.sources, self._options)
 
     def followed_up(self, record: ValidationRecord, slurm: Slurm | None) -> ValidationRecord:
         """Keep which nodes are proved, tell Slurm where that is wanted, and return the record with its notes."""
@@ -204,7 +233,7 @@ class _Validation:
         if self._options.drains is None or slurm is None:
             return record
         told = drains.tell(slurm, self._cluster.selected_hosts, record, self._options.drains)
-        return self._save(record.model_copy(update={"notes": (*record.notes, *told)}))
+        return saved(self._run, record.model_copy(update={"notes": (*record.notes, *told)}))
 
     # --- the checks ---------------------------------------------------------------------------------------------------
 
@@ -239,10 +268,8 @@ class _Validation:
             self._ports.wait()  # every other check may measure
         result, outcome = runner.run(check, team, number, self._total)
         self._gone = self._gone or self._look_whether_gone(look=False)
-        if self._gone:  # what the check says of nodes is the end of the allocation
-            reason = f"{self._gone}; it ended during this check"
-            update = {"verdict": Verdict.ERROR, "reason": reason, "hosts": (), "culprits": (), "next_step": ""}
-            self._results.finish(result.model_copy(update=update if result.is_bad else {}))
+        if self._gone:
+            self._results.finish(ended_during(result, self._gone) if result.is_bad else result)
             return False
         result = self._with_ports(result)
         if left_out:
@@ -319,16 +346,6 @@ class _Validation:
             verdict=worst(self._results.all),
             checks=self._results.all,
         )
-
-    def _remembered(self, record: ValidationRecord) -> ValidationRecord:
-        """Keep the run in the history, and return its record with what changed since earlier runs."""
-        noise = noise_of(self._options.suite.history)
-        record, warnings = history.remember(paths.cluster_id(self._cluster.sources), record, noise=noise)
-        return record.model_copy(update={"notes": (*record.notes, *warnings)})
-
-    def _save(self, record: ValidationRecord) -> ValidationRecord:
-        files.write_atomically(paths.validation_record(self._run.folder), record.model_dump_json(indent=1) + "\n")
-        return record
 
 
 def _ignore(_event: ValidationEvent) -> None:

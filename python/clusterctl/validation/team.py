@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile, local_facts, mpirun, mpirun_job
+from clusterctl.launch import hostfile, local_facts, member, mpirun
 from clusterctl.model import fabric
 from clusterctl.model.rank_slots import usable_cores
 from clusterctl.remote import supervised_job
@@ -137,10 +137,10 @@ class Team:
         }
 
     @property
-    def members(self) -> dict[str, mpirun_job.Member]:
+    def members(self) -> dict[str, member.Member]:
         """The nodes as a launch sees them."""
         return {
-            name: mpirun_job.member(
+            name: member.member(
                 node.facts,
                 node.slots,
                 node.as_user,
@@ -155,7 +155,7 @@ class Team:
         """The environment that mpirun needs on the launch node, with the allocation's where it is in one."""
         first = self._first
         allocation = dict(first.host.step.variables) if first.host.step is not None else {}
-        own = mpirun.environment(self.version, mpirun_job.member(first.facts, 0, first.as_user).job_user)
+        own = mpirun.environment(self.version, member.member(first.facts, 0, first.as_user).job_user)
         return {**allocation, **own}
 
     def only(self, names: Iterable[str]) -> Team:

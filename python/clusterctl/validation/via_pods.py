@@ -9,11 +9,10 @@ import secrets
 import time
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from clusterctl import __version__
 from clusterctl.analysis import speed_verdict
-from clusterctl.analysis.trend import noise_of
 from clusterctl.launch import validation_job
 from clusterctl.model.hosts import OF_KUBERNETES, InventorySources
 from clusterctl.model.results import (
@@ -25,25 +24,25 @@ from clusterctl.model.results import (
     Verdict,
     worst,
 )
-from clusterctl.remote import kubectl_refusal
+from clusterctl.remote import kubectl_text
 from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
-from clusterctl.state import files, history, paths, runs
+from clusterctl.state import files, paths, runs
 from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import pods_checks
-from clusterctl.validation.check_results import CheckResults
+from clusterctl.validation.check_results import CheckResults, ended_during
 from clusterctl.validation.checks import registry
 from clusterctl.validation.expectations import Expectations, MeasuredRun
 from clusterctl.validation.pod_output import PodOutput
-from clusterctl.validation.run import exit_code
+from clusterctl.validation.run import concluded, in_a_run, saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from clusterctl.launch.validation_job import ValidationJob
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.pods_wish import PodsWish
     from clusterctl.model.results import ValidationEvent
+    from clusterctl.model.scheduler_options import PodsOptions
     from clusterctl.remote.kubectl_text import Pod
     from clusterctl.validation.checks.base import Check, Site
     from clusterctl.validation.options import ValidationOptions
@@ -53,7 +52,7 @@ _NAME = "clusterctl"
 _RIGHTS = (("get", ""), ("delete", ""), ("list", "pods"), ("get", "pods/log"), ("delete", "configmaps"))
 
 
-def prepared(options: ValidationOptions, wish: PodsWish) -> tuple[pods_checks.PodsPlan, ValidationJob]:
+def prepared(options: ValidationOptions, wish: PodsOptions) -> tuple[pods_checks.PodsPlan, ValidationJob]:
     """Return the checks that run, and the manifests of the job that runs them.
 
     Raises:
@@ -66,7 +65,7 @@ def prepared(options: ValidationOptions, wish: PodsWish) -> tuple[pods_checks.Po
     return plan, validation_job.build(f"{_NAME}-{secrets.token_hex(4)}", wish, plan.planned)
 
 
-def cluster(wish: PodsWish) -> Kubectl:
+def cluster(wish: PodsOptions) -> Kubectl:
     """Return the cluster that a wish means, with its context and namespace known.
 
     Raises:
@@ -87,11 +86,11 @@ def checked(kubectl: Kubectl, job: ValidationJob) -> None:
     for verb, named in _RIGHTS:
         resource = named or job.resource
         if not kubectl.may(verb, resource):
-            raise ValidationCouldNotRunError(kubectl_refusal.no_right(verb, resource, kubectl.namespace))
+            raise ValidationCouldNotRunError(kubectl_text.no_right(verb, resource, kubectl.namespace))
 
 
 def validate(
-    options: ValidationOptions, wish: PodsWish, on_event: Callable[[ValidationEvent], None] | None = None
+    options: ValidationOptions, wish: PodsOptions, on_event: Callable[[ValidationEvent], None] | None = None
 ) -> ValidationRecord:
     """Validate pods of one job, which is deleted whatever happens.
 
@@ -111,21 +110,11 @@ def validate(
     kubectl = cluster(wish)
     checked(kubectl, job)
     sources = InventorySources((f"{OF_KUBERNETES}{kubectl.context or 'in-cluster'}/{kubectl.namespace}",))
-    run = runs.start("validate", sources, options.argv, runs.versions())
-    try:
-        record = _PodsRun(kubectl, plan, job, run, sources, options, wish, on_event or _ignore).go()
-    except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
-        raise
-    except BaseException as error:
-        run.update(outcome="failed", exit_code=int(ExitCode.VALIDATION_ERROR), message=str(error), finished=_now())
-        raise
-    finally:
-        run.close()
-    outcome: Literal["done", "failed"] = "done" if record.verdict is Verdict.PASS else "failed"
-    bad = "; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad)
-    run.update(outcome=outcome, exit_code=int(exit_code(record)), message=bad, finished=_now())
-    return record
+
+    def work(run: runs.Run) -> ValidationRecord:
+        return _PodsRun(kubectl, plan, job, run, sources, options, wish, on_event or _ignore).go()
+
+    return in_a_run(sources, options, work, int(ExitCode.VALIDATION_ERROR))
 
 
 class _PodsRun:
@@ -139,7 +128,7 @@ class _PodsRun:
         run: runs.Run,
         sources: InventorySources,
         options: ValidationOptions,
-        wish: PodsWish,
+        wish: PodsOptions,
         tell: Callable[[ValidationEvent], None],
     ) -> None:
         self._kubectl, self._plan, self._job, self._run = kubectl, plan, job, run
@@ -167,11 +156,10 @@ class _PodsRun:
                 self._judge_rest(held.gone)
         except BaseException:
             with suppress(OSError):
-                self._save(self._record())
+                saved(self._run, self._record())
             raise
         self._notes += (held.left,) if held.left else ()
-        record = self._save(self._record())
-        return self._save(self._remembered(record)) if self._options.remembered else record
+        return concluded(self._run, self._record(), self._sources, self._options)
 
     # --- the job ------------------------------------------------------------------------------------------------------
 
@@ -207,9 +195,7 @@ class _PodsRun:
                 self._results.skip(check.name, lacks or gone or "it did not begin", self._skipped_as())
             elif gone or lacks:
                 found = self._result(check, self._plan.numbers[check.name][0])
-                reason = f"{lacks or gone}; it ended during this check"
-                update = {"verdict": Verdict.ERROR, "reason": reason, "hosts": (), "culprits": (), "next_step": ""}
-                self._results.finish(found.model_copy(update=update))
+                self._results.finish(ended_during(found, lacks or gone))
             else:
                 self._results.finish(self._result(check, self._plan.numbers[check.name][0]))
         for name, why in self._plan.left_out.items():
@@ -243,29 +229,18 @@ class _PodsRun:
         if outcome is None:  # pragma: no cover - asked for runs that began
             raise AssertionError
         judgement = check.judge(self._site, outcome)
-        again = (
-            f"-{number - self._plan.numbers[check.name][0] + 1}" if number > self._plan.numbers[check.name][0] else ""
-        )
-        log = f"logs/{check.name}{again}.log"
+        attempt = number - self._plan.numbers[check.name][0]
+        log = f"logs/{check.name}{f'-{attempt + 1}' if attempt else ''}.log"
         files.write_atomically(self._run.folder / log, _log(self._plan.planned[number].argv, outcome))
-        return CheckResult(
-            check=check.name,
-            verdict=judgement.verdict,
-            reason=judgement.reason,
-            hosts=judgement.hosts,
+        repeat = self._repeat(check.name)
+        return judgement.result(
+            check.name,
             seconds=round(outcome.seconds, 3),
             deadline_s=self._deadline(check.name),
             command=self._plan.planned[number].argv,
-            repeat=self._repeat(check.name),
-            ranks=judgement.ranks,
-            measurements=judgement.measurements,
-            figures=judgement.figures,
-            matrices=judgement.matrices,
-            next_step=judgement.next_step
-            or (self._repeat(check.name) if judgement.verdict is not Verdict.PASS else ""),
-            culprits=judgement.culprits,
+            repeat=repeat,
+            next_step=judgement.next_step or (repeat if judgement.verdict is not Verdict.PASS else ""),
             log=log,
-            evidence=judgement.evidence,
         )
 
     @property
@@ -327,15 +302,6 @@ class _PodsRun:
     def _expected(self, versions: Mapping[str, str]) -> Expectations:
         measured = MeasuredRun(paths.cluster_id(self._sources), len(self._job.ranks), versions)
         return Expectations(self._options.suite, measured, {}, remembered=self._options.remembered)
-
-    def _remembered(self, record: ValidationRecord) -> ValidationRecord:
-        noise = noise_of(self._options.suite.history)
-        record, warnings = history.remember(paths.cluster_id(self._sources), record, noise=noise)
-        return record.model_copy(update={"notes": (*record.notes, *warnings)})
-
-    def _save(self, record: ValidationRecord) -> ValidationRecord:
-        files.write_atomically(paths.validation_record(self._run.folder), record.model_dump_json(indent=1) + "\n")
-        return record
 
     def _by_host(self, pods: tuple[Pod, ...]) -> dict[str, Pod]:
         prefix = f"{self._job.name}-"

@@ -27,9 +27,10 @@ from clusterctl.validation.checks import registry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import ValidationEvent, ValidationRecord
-    from clusterctl.model.slurm_wish import SlurmWish
+    from clusterctl.model.scheduler_options import SlurmOptions
     from clusterctl.remote.slurm import Grant
     from clusterctl.remote.slurm_text import SlurmNode, SlurmRequest
     from clusterctl.validation.options import ValidationOptions
@@ -58,9 +59,9 @@ class Choice:
 
 
 def validate(
-    inventory: AnyInventory | None,
+    inventory: AnyInventory | Cluster | None,
     options: ValidationOptions,
-    wish: SlurmWish,
+    wish: SlurmOptions,
     on_event: Callable[[ValidationEvent], None] | None = None,
 ) -> ValidationRecord:
     """Validate nodes inside one allocation, which is given back whatever happens.
@@ -133,7 +134,7 @@ def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:
 def choose(
     found: Sequence[SlurmNode],
     known: Inventory | None,
-    wish: SlurmWish,
+    wish: SlurmOptions,
     limit: str | None = None,
     turns: Mapping[str, datetime] | None = None,
 ) -> Choice:
@@ -173,7 +174,7 @@ def choose(
 
 
 def _taking_turns(
-    candidates: Sequence[SlurmNode], hosts: Mapping[str, Host], wish: SlurmWish, turns: Mapping[str, datetime]
+    candidates: Sequence[SlurmNode], hosts: Mapping[str, Host], wish: SlurmOptions, turns: Mapping[str, datetime]
 ) -> tuple[list[SlurmNode], dict[str, str]]:
     """Return the idle nodes, of more than are wanted those whose turn is the oldest, and why other hosts stay out."""
     by_host = {_name(node.name, hosts): node for node in candidates}
@@ -196,7 +197,7 @@ def _asked(
     left_out: Mapping[str, str],
     hosts: Mapping[str, Host],
     found: Sequence[SlurmNode],
-    wish: SlurmWish,
+    wish: SlurmOptions,
 ) -> Choice:
     """Return what to ask Slurm for, of the nodes that may take part."""
     where = f"partition '{wish.partition}'" if wish.partition else "default partition"

@@ -2,7 +2,7 @@
 
 ``check_node.py --quick`` needs no controller and no clusterctl. It looks at what the last provision left here: the
 links of the artifacts and their files, the libraries, the loader's cache, folders and disks that jobs write to, GPUs,
-limits and sshd. ``fitness_rules.py`` judges, and ``node_probe`` looks; both lie beside this file.
+limits and sshd. ``fitness_rules.py`` judges, and ``node_look`` looks; both lie beside this file.
 
 The line on stdout is ``NODE: fit`` or ``NODE: CAUSE; CURE``. The exit status is 0 for a fit node and 10 for an unfit
 one. A child process looks. When it gives no answer within the deadline, or crashes at what it looks at, the line names
@@ -95,15 +95,15 @@ def line(name: str, found: Sequence[Words], last: str, seconds: float) -> str:
 
 def looked(asked: argparse.Namespace, until: float) -> Tuple[List[Words], str, bool]:
     """Let a child look; return what it found, why it did not come to its end ('' if it did), and if it was killed."""
-    reading, writing = os.pipe()
+    node_reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(reading)
+        os.close(node_reading)
         with contextlib.suppress(BaseException):  # never unwinds into the parent's part
             look(asked, writing)
         os._exit(0)
     os.close(writing)
-    text = received(reading, until)
+    text = received(node_reading, until)
     events = [json.loads(one) for one in text.split(b"\n")[:-1]]  # the last one is empty, or cut off
     found = [(str(cause), str(cure)) for event in events for cause, cure in event.get("found", ())]
     if events and "done" in events[-1]:
@@ -120,12 +120,12 @@ def looked(asked: argparse.Namespace, until: float) -> Tuple[List[Words], str, b
     return found, f"the look at {at} was ended {how}", number not in {0, *CRASHES}
 
 
-def received(reading: int, until: float) -> bytes:
+def received(node_reading: int, until: float) -> bytes:
     """Return what the child wrote until its end or the deadline."""
     text = b""
     while time.monotonic() < until:
-        if select.select([reading], [], [], max(0.0, until - time.monotonic()))[0]:
-            block = os.read(reading, BLOCK)
+        if select.select([node_reading], [], [], max(0.0, until - time.monotonic()))[0]:
+            block = os.read(node_reading, BLOCK)
             if not block:
                 break
             text += block
@@ -185,7 +185,7 @@ def provisioned(_asked: argparse.Namespace) -> List[Words]:
 def artifacts(_asked: argparse.Namespace) -> List[Words]:
     """Compare the artifacts with their manifests: links, kinds, sizes, modes and owners."""
     import fitness_rules as rules  # noqa: PLC0415
-    from node_probe import artifacts as probe  # noqa: PLC0415
+    from node_look import artifacts as probe  # noqa: PLC0415
 
     asked = [{"name": name, "link": f"{ROOT}/{name}"} for name in (*rules.NEEDED, *rules.OPTIONAL)]
     return rules.artifacts(probe.artifacts(asked, probe.Verifier(), ROOT)["artifacts"])
@@ -213,15 +213,15 @@ def libraries(_asked: argparse.Namespace) -> List[Words]:
 
 def loader_cache(_asked: argparse.Namespace) -> List[Words]:
     """Look whether the loader's cache is whole, and has NCCL where provision put it there."""
-    from node_probe import library_cache  # noqa: PLC0415
+    from node_look import libraries as node_libraries  # noqa: PLC0415
 
-    content, cache, cure = library_cache.content(), library_cache.LIBRARY_CACHE, "run 'ldconfig'"
-    if not library_cache.read_library_cache(content, "libc.so.6"):
+    content, cache, cure = node_libraries.content(), node_libraries.LIBRARY_CACHE, "run 'ldconfig'"
+    if not node_libraries.read_library_cache(content, "libc.so.6"):
         return [(f"{cache} is empty or damaged", cure)]
     link = f"{ROOT}/nccl/lib/{LIBRARIES['nccl']}"
     if not os.path.exists(NCCL_LOADER) or not os.path.exists(link):  # noqa: PTH110
         return []
-    if link not in library_cache.read_library_cache(content, LIBRARIES["nccl"]):
+    if link not in node_libraries.read_library_cache(content, LIBRARIES["nccl"]):
         return [(f"{cache} lacks {link}", cure)]
     return []
 
@@ -229,15 +229,15 @@ def loader_cache(_asked: argparse.Namespace) -> List[Words]:
 def disks(_asked: argparse.Namespace) -> List[Words]:
     """Look whether a disk is full."""
     import fitness_rules as rules  # noqa: PLC0415
-    from node_probe import system  # noqa: PLC0415
+    from node_look import machine  # noqa: PLC0415
 
-    return [rules.disk(one) for one in system.storage(ROOT)["disk"] if rules.is_full(one)]
+    return [rules.disk(one) for one in machine.storage(ROOT)["disk"] if rules.is_full(one)]
 
 
 def gpus(_asked: argparse.Namespace) -> List[Words]:
     """Compare the GPUs with those of the last provision."""
     import fitness_rules as rules  # noqa: PLC0415
-    from node_probe import gpu  # noqa: PLC0415
+    from node_look import gpu  # noqa: PLC0415
 
     with contextlib.suppress(OSError, ValueError):
         return rules.gpus(made_with().get("gpus") or [], gpu.listed())
@@ -249,22 +249,23 @@ def limits(_asked: argparse.Namespace) -> List[Words]:
     import resource  # noqa: PLC0415
 
     import fitness_rules as rules  # noqa: PLC0415
-    from node_probe import rdma  # noqa: PLC0415
+    from node_look import network  # noqa: PLC0415
 
     hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
-    found = rules.memlock(None if hard == resource.RLIM_INFINITY else hard, rdma.rdma()["rdma"])
+    found = rules.memlock(None if hard == resource.RLIM_INFINITY else hard, network.rdma()["rdma"])
     return [found] if found[0] else []
 
 
 def sshd(_asked: argparse.Namespace) -> List[Words]:
     """Look whether sshd listens where provision made a mesh of logins."""
     import fitness_rules as rules  # noqa: PLC0415
-    from node_probe import reading, ssh_daemon  # noqa: PLC0415
+    from node_look import reading as node_reading  # noqa: PLC0415
+    from node_look import ssh  # noqa: PLC0415
 
     if not os.path.exists(MESH):  # noqa: PTH110
         return []
-    port = ssh_daemon.ssh_daemon("")["ssh"]["port"]
-    found = rules.listener(port, [reading.read_text(f"/proc/net/{table}", "") for table in ("tcp", "tcp6")])
+    port = ssh.ssh_daemon("")["ssh"]["port"]
+    found = rules.listener(port, [node_reading.read_text(f"/proc/net/{table}", "") for table in ("tcp", "tcp6")])
     return [found] if found[0] else []
 
 
@@ -276,15 +277,16 @@ def scratch(asked: argparse.Namespace) -> List[Words]:
     import pwd  # noqa: PLC0415
 
     import fitness_rules as rules  # noqa: PLC0415
-    from node_probe import identity, scratch_space  # noqa: PLC0415
+    from node_look import machine  # noqa: PLC0415
+    from node_look import reading as node_reading  # noqa: PLC0415
 
     variables = dict(os.environ)
     if asked.user and os.geteuid() == 0:
         user = pwd.getpwuid(int(asked.user))
-        with identity.ActingAs(user):
-            found = scratch_space.scratch(variables, user.pw_uid)["scratch"]
+        with node_reading.ActingAs(user):
+            found = machine.scratch(variables, user.pw_uid)["scratch"]
     else:
-        found = scratch_space.scratch(variables, os.getuid())["scratch"]
+        found = machine.scratch(variables, os.getuid())["scratch"]
     return [words for folder in found for words in rules.scratch(folder)]
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Sequence
+
+import bounded_run
 
 PROGRAM = "nvidia-smi"
 LIMIT_S = 20.0  # a driver that nothing has used for a while takes seconds to come up
@@ -133,16 +134,16 @@ def look(program: str = PROGRAM) -> tuple[Gpu, ...]:
     said = ""
     for mask in MASKS:
         try:
-            done = subprocess.run(question(program, mask), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            done = bounded_run.run(question(program, mask), LIMIT_S)
         except FileNotFoundError as problem:
             raise StateError(f"there is no {program}") from problem
-        except subprocess.TimeoutExpired as problem:
-            raise StateError(f"{program} did not answer within {LIMIT_S:g} s") from problem
+        except ValueError as problem:
+            raise StateError(f"{program} {problem}") from problem
         except OSError as problem:
             raise StateError(f"{program} does not start: {problem}") from problem
-        if done.returncode == 0:
-            return parsed(done.stdout)
-        said = " ".join((done.stdout + done.stderr).split())
+        if done.status == 0:
+            return parsed(done.output)
+        said = " ".join((done.output + done.errors).split())
         if UNKNOWN_FIELD not in said.lower():
             break
     raise StateError(f"{program} ended with an error: {said[:120]}")

@@ -10,17 +10,16 @@ import glob
 import json
 import os
 import re
-import select
 import shlex
 import shutil
 import signal
 import stat
 import struct
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
+import bounded_run
 import scratch_folder
 
 JOB_VARIABLE = "CLUSTERCTL_JOB"
@@ -229,32 +228,8 @@ def sweep_peer(peer: dict[str, Any], session: list[str]) -> dict[str, Any]:
         command = ["ssh", *options, "--", peer["name"], shlex.join(command)]
     answer: dict[str, Any] = {"event": "swept", "host": peer["name"]}
     try:
-        answer.update(json.loads(answer_of(command)))
-    except (OSError, ValueError, TypeError, RecursionError, subprocess.SubprocessError) as problem:
+        answer.update(json.loads(bounded_run.run(command, PEER_WAIT_S).output))
+    except (OSError, ValueError, TypeError, RecursionError) as problem:
         answer["problem"] = str(problem)[:300]
     answer["host"] = peer["name"]
     return answer
-
-
-def answer_of(command: list[str]) -> bytes:
-    """Return what a command prints.
-
-    Raises:
-        OSError: it does not start.
-        ValueError: it prints without an end, or too long.
-    """
-    end = time.monotonic() + PEER_WAIT_S
-    said = bytearray()
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=nothing, bufsize=0) as process:
-        try:
-            while len(said) < MOST_READ:
-                if not select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
-                    raise ValueError(f"no answer within {PEER_WAIT_S:g} s")
-                block = process.stdout.read(1 << 16) if process.stdout else b""
-                if not block:
-                    return bytes(said)
-                said += block
-        finally:
-            process.kill()
-    raise ValueError(f"an answer of more than {MOST_READ >> 20} MiB")

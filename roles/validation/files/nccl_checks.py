@@ -27,12 +27,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import bounded_run
 import nccl_ways
 import rank_program
 import sweep_checks
@@ -223,12 +223,12 @@ def proof(program: str) -> dict[str, str]:
     if not Path(program).exists():
         return {}
     try:
-        done = subprocess.run([program], capture_output=True, text=True, timeout=PROOF_LIMIT_S, check=False)
-        if done.returncode:
-            raise CheckError(f"{program}: {' '.join(done.stderr.split()) or f'code {done.returncode}'}")
-        said = json.loads(done.stdout)
+        done = bounded_run.run([program], PROOF_LIMIT_S)
+        if done.status:
+            raise CheckError(f"{program}: {' '.join(done.errors.split()) or f'code {done.status}'}")
+        said = json.loads(done.output)
         return {f"proof_{name}": str(said[name]) for name in ("version", "header", "path")}
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
         raise CheckError(f"{program} gave no answer: {type(problem).__name__}: {problem}") from problem
 
 

@@ -16,12 +16,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import bounded_run
 import job_members
 from rank_program import STACK_FILE, STACK_SIGNAL
 
@@ -157,15 +157,13 @@ def with_tool(name: str, program: str, pid: int, end: float) -> str:
     if left <= 0:
         return ""
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=left, check=False, text=True, errors="replace"
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = bounded_run.run(argv, left)
+    except (OSError, ValueError):
         return ""
-    if name == "py-spy" and NO_INTERPRETER in done.stderr:
+    if name == "py-spy" and NO_INTERPRETER in done.errors:
         return ENDED
-    begin = re.search(r"^#0 |^Thread |^TID ", done.stdout, re.MULTILINE)  # what stands before it is about the tool
-    return done.stdout[begin.start() :].strip() if begin else ""
+    begin = re.search(r"^#0 |^Thread |^TID ", done.output, re.MULTILINE)  # what stands before it is about the tool
+    return done.output[begin.start() :].strip() if begin else ""
 
 
 def main_thread(stack: str) -> str:

@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pytest
 import verdicts
-from clusterctl.analysis import agreement, boundary, group_testing, outliers, speed_verdict, undecided
+from clusterctl.analysis import agreement, boundary, group_testing, outliers, significance, speed_verdict, undecided
 from clusterctl.analysis.link_values import LinkValues
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 from noisy_links import of_all
 
 SEED = 15
-POLICY = outliers.OutlierPolicy()
+POLICY = significance.OutlierPolicy()
 
 
 def racks(*sizes: int, slower: float = 0.9, noise: float = 0.01, seed: int = 1) -> PairMatrix:

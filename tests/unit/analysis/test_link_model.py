@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from clusterctl.analysis import link_model
-from clusterctl.analysis.student_t import t_quantile
+from clusterctl.analysis.distributions import t_quantile
 
 RNG_SEED = 20
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterctl.analysis import missing_links, speed_verdict
-from clusterctl.analysis.outliers import OutlierPolicy
+from clusterctl.analysis import speed_verdict
+from clusterctl.analysis.significance import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 
 NODES = ("node1", "node2", "node3", "node4")
@@ -26,7 +26,7 @@ def matrix(size: int, *absent: tuple[int, int]) -> PairMatrix:
 
 
 def named(*absent: tuple[int, int]) -> list[tuple[str, tuple[str, ...]]]:
-    return [(one.kind, one.nodes) for one in missing_links.links([matrix(1 << 20), matrix(8 << 20, *absent)])]
+    return [(one.kind, one.nodes) for one in speed_verdict.missing_links([matrix(1 << 20), matrix(8 << 20, *absent)])]
 
 
 def test_who_is_behind_missing_links() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from clusterctl.analysis.flight_records import Behind
-from clusterctl.analysis.nccl_ras import behind
+from clusterctl.analysis.flight_records import Behind, behind_by_ras
 from factory import captured_ras
 
 COMPOSED = Path(__file__).parents[2] / "data" / "nccl_ras" / "two_behind.txt"
@@ -38,7 +37,7 @@ def test_the_rank_that_nccl_itself_told_of_on_a_gpu_is_named(name: str, found: l
     """Before a rank was stopped nothing was wrong, so none is named then."""
     captured = captured_ras(name)
     told = [
-        behind(answer.splitlines(), lambda node, pid: captured.ranks.get(pid) if node == "10.0.0.1" else None, 3)
+        behind_by_ras(answer.splitlines(), lambda node, pid: captured.ranks.get(pid) if node == "10.0.0.1" else None, 3)
         for answer in captured.answers
     ]
     assert told == found
@@ -49,12 +48,12 @@ def test_the_rank_that_nccl_itself_told_of_on_a_gpu_is_named(name: str, found: l
 @pytest.mark.parametrize(("node", "rank"), [("10.0.0.1", 1), ("10.0.0.2", 5)])
 def test_a_process_is_known_by_its_number_and_its_node(node: str, rank: int) -> None:
     text = captured_ras("stopped").answers[1].replace("rocess 924 on node 10.0.0.1", f"rocess 924 on node {node}")
-    told = behind(text.splitlines(), lambda place, _pid: {"10.0.0.1": 1, "10.0.0.2": 5}[place], 8)
+    told = behind_by_ras(text.splitlines(), lambda place, _pid: {"10.0.0.1": 1, "10.0.0.2": 5}[place], 8)
     assert told == Behind((rank,), "does not answer NCCL's RAS", "")
 
 
 def test_two_that_lag_in_two_communicators_are_named() -> None:
-    told = behind(lines(), rank_of, 8)
+    told = behind_by_ras(lines(), rank_of, 8)
     assert told is not None
     assert told.ranks == (2, 3)
 
@@ -71,14 +70,14 @@ def test_two_that_lag_in_two_communicators_are_named() -> None:
     ],
 )
 def test_an_answer_that_sets_no_known_rank_apart_names_none(change: object) -> None:
-    assert behind(change(late()), rank_of, 8) is None  # type: ignore[operator]
+    assert behind_by_ras(change(late()), rank_of, 8) is None  # type: ignore[operator]
 
 
 def test_more_than_half_of_the_ranks_are_not_the_few() -> None:
-    assert behind(lines(), rank_of, 4) is None
+    assert behind_by_ras(lines(), rank_of, 4) is None
 
 
 def test_two_communicators_that_name_different_ranks_name_none() -> None:
     text = "\n".join(lines()).rpartition("  Rank 3 -- GPU 3")
     other = f"{text[0]}  Rank 4 -- GPU 0 managed by process 104 on node 10.0.0.2\n"
-    assert behind(other.splitlines(), rank_of, 8) is None
+    assert behind_by_ras(other.splitlines(), rank_of, 8) is None

@@ -9,7 +9,7 @@ import noisy_links
 import numpy as np
 import pytest
 from clusterctl.analysis import agreement, one_way, outliers, speed_verdict
-from clusterctl.analysis.outliers import OutlierPolicy
+from clusterctl.analysis.significance import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 
 if TYPE_CHECKING:

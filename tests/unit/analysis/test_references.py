@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from clusterctl.analysis import published, references
+from clusterctl.analysis import references
 from clusterctl.model.results import Figure, Reference, Verdict
 from clusterctl.suite import HistoryOptions, ReferenceEntry
 from clusterctl.validation import suites
@@ -243,12 +243,12 @@ def test_a_scattered_night_is_no_proof_against_the_history_and_is_one_against_th
 
 # --- published figures ------------------------------------------------------------------------------------------------
 
-H200 = published.MachineType("NVIDIA H200", nodes=1, gpus=8)
+H200 = references.MachineType("NVIDIA H200", nodes=1, gpus=8)
 LARGE = ALLREDUCE.model_copy(update={"size_bytes": 16 << 30, "value": 4.2e11})
 
 
 def test_a_published_figure_within_one_machine_judges() -> None:
-    found = published.find(LARGE, H200)
+    found = references.find_published(LARGE, H200)
     assert found is not None
     assert found.source == "published"
     assert "stas00/ml-engineering" in found.citation
@@ -270,34 +270,36 @@ def test_a_published_figure_within_one_machine_judges() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_every_key_of_a_published_figure_has_to_match(change: dict[str, object]) -> None:
-    assert published.find(LARGE.model_copy(update=change), H200) is None
+    assert references.find_published(LARGE.model_copy(update=change), H200) is None
 
 
 @pytest.mark.parametrize(
     "machine",
     [
-        published.MachineType("NVIDIA H200", 1, 3),
-        published.MachineType("NVIDIA H200", 2, 8),
-        published.MachineType("NVIDIA H200 NVL", 1, 8),
-        published.MachineType("NVIDIA GH200 480GB", 1, 8),
-        published.MachineType("NVIDIA H100 PCIe", 2, 16),
-        published.MachineType("", 1, 8),
+        references.MachineType("NVIDIA H200", 1, 3),
+        references.MachineType("NVIDIA H200", 2, 8),
+        references.MachineType("NVIDIA H200 NVL", 1, 8),
+        references.MachineType("NVIDIA GH200 480GB", 1, 8),
+        references.MachineType("NVIDIA H100 PCIe", 2, 16),
+        references.MachineType("", 1, 8),
     ],
     ids=lambda machine: f"{machine.gpu}-{machine.nodes}-{machine.gpus}",
 )
-def test_other_machines_have_other_figures(machine: published.MachineType) -> None:
-    assert published.find(LARGE, machine) is None
+def test_other_machines_have_other_figures(machine: references.MachineType) -> None:
+    assert references.find_published(LARGE, machine) is None
 
 
 def test_without_nvls_another_figure_speaks() -> None:
-    plain, ring = (published.find(LARGE.model_copy(update={"algorithm": name}), H200) for name in ("NVLS", "Ring"))
+    plain, ring = (
+        references.find_published(LARGE.model_copy(update={"algorithm": name}), H200) for name in ("NVLS", "Ring")
+    )
     assert plain is not None
     assert ring is not None
     assert plain.value > 1.2 * ring.value
 
 
 def test_figures_between_machines_and_of_small_messages_judge_nothing() -> None:
-    for one in published.TABLE:
+    for one in references.TABLE:
         figure = ALLREDUCE.model_copy(
             update={
                 "operation": one.operation,
@@ -306,9 +308,9 @@ def test_figures_between_machines_and_of_small_messages_judge_nothing() -> None:
                 "algorithm": one.algorithms[0],
             }
         )
-        names = published._MODELS[one.gpu]  # noqa: SLF001 - every row is reached under every name
+        names = references._MODELS[one.gpu]  # noqa: SLF001 - every row is reached under every name
         for name in names:
-            found = published.find(figure, published.MachineType(name, one.nodes, one.gpus))
+            found = references.find_published(figure, references.MachineType(name, one.nodes, one.gpus))
             assert found is not None
             assert found.value == one.bytes_per_s
             judged = references.compare(figure, found).verdict is Verdict.FAIL

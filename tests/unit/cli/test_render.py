@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from clusterctl.cli.render import Kind
-from clusterctl.launch import submission
+from clusterctl.launch import submission_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def render(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_command_prints_the_submission_alone() -> None:
-    assert {kind.value for kind in Kind} - {"slurm-prolog"} == set(submission.KINDS)
+    assert {kind.value for kind in Kind} - {"slurm-prolog"} == set(submission_text.KINDS)
     common = ("--name", "bert", "--image", "train:1", "--nodes", "2", "--gpus-per-node", "8")
     rdma = ("--rdma-resource", "rdma/a=1", "--network-attachment", "roce", "--annotation", "a=b", "-x", "A=b=c")
     done = render("pytorchjob", *common, *rdma, "--", "train.py", "--lr", "0.1")
@@ -36,8 +36,6 @@ def test_the_command_prints_the_submission_alone() -> None:
     assert container["env"] == [{"name": "A", "value": "b=c"}]
     torchrun = render("mpijob", "--launcher", "torchrun", *common, "--", "train.py")
     assert "clusterctl" in containers(yaml.safe_load(torchrun.stdout))["Launcher"]["command"]
-    proved = render("slurm", "--name", "bert", "--nodes", "2", "--prove", "--", "train.py")
-    assert "clusterctl launch --prove -- train.py" in proved.stdout
 
 
 def test_a_dry_run_without_a_cluster_ends_with_one_sentence_and_prints_nothing(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.cli import main, slurm_options
-from clusterctl.cli.slurm_options import NodeSource, Way
-from clusterctl.model.drains import DrainWish
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.cli import main
+from clusterctl.cli.slurm_options import AllocationGroup, NodeSource, RankStarter, SlurmGroup, Way
+from clusterctl.model.drains import DrainOptions
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.remote import slurm_text
 from clusterctl.support.errors import ExitCode
 from clusterctl.validation import via_slurm
@@ -17,26 +17,20 @@ from stand_in_slurm import StandIn
 if TYPE_CHECKING:
     from pathlib import Path
 
-NOTHING: dict[str, Any] = dict.fromkeys(
-    ("partition", "account", "time", "start_within", "nodes", "submit_host")
-)  # fmt: skip
-
 
 def test_what_is_asked_of_slurm() -> None:
-    given = {"partition": "gpu", "account": "hpc", "time": "1:30:00", "start_within": "2 min", "nodes": 4}
-    wish = slurm_options.wish(Way.SLURM, NodeSource.SLURM, **{**NOTHING, **given, "submit_host": "login"})
-    assert wish == SlurmWish("gpu", "hpc", 5400.0, 120.0, 4, "login", names_nodes=True)
-    assert slurm_options.wish(Way.SLURM, None, **NOTHING) == SlurmWish()
-    assert slurm_options.wish(Way.SSH, None, **NOTHING) is None
-    by_srun = slurm_options.wish(Way.SLURM, None, **NOTHING, launcher=slurm_options.RankStarter.SRUN, mpi="pmix_v4")
-    assert by_srun == SlurmWish(launcher="srun", mpi="pmix_v4")
+    given = SlurmGroup("gpu", "hpc", "1:30:00", "2 min", 4, "login")
+    assert given.wish(Way.SLURM) == SlurmOptions("gpu", "hpc", 5400.0, 120.0, 4, "login")
+    assert AllocationGroup(inventory_from=NodeSource.SLURM).wish(Way.SLURM) == SlurmOptions(names_nodes=True)
+    assert SlurmGroup().wish(Way.SLURM) == SlurmOptions()
+    assert SlurmGroup().wish(Way.SSH) is None
+    by_srun = AllocationGroup(launcher=RankStarter.SRUN, mpi="pmix_v4").wish(Way.SLURM)
+    assert by_srun == SlurmOptions(launcher="srun", mpi="pmix_v4")
     assert by_srun.words == ["--via", "slurm", "--launcher", "srun", "--mpi", "pmix_v4"]
-    told = {**NOTHING, "submit_host": "login"}
-    assert slurm_options.wish(None, None, **told, drains=True) is None  # the host hears of drains alone
-    assert slurm_options.drains(None, "login", failed=True, proved=True) == DrainWish(
-        failed=True, proved=True, submit_host="login"
-    )
-    assert slurm_options.drains(None, None, failed=False, proved=False) is None
+    told = SlurmGroup(submit_host="login", drain_failed=True, undrain_proved=True)
+    assert told.wish(None) is None  # the host hears of drains alone
+    assert told.drains(None) == DrainOptions(failed=True, proved=True, submit_host="login")
+    assert SlurmGroup().drains(None) is None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +83,7 @@ def test_a_refusal_of_slurm_ends_with_11_and_one_sentence(
 def test_slurm_names_the_nodes_without_an_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def validate(inventory: Any, _options: Any, wish: SlurmWish, _tell: Any) -> Any:
+    def validate(inventory: Any, _options: Any, wish: SlurmOptions, _tell: Any) -> Any:
         asked.append((inventory, wish.partition))
         raise KeyboardInterrupt
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import factory
-from clusterctl.cli import timing_table
+from clusterctl.cli import summary
 from clusterctl.model.run_record import CriticalPath, PathStep, RunTiming, StageTiming
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ OPENMPI = StageTiming(stage="openmpi", wall_s=12.34, run=10, skipped=2)
 
 
 def test_a_stage_is_a_row_of_words() -> None:
-    assert timing_table.row(OPENMPI) == ("openmpi", "12.3", "10", "2")
-    assert timing_table.row(StageTiming(stage="reading the inventory", wall_s=0.5))[1:] == ("0.5", "", "")
+    assert summary.stage_row(OPENMPI) == ("openmpi", "12.3", "10", "2")
+    assert summary.stage_row(StageTiming(stage="reading the inventory", wall_s=0.5))[1:] == ("0.5", "", "")
 
 
 def test_a_stage_of_an_older_release_is_read() -> None:
@@ -25,13 +25,13 @@ def test_a_stage_of_an_older_release_is_read() -> None:
 def test_the_table_leaves_out_what_took_no_time_and_ends_with_the_total(capsys: pytest.CaptureFixture[str]) -> None:
     total = OPENMPI.model_copy(update={"stage": "total"})
     short = StageTiming(stage="asking the user", wall_s=0.01, skipped=3)
-    timing_table.show(factory.run_record(timing=RunTiming(stages=(short, OPENMPI), total=total)))
+    summary.show_timing(factory.run_record(timing=RunTiming(stages=(short, OPENMPI), total=total)))
     said = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in said] == ["Seconds", "STAGE", "openmpi", "total"]
 
 
 def test_a_run_without_timing_shows_no_table(capsys: pytest.CaptureFixture[str]) -> None:
-    timing_table.show(factory.run_record())
+    summary.show_timing(factory.run_record())
     assert capsys.readouterr().err == ""
 
 
@@ -40,9 +40,9 @@ def test_the_critical_path_names_the_builds_and_who_waited(capsys: pytest.Captur
         stage="openmpi", task="Compile", host="node1", change="built openmpi 5.0.10", wall_s=249, waited_s=248
     )
     short = PathStep(stage="mpi4py", tasks=6, wall_s=9.04)
-    assert timing_table.path_row(build) == ("openmpi: Compile (built openmpi 5.0.10)", "node1", "249.0", "248.0")
-    assert timing_table.path_row(short) == ("mpi4py: 6 short tasks", "", "9.0", "")
+    assert summary.path_row(build) == ("openmpi: Compile (built openmpi 5.0.10)", "node1", "249.0", "248.0")
+    assert summary.path_row(short) == ("mpi4py: 6 short tasks", "", "9.0", "")
     path = CriticalPath(steps=(build, short), others=7, others_s=2.25)
-    timing_table.show(factory.run_record(timing=RunTiming(stages=(OPENMPI,), total=OPENMPI, critical_path=path)))
+    summary.show_timing(factory.run_record(timing=RunTiming(stages=(OPENMPI,), total=OPENMPI, critical_path=path)))
     said = capsys.readouterr().err.split("Critical path")[1].splitlines()
     assert [line.split()[0] for line in said[1:]] == ["STEP", "openmpi:", "mpi4py:", "7"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from clusterctl.diagnosis import doctor
-from clusterctl.diagnosis.rules import registry, ssh
+from clusterctl.diagnosis.rules import logins, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.facts import JobUser, NodeFacts
 from clusterctl.model.findings import Diagnosis, Finding
@@ -91,15 +91,15 @@ def test_the_fault_of_a_single_node_is_found_by_the_logins_that_are_tried(count:
     names = [f"n{number}" for number in range(count)]
     tried = {name: doctor.login_targets(names, at) for at, name in enumerate(names)}
     for bad in names[:: max(1, count // 9)]:
-        logins = {}
+        reports = {}
         for name, targets in tried.items():
             failed = [target for target in targets if (name if role == "source" else target) == bad]
             failures = tuple(login_probe.LoginFailure(target, "timeout", "timed out") for target in failed)
-            logins[name] = login_probe.LoginReport(
+            reports[name] = login_probe.LoginReport(
                 mesh=True, passed=len(targets) - len(failed), failures=failures, targets=targets
             )
-        view = View(tuple(Host(name, name) for name in names), {}, logins=logins)
-        (found,) = ssh.findings(view)
+        view = View(tuple(Host(name, name) for name in names), {}, logins=reports)
+        (found,) = logins.findings(view)
         assert found.hosts == (bad,)
         (note,) = [note for note in registry.notes(view) if note.startswith("Logins between nodes")]
         assert note == (

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import doctor_view
-from clusterctl.analysis.counter_growth import Growth, growth
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.hardware import fabric_reader
 from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules.engines import Growth, growth
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import COUNTING, OF_FABRIC, Counter, Hardware, HardwareLooks, HardwareReading, Unseen
 from clusterctl.model.hosts import Host

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.diagnosis import stack_rules, training_stack
+from clusterctl.diagnosis import skew, training_stack
 from clusterctl.model.facts import NodeFacts
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.gpu import (
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.gpu import (
     driver_cuda,
     driver_version,
     read_gpu_information,
@@ -120,7 +120,7 @@ def the_one(found: tuple[Finding, ...]) -> Finding:
 
 @pytest.mark.parametrize("base", [captured, gpu_node], ids=["cpu", "gpu"])
 def test_a_healthy_cluster_has_no_finding(base: Callable[[], Record]) -> None:
-    assert stack_rules.findings(cluster(base)) == ()
+    assert skew.stack_findings(cluster(base)) == ()
 
 
 def test_the_captured_node_has_a_stack() -> None:
@@ -137,7 +137,7 @@ def test_nodes_with_and_without_a_gpu_are_one_healthy_cluster() -> None:
     def gpu(record: Record) -> None:
         with_gpu(record)
 
-    assert stack_rules.findings(cluster(node1=gpu, node2=gpu)) == ()
+    assert skew.stack_findings(cluster(node1=gpu, node2=gpu)) == ()
 
 
 def test_what_is_installed_nowhere_is_not_missed() -> None:
@@ -147,8 +147,8 @@ def test_what_is_installed_nowhere_is_not_missed() -> None:
         rebuilt(record, "python_env", framework={"name": "", "version": "", "cuda": "", "nccl": ""})
         library(record).update(path="", real="", version="", via="")
 
-    assert stack_rules.findings(cluster(**dict.fromkeys(NODES, bare))) == ()
-    assert stack_rules.findings({}) == ()
+    assert skew.stack_findings(cluster(**dict.fromkeys(NODES, bare))) == ()
+    assert skew.stack_findings({}) == ()
 
 
 def test_a_login_node_without_a_framework_is_not_meant_to_have_horovod() -> None:
@@ -156,14 +156,14 @@ def test_a_login_node_without_a_framework_is_not_meant_to_have_horovod() -> None
         removed(record, "horovod")
         rebuilt(record, "python_env", framework={"name": "", "version": "", "cuda": "", "nccl": ""})
 
-    assert stack_rules.findings(cluster(node4=login)) == ()
+    assert skew.stack_findings(cluster(node4=login)) == ()
 
 
 def test_facts_that_nobody_asked_for_are_no_findings() -> None:
     def unasked(record: Record) -> None:
         record["libraries"] = []
 
-    assert stack_rules.findings(cluster(**dict.fromkeys(NODES, unasked))) == ()
+    assert skew.stack_findings(cluster(**dict.fromkeys(NODES, unasked))) == ()
 
 
 # --- NCCL ---
@@ -174,14 +174,14 @@ def other_nccl(record: Record, version: str = "2.29.7") -> None:
 
 
 def test_another_nccl_on_one_node_is_named_with_both_versions() -> None:
-    found = the_one(stack_rules.findings(cluster(node3=other_nccl)))
+    found = the_one(skew.stack_findings(cluster(node3=other_nccl)))
     assert found.hosts[0] == "node3"
     assert found.cause == f"NCCL 2.29.7 is installed, and most nodes have {artifact(captured(), 'nccl')['version']}"
     assert "clusterctl provision" in found.cure
 
 
 def test_without_a_majority_everybody_is_named() -> None:
-    found = stack_rules.findings(cluster(node3=other_nccl, node4=other_nccl))
+    found = skew.stack_findings(cluster(node3=other_nccl, node4=other_nccl))
     assert [finding.hosts[0] for finding in found] == list(NODES)
     assert "others have 2.29.7, with no majority" in found[0].cause
 
@@ -190,7 +190,7 @@ def test_another_build_of_the_same_nccl_is_named_within_its_platform() -> None:
     def rebuild(record: Record) -> None:
         rebuilt(record, "nccl")
 
-    found = the_one(stack_rules.findings(cluster(node2=rebuild)))
+    found = the_one(skew.stack_findings(cluster(node2=rebuild)))
     assert found.hosts[0] == "node2"
     assert "-another-nccl of NCCL is installed" in found.cause
 
@@ -198,12 +198,12 @@ def test_another_build_of_the_same_nccl_is_named_within_its_platform() -> None:
         rebuilt(record, "nccl")
         record["platform"] = "debian-13-x86_64-glibc2.41-py3.13"
 
-    assert stack_rules.findings(cluster(node2=platform)) == ()
+    assert skew.stack_findings(cluster(node2=platform)) == ()
 
 
 def test_nccl_and_horovod_that_other_nodes_of_the_platform_have_are_missed() -> None:
     for title, name in (("NCCL", "nccl"), ("Horovod", "horovod")):
-        found = the_one(stack_rules.findings(cluster(node2=lambda record, name=name: removed(record, name))))  # type: ignore[misc]
+        found = the_one(skew.stack_findings(cluster(node2=lambda record, name=name: removed(record, name))))  # type: ignore[misc]
         assert (found.hosts[0], found.cause) == (
             "node2",
             f"{title} is missing, and other nodes of its platform have it",
@@ -221,7 +221,7 @@ def test_a_bundled_nccl_first_in_the_path_is_named_with_both_files_and_the_reaso
     def shadow(record: Record) -> None:
         loads(record, BUNDLED, "2.30.7", "LD_LIBRARY_PATH")
 
-    found = the_one(stack_rules.findings(cluster(node2=shadow)))
+    found = the_one(skew.stack_findings(cluster(node2=shadow)))
     nccl = artifact(captured(), "nccl")
     assert found.hosts[0] == "node2"
     assert found.cause == (
@@ -235,7 +235,7 @@ def test_an_nccl_of_a_package_first_in_the_cache_is_named() -> None:
     def package(record: Record) -> None:
         loads(record, "/usr/lib/x86_64-linux-gnu/libnccl.so.2", "", "/etc/ld.so.cache")
 
-    found = the_one(stack_rules.findings(cluster(node4=package)))
+    found = the_one(skew.stack_findings(cluster(node4=package)))
     assert found.hosts[0] == "node4"
     assert "(another NCCL)" in found.cause
     assert "because /etc/ld.so.cache names /usr/lib/x86_64-linux-gnu first" in found.cause
@@ -253,8 +253,8 @@ def test_an_nccl_of_the_systems_packages_is_the_installed_one_where_the_artifact
         packages(record)
         loads(record, "/opt/x/libnccl.so.2", "2.18.3", "LD_LIBRARY_PATH")
 
-    assert stack_rules.findings(cluster(**dict.fromkeys(NODES, packages))) == ()
-    found = the_one(stack_rules.findings(cluster(**dict.fromkeys(NODES[1:], packages), node1=shadowed)))
+    assert skew.stack_findings(cluster(**dict.fromkeys(NODES, packages))) == ()
+    found = the_one(skew.stack_findings(cluster(**dict.fromkeys(NODES[1:], packages), node1=shadowed)))
     assert "a session loads /opt/x/libnccl.so.2 (NCCL 2.18.3)" in found.cause
 
 
@@ -262,7 +262,7 @@ def test_an_installed_nccl_that_no_session_finds_is_named() -> None:
     def forgotten(record: Record) -> None:
         library(record).update(path="", real="", version="", via="")
 
-    found = the_one(stack_rules.findings(cluster(node1=forgotten)))
+    found = the_one(skew.stack_findings(cluster(node1=forgotten)))
     assert found.hosts[0] == "node1"
     assert found.cause.startswith("no session finds libnccl.so.2, although NCCL")
     assert "ldconfig" in found.cure
@@ -273,7 +273,7 @@ def test_one_that_only_a_default_folder_has_is_named_too() -> None:
         library(record).update(path="/usr/lib/libnccl.so.2", real="/usr/lib/libnccl.so.2.18.1", version="2.18.1")
         library(record).update(via="default folders")
 
-    found = the_one(stack_rules.findings(cluster(node1=stray)))
+    found = the_one(skew.stack_findings(cluster(node1=stray)))
     assert "/etc/ld.so.cache does not name the installed one and /usr/lib is searched anyway" in found.cause
 
 
@@ -282,7 +282,7 @@ def test_a_framework_s_own_nccl_is_a_finding_unless_a_report_was_all_that_was_wa
     def bundled(record: Record) -> None:
         next(entry for entry in files(record) if entry["path"] == BUNDLED)["version"] = "2.30.7"
 
-    found = stack_rules.findings(cluster(gpu_node, node2=bundled), dict.fromkeys(NODES, align) if align else None)
+    found = skew.stack_findings(cluster(gpu_node, node2=bundled), dict.fromkeys(NODES, align) if align else None)
     if align == "report":
         assert found == ()
         return
@@ -299,7 +299,7 @@ def test_a_driver_too_old_for_the_cuda_of_nccl_and_of_the_framework_is_named() -
         version = driver_version(version_text("proprietary"))
         record["cuda"] |= {"driver_version": version, "major": driver_cuda(version)}
 
-    nccl, framework = stack_rules.findings(cluster(gpu_node, node3=old))
+    nccl, framework = skew.stack_findings(cluster(gpu_node, node3=old))
     assert (nccl.hosts[0], framework.hosts[0]) == ("node3", "node3")
     version = artifact(captured(), "nccl")["version"]
     assert nccl.cause == f"NCCL {version} is built for CUDA 13, and driver 515.76 runs CUDA 11 at most"
@@ -311,7 +311,7 @@ def test_a_driver_before_all_that_are_known_is_named_as_well() -> None:
     def ancient(record: Record) -> None:
         record["cuda"] |= {"driver_version": "390.157", "major": driver_cuda("390.157")}
 
-    nccl, _ = stack_rules.findings(cluster(gpu_node, node3=ancient))
+    nccl, _ = skew.stack_findings(cluster(gpu_node, node3=ancient))
     assert "driver 390.157 is older than any that is known here" in nccl.cause
     assert nccl.cure == "install driver 580 or later"
 
@@ -322,7 +322,7 @@ def test_a_cpu_build_beside_a_gpu_is_named() -> None:
         rebuilt(record, "python_env", framework=framework)
         artifact(record, "horovod")["inputs"]["framework"] = framework
 
-    found = the_one(stack_rules.findings(cluster(gpu_node, node2=cpu)))
+    found = the_one(skew.stack_findings(cluster(gpu_node, node2=cpu)))
     assert (found.hosts[0], found.cause) == ("node2", "PyTorch 2.13.0+cpu is a CPU build beside 1 GPU")
     assert "python_env_framework_build" in found.cure
 
@@ -336,7 +336,7 @@ def test_another_release_of_the_framework_is_named() -> None:
         rebuilt(record, "python_env", framework=framework)
         artifact(record, "horovod")["inputs"]["framework"] = framework
 
-    found = the_one(stack_rules.findings(cluster(node1=older)))
+    found = the_one(skew.stack_findings(cluster(node1=older)))
     assert found.hosts[0] == "node1"
     assert found.cause == "framework PyTorch 2.12.1 is installed, and most nodes have PyTorch 2.13.0"
 
@@ -349,7 +349,7 @@ def test_what_was_built_against_another_open_mpi_is_named(name: str) -> None:
     def foreign(record: Record) -> None:
         artifact(record, name)["inputs"]["openmpi"] = "0123456789abcdef"
 
-    found = the_one(stack_rules.findings(cluster(node2=foreign)))
+    found = the_one(skew.stack_findings(cluster(node2=foreign)))
     mpi = artifact(captured(), "openmpi")
     assert found.hosts[0] == "node2"
     assert "was built against another Open MPI (key 0123456789abcdef)" in found.cause
@@ -360,13 +360,13 @@ def test_a_horovod_that_was_built_against_another_nccl_is_named() -> None:
     def foreign(record: Record) -> None:
         artifact(record, "horovod")["inputs"]["nccl"] = "0123456789abcdef"
 
-    found = the_one(stack_rules.findings(cluster(gpu_node, node2=foreign)))
+    found = the_one(skew.stack_findings(cluster(gpu_node, node2=foreign)))
     assert (found.hosts[0], "was built against another NCCL (key 0123456789abcdef)" in found.cause) == ("node2", True)
 
     def without_nccl(record: Record) -> None:
         removed(record, "nccl")
 
-    found_all = stack_rules.findings(cluster(gpu_node, **dict.fromkeys(NODES, without_nccl)))
+    found_all = skew.stack_findings(cluster(gpu_node, **dict.fromkeys(NODES, without_nccl)))
     assert [finding.hosts[0] for finding in found_all] == list(NODES)
     assert found_all[0].cause.endswith("and no NCCL is installed")
 
@@ -385,7 +385,7 @@ def test_a_horovod_that_was_built_against_another_framework_is_named(built: Reco
     def foreign(record: Record) -> None:
         artifact(record, "horovod")["inputs"]["framework"] = built
 
-    found = the_one(stack_rules.findings(cluster(node4=foreign)))
+    found = the_one(skew.stack_findings(cluster(node4=foreign)))
     assert found.hosts[0] == "node4"
     assert words in found.cause
 
@@ -394,7 +394,7 @@ def test_a_horovod_whose_framework_is_gone_is_named() -> None:
     def gone(record: Record) -> None:
         artifact(record, "python_env")["inputs"]["framework"] = {"name": "", "version": "", "cuda": "", "nccl": ""}
 
-    found = the_one(stack_rules.findings(cluster(node4=gone)))
+    found = the_one(skew.stack_findings(cluster(node4=gone)))
     assert found.cause.endswith("and no framework is installed")
 
 
@@ -406,7 +406,7 @@ def test_a_session_that_loads_another_libmpi_is_named() -> None:
         real = "/opt/mpi/lib/libmpi.so.40.30.4"
         library(record, "libmpi.so.40").update(path="/opt/mpi/lib/libmpi.so.40", real=real, version="")
 
-    found = the_one(stack_rules.findings(cluster(node3=shadow)))
+    found = the_one(skew.stack_findings(cluster(node3=shadow)))
     mpi = artifact(captured(), "openmpi")
     assert found.hosts[0] == "node3"
     assert found.cause == (
@@ -421,6 +421,6 @@ def test_findings_stand_in_a_stable_order() -> None:
         loads(record, BUNDLED, "2.30.7", "LD_LIBRARY_PATH")
 
     nodes = cluster(node1=shadow, node2=other_nccl, node4=shadow)
-    found = stack_rules.findings(nodes)
+    found = skew.stack_findings(nodes)
     assert [finding.hosts[0] for finding in found] == ["node2", "node1", "node4"]
-    assert stack_rules.findings(dict(reversed(nodes.items()))) == (found[0], found[2], found[1])
+    assert skew.stack_findings(dict(reversed(nodes.items()))) == (found[0], found[2], found[1])

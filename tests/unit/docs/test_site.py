@@ -106,6 +106,6 @@ def test_what_is_loaded_from_elsewhere_is_found(tmp_path: Path) -> None:
 def test_pre_commit_runs_the_linters_of_make_lint() -> None:
     recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert recipe is not None
-    wanted = [line.strip().replace("$(BIN)", ".venv/bin") for line in recipe[1].splitlines()]
+    wanted = [line.replace("$(BIN)", ".venv/bin") for line in re.findall(r"(?:\t|; )(\$\(BIN\)/[^;\n]+)", recipe[1])]
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     assert [hook["entry"] for hook in hooks] == wanted

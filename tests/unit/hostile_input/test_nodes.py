@@ -36,14 +36,13 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     sshd_keys,
     text_edit,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
-    environment_file,
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     gpu,
-    library_cache,
+    libraries,
+    machine,
     network,
     parameters,
-    shell_files,
-    system,
+    reading,
 )
 
 if TYPE_CHECKING:
@@ -108,12 +107,12 @@ def test_an_answer_of_any_bytes_is_a_failure(data: bytes) -> None:
 
 
 READERS: dict[str, tuple[Callable[[str], object], str]] = {
-    "environment": (environment_file.read_environment_file, "PATH=/usr/bin\nexport A='b' # c\n"),
+    "environment": (reading.read_environment_file, "PATH=/usr/bin\nexport A='b' # c\n"),
     "gpu": (gpu.read_gpu_information, "Model: H200\nGPU UUID: GPU-1\n"),
     "cuda header": (gpu.header_cuda_version, "#define CUDA_VERSION 13000\n"),
-    "os-release": (system.read_os_release, text_of("os-release.debian12.txt")),
+    "os-release": (machine.read_os_release, text_of("os-release.debian12.txt")),
     "settings": (parameters.read_settings, "# BEGIN clusterctl fabric\nbtl = tcp\n# END clusterctl fabric\nx=1\n"),
-    "start-up file": (lambda text: shell_files.exports(text, bool), "export A='b c' B=1 # c\n  export A=2\n"),
+    "start-up file": (lambda text: parameters.exports(text, bool), "export A='b c' B=1 # c\n  export A=2\n"),
     "ldd": (library_closure.parse_ldd, "\tlibmpi.so.40 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x0)\n"),
     "keys": (sshd_keys.keys_of, f"# mine\n{KEY}\n# BEGIN clusterctl ssh_mesh\nx\n# END clusterctl ssh_mesh\n"),
     "block": (sshd_keys.block_of, f"# BEGIN clusterctl ssh_mesh\n{KEY}\n# END clusterctl ssh_mesh\n"),
@@ -146,7 +145,7 @@ def test_numbers_that_once_stopped_a_section_of_the_probe() -> None:
         with pytest.raises(artifact.ArtifactError, match="not readable"):
             artifact.parse_manifest(broken.encode())
     cut = (DATA / "ld.so.cache.new.bin").read_bytes()[:-1]
-    assert library_cache.read_library_cache(cut[: cut.find(b"glibc-ld.so.cache") + 25], "libc.so.6") == []
+    assert libraries.read_library_cache(cut[: cut.find(b"glibc-ld.so.cache") + 25], "libc.so.6") == []
     with pytest.raises(GPU_STATE.StateError):
         GPU_STATE.parsed("²" + CSV[0][1:])
     with pytest.raises(GPU_STATE.StateError):
@@ -167,8 +166,8 @@ def test_a_library_cache_of_any_bytes_is_read(kind: str, flips: list[tuple[int, 
     data = bytearray((DATA / f"ld.so.cache.{kind}.bin").read_bytes())
     for at, value in flips:
         data[at % len(data)] = value
-    library_cache.read_library_cache(bytes(data), "libc.so.6")
-    library_cache.read_library_cache(bytes(data[: flips[0][0] % len(data)] if flips else data), "libc.so.6")
+    libraries.read_library_cache(bytes(data), "libc.so.6")
+    libraries.read_library_cache(bytes(data[: flips[0][0] % len(data)] if flips else data), "libc.so.6")
 
 
 sys.path.insert(0, str(node_programs.FOLDER))

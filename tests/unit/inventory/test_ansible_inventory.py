@@ -241,7 +241,7 @@ def test_missing_vault_password(tmp_path: Path) -> None:
 def test_the_digest_without_a_host_is_that_of_the_inventory_without_its_line(tmp_path: Path) -> None:
     path = tmp_path / "lab.ini"
     path.write_text("[a]\nnode1 slots=2\nnode2 slots=3\n[b]\nnode2\n[a:vars]\nansible_user=me\n", encoding="utf-8")
-    reading = ansible_inventory.read(path, InventoryOptions())
+    reading = ansible_inventory.read(InventorySources.of(path), InventoryOptions())
     assert reading.inventory().digest == ansible_inventory.load(path).digest
     without = reading.inventory(without=["node2", "elsewhere"])
     assert ([host.name for host in without.hosts], without.selected, without.limit) == (

@@ -29,7 +29,7 @@ def kept(place: Path) -> int:
 
 
 def slots(place: Path, **options: Any) -> int | None:
-    return ansible_inventory.load(place, hosts.InventoryOptions(**options), remembered=True).hosts[0].slots
+    return ansible_inventory.load(place, hosts.InventoryOptions(**options)).hosts[0].slots
 
 
 def test_an_answer_is_remembered_until_something_changes(place: Path, monkeypatch: Any) -> None:
@@ -62,13 +62,18 @@ def test_what_may_depend_on_more_or_is_secret_is_not_kept(place: Path, change: A
     change(place)
     if place.stat().st_mode & 0o100:
         place.write_text("#!/bin/sh\necho '" + json.dumps({"nodes": {"hosts": ["node1"]}}) + "'\n")
-    ansible_inventory.load(place, remembered=True)
-    assert kept(place) == 0
-
-
-def test_nobody_else_is_content_with_it(place: Path) -> None:
     ansible_inventory.load(place)
     assert kept(place) == 0
+
+
+def test_a_command_reads_its_inventory_once(place: Path, monkeypatch: Any) -> None:
+    cluster = ansible_inventory.Cluster.of(place, hosts.InventoryOptions(extra_vars=("slots=5",), limit="node2"))
+    assert cluster.inventory.selected == ("node2",)
+    monkeypatch.setattr(ansible_call.subprocess, "run", lambda *_, **__: pytest.fail("asked again"))
+    assert ansible_inventory.load(ansible_inventory.Cluster.of(cluster)).hosts[0].slots == 5
+
+
+def test_what_names_a_file_or_a_vault_has_no_key(place: Path) -> None:
     assert cache.key(place, ["x", "--vault-password-file=y"], {}) == ""
     assert cache.key(place, ["x", "--extra-vars=@file"], {}) == ""
     assert cache.key(place, ["x"], {"ANSIBLE_VAULT_PASSWORD_FILE": "x"}) == ""

@@ -72,7 +72,7 @@ def test_extra_variables_and_vaults_count(place: Path) -> None:
     (place.parent / "host_vars").mkdir()
     (place.parent / "host_vars" / "node1.yml").write_text('ansible_become_password: "{{ vault_sudo }}"\n')
     options = InventoryOptions(vault_password_files=(str(password),))
-    one = ansible_inventory.load(place, options, remembered=True).host("node1")
+    one = ansible_inventory.load(place, options).host("node1")
     assert (one.address, one.sudo_password, one.by_ssh) == ("10.9.9.1", "hush", True)
     assert "ansible_become_password" not in one.variables
     more = InventoryOptions(vault_password_files=(str(password),), extra_vars=("prefix=10.1.1",))
@@ -85,16 +85,16 @@ def test_values_are_remembered_until_what_they_depend_on_changes(place: Path, mo
     place.write_text(INVENTORY.replace("{{ lookup('file', 'bastion') }}", "{{ bastion }}"))
     variables = place.parent / "group_vars" / "all.yml"
     variables.write_text("prefix: 10.0.0\nbastion: gate\n")
-    assert ansible_inventory.load(place, remembered=True).host("node1").address == "10.0.0.1"
+    assert ansible_inventory.load(place).host("node1").address == "10.0.0.1"
     with monkeypatch.context() as patch:
         patch.setattr(ansible_call.subprocess, "run", lambda *_, **__: pytest.fail("asked again"))
-        assert ansible_inventory.load(place, remembered=True).host("node1").address == "10.0.0.1"
+        assert ansible_inventory.load(place).host("node1").address == "10.0.0.1"
     variables.write_text("prefix: 10.2.0\nbastion: gate\n")
-    assert ansible_inventory.load(place, remembered=True).host("node1").address == "10.2.0.1"
+    assert ansible_inventory.load(place).host("node1").address == "10.2.0.1"
     variables.write_text("prefix: \"{{ lookup('env', 'NETWORK') }}\"\nbastion: gate\n")
     for network in ("10.3.0", "10.4.0"):
         monkeypatch.setenv("NETWORK", network)
-        assert ansible_inventory.load(place, remembered=True).host("node1").address == f"{network}.1"
+        assert ansible_inventory.load(place).host("node1").address == f"{network}.1"
 
 
 def test_a_template_that_clusterctl_does_not_read_is_left_alone(place: Path) -> None:

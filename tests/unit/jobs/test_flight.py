@@ -16,8 +16,8 @@ import pytest
 from clusterctl.jobs import flight
 from clusterctl.jobs.watch import Watch, WatchedJob
 from clusterctl.launch import flight_recorder
-from clusterctl.launch.compose import Launcher, Wish
-from clusterctl.model.gpu import Gpu
+from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.model.facts import Gpu
 from clusterctl.remote import flight_folder
 from factory import provisioned
 from local_jobs import GONE, HERE
@@ -101,25 +101,25 @@ def test_a_release_gets_the_newest_names_with_which_it_makes_a_pipe(release: str
 @pytest.mark.parametrize(
     ("wish", "expected"),
     [
-        (Wish(("train.py",), Launcher.TORCHRUN), True),
-        (Wish(("-m", "train"), Launcher.TORCHRUN), True),
-        (Wish(("python", "train.py")), True),
-        (Wish(("/usr/local/python_env/bin/python", "train.py")), True),
-        (Wish(("/opt/venv/bin/python3.11", "-m", "train")), True),
-        (Wish(("/opt/bin/pythonia", "train.py")), False),
-        (Wish(("./train.sh",), Launcher.TORCHRUN), False),
-        (Wish(("apptainer", "exec", "x.sif", "python", "train.py")), False),
-        (Wish(("train.py",), Launcher.TORCHRUN, exported=("TORCH_FR_BUFFER_SIZE=0",)), False),
+        (JobOptions(("train.py",), Launcher.TORCHRUN), True),
+        (JobOptions(("-m", "train"), Launcher.TORCHRUN), True),
+        (JobOptions(("python", "train.py")), True),
+        (JobOptions(("/usr/local/python_env/bin/python", "train.py")), True),
+        (JobOptions(("/opt/venv/bin/python3.11", "-m", "train")), True),
+        (JobOptions(("/opt/bin/pythonia", "train.py")), False),
+        (JobOptions(("./train.sh",), Launcher.TORCHRUN), False),
+        (JobOptions(("apptainer", "exec", "x.sif", "python", "train.py")), False),
+        (JobOptions(("train.py",), Launcher.TORCHRUN, exported=("TORCH_FR_BUFFER_SIZE=0",)), False),
     ],
 )
-def test_a_program_in_a_container_and_a_setting_of_the_users_are_left_alone(wish: Wish, expected: bool) -> None:
+def test_a_program_in_a_container_and_a_setting_of_the_users_are_left_alone(wish: JobOptions, expected: bool) -> None:
     assert flight_recorder.is_for(wish) is expected
 
 
 def test_the_recorder_is_on_where_all_nodes_have_gpus_and_can_make_the_folder() -> None:
     told: list[str] = []
     job = f"unit-flight-on-{os.getpid()}"
-    wish = Wish(("train.py",), Launcher.TORCHRUN)
+    wish = JobOptions(("train.py",), Launcher.TORCHRUN)
 
     def words(**more: object) -> tuple[str, ...]:
         facts = {"node1": provisioned("node1", gpus=[GPU]), "node9": provisioned("node9", 9, gpus=[GPU])}

@@ -25,17 +25,17 @@ from clusterctl.model.facts import (
     Limit,
     NodeFacts,
     Python,
+    RdmaDevice,
     Route,
     User,
 )
 from clusterctl.model.layout import Layout
-from clusterctl.model.rdma import RdmaDevice
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 
 sys.path.insert(0, str(content.collections_path()))
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.rdma import read_rdma
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.network import read_rdma
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 

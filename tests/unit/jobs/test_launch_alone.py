@@ -217,34 +217,3 @@ def test_the_wheel_works_in_an_environment_without_any_other_package(installed: 
     assert "--node-rank=1 --master-addr=127.0.0.1 --master-port=29500 -- train.py" in done.stdout
     refused = alone(installed, "doctor", "x", cwd=tmp_path)
     assert (refused.returncode, "doctor is not here" in refused.stderr) == (2, True), refused.stderr
-
-
-# Stands in for torchrun of node 0: the program of the proof is there with what it imports, and two ranks answered.
-TORCHRUN = """#!{python}
-import json, pathlib, subprocess, sys, time
-program = next(pathlib.Path(word) for word in sys.argv if word.endswith("launch_proof.py"))
-folder = pathlib.Path(sys.argv[sys.argv.index(str(program)) + 1])
-look = "import sys; sys.path.insert(0, sys.argv[1]); import launch_proof; print(launch_proof.COUNTS)"
-subprocess.run([sys.executable, "-B", "-c", look, str(program.parent)], check=True, stdout=subprocess.DEVNULL)
-node = json.loads((folder / "node.json").read_text())
-reports = [{{"rank": rank, "state": "answered", "host": f"pod-{{rank}}", "node": node}} for rank in range(2)]
-(folder / "reports.new").write_text(json.dumps(reports))
-(folder / "reports.new").rename(folder / "reports.json")
-while not (folder / "verdict.json").exists():
-    time.sleep(0.05)
-print(*sys.argv[sys.argv.index(str(program)) + 3 :])
-"""
-
-
-@pytest.mark.programs
-def test_the_wheel_carries_what_a_proof_needs(installed: Path, tmp_path: Path) -> None:
-    torchrun = tmp_path / "python"
-    torchrun.write_text(TORCHRUN.format(python=sys.executable), encoding="utf-8")
-    torchrun.chmod(0o755)
-    (tmp_path / "train.py").touch()
-    place = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    argv = ("launch", "--prove", "--python", str(torchrun), "--", "train.py", "--epochs", "3")
-    done = alone(installed, *argv, cwd=tmp_path, **place)
-    assert done.returncode == 0, done.stderr
-    assert "clusterctl: proof PASS: 2 ranks on 2 nodes have right sums" in done.stderr
-    assert done.stdout.split()[-3:] == ["train.py", "--epochs", "3"]

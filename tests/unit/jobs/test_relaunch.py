@@ -7,11 +7,11 @@ from dataclasses import replace
 from clusterctl.jobs.relaunch import RelaunchOptions, most_runs, relaunched
 from clusterctl.jobs.run import TIMED_OUT, RunOptions
 from clusterctl.jobs.watched_run import RunEnd
-from clusterctl.launch.compose import Wish
+from clusterctl.launch.compose import JobOptions
 from clusterctl.model.hosts import InventoryOptions
 
 NODES = tuple(f"node{number}" for number in range(1, 9))
-OPTIONS = RunOptions(Wish(("true",)), InventoryOptions(), ends_at_stall=True)
+OPTIONS = RunOptions(JobOptions(("true",)), InventoryOptions(), ends_at_stall=True)
 
 
 class Cluster:
@@ -73,7 +73,7 @@ def test_a_restart_has_its_share_of_the_ranks_and_a_launch_node_that_is_left() -
             started.append(options)
             return cluster.start(options)
 
-        options = replace(OPTIONS, wish=Wish(("true",), ranks=16), launch_node=launch_node)
+        options = replace(OPTIONS, wish=JobOptions(("true",), ranks=16), launch_node=launch_node)
         assert relaunched(start, options, RelaunchOptions(restarts=1), cluster.told.append) == 0
         assert [(one.wish.ranks, one.launch_node) for one in started] == [(16, launch_node), (14, expected)]
     assert cluster.told[-1] == "Starting again without node7, with 14 ranks; 0 more restarts are allowed."
@@ -140,7 +140,7 @@ def test_a_search_takes_a_bounded_number_of_runs() -> None:
 
 def test_a_half_has_its_share_of_the_ranks_and_a_deadline_of_its_own() -> None:
     cluster = Boundary(("node2", "node3"))
-    options = replace(OPTIONS, wish=Wish(("true",), ranks=16), timeout_s=400, stall_after_s=300)
+    options = replace(OPTIONS, wish=JobOptions(("true",), ranks=16), timeout_s=400, stall_after_s=300)
     relaunched(cluster.start, options, RelaunchOptions(search=True), cluster.told.append)
     assert cluster.ranks == [16, 8, 8, 4, 4]
     assert cluster.deadlines == [400, 900, 900, 900, 900], "the user's would end a half before a stall is noticed"

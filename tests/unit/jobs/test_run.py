@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from clusterctl.cli.main import main
 from clusterctl.jobs import run
-from clusterctl.launch.compose import Wish
+from clusterctl.launch.compose import JobOptions
 from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import supervised_job
 from clusterctl.support.errors import ClusterctlError
@@ -170,7 +170,7 @@ def test_what_may_not_be_executed_and_a_missing_folder_are_named(monkeypatch: An
 
 
 def test_endings_become_codes() -> None:
-    options = run.RunOptions(Wish(("a.out",)), timeout_s=5)
+    options = run.RunOptions(JobOptions(("a.out",)), timeout_s=5)
     told: list[str] = []
 
     def code(**ended: Any) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from clusterctl.analysis.memory_blame import MemoryBlame, NodeLoss
-from clusterctl.analysis.rank_deaths import RankDeath
+from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, RankDeath
 from clusterctl.jobs import suspects
 from clusterctl.model.memory_kills import LoggedKill, MemoryKills
 from local_jobs import GONE, telling

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from clusterctl.launch import affinity, compose, mpirun_job, srun
-from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.member import Member
 from clusterctl.launch.mpirun import Bind
-from clusterctl.launch.path_wish import Affinity, PathWish, Transport
+from clusterctl.launch.path_options import Affinity, PathOptions, Transport
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
 
-AUTO = PathWish(affinity=Affinity.AUTO)
+AUTO = PathOptions(affinity=Affinity.AUTO)
 TELL = ("sh", "-c", 'echo "$(grep Cpus_allowed_list /proc/self/status | cut -f2) ${UCX_NET_DEVICES-unset}"')
 # Two NUMA nodes of four cores with two hardware threads each, numbered as Linux does on Intel's servers.
 NUMA = [
@@ -41,16 +42,16 @@ SERVER = {
 }
 
 
-def members(count: int = 1, slots: int = 4, **changed: Any) -> dict[str, mpirun_job.Member]:
+def members(count: int = 1, slots: int = 4, **changed: Any) -> dict[str, Member]:
     return {
-        f"node{number}": mpirun_job.Member(
+        f"node{number}": Member(
             provisioned(f"node{number}", number, **{**SERVER, "boot_id": f"b{number}", **changed}), slots, "5.0.7"
         )
         for number in range(1, count + 1)
     }
 
 
-def placed(nodes: dict[str, mpirun_job.Member]) -> dict[str, tuple[affinity.RankPlace, ...]]:
+def placed(nodes: dict[str, Member]) -> dict[str, tuple[affinity.RankPlace, ...]]:
     return affinity.places(
         {name: one.facts for name, one in nodes.items()}, {name: one.slots for name, one in nodes.items()}
     )
@@ -82,7 +83,7 @@ def test_a_port_that_no_rank_is_given_is_told_as_the_nearest_with_the_reason() -
         "node1, rank 0 of the node: cores 0-1,8-9, nearest port mlx5_1:1 (2 of 4 cores of NUMA node 0, near its GPU "
         "0000:10:00.0; mlx5_1:1 is behind the same PCI bridge sw0; NCCL chooses by itself, by the same topology)"
     )
-    plan = compose.compose(members(), "node1", Wish(("train.py",), Launcher.TORCHRUN, path=AUTO))
+    plan = compose.compose(members(), "node1", JobOptions(("train.py",), Launcher.TORCHRUN, path=AUTO))
     assert all("nearest port mlx5_" in note for note in plan.notes)
     assert not [word for word in plan.argv if "NCCL_IB_HCA" in word]
 
@@ -140,7 +141,7 @@ def told(words: tuple[str, ...], **environment: object) -> str:
     return subprocess.run(words, env=surroundings, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def on_this_machine(count: int = 2, **changed: Any) -> dict[str, mpirun_job.Member]:
+def on_this_machine(count: int = 2, **changed: Any) -> dict[str, Member]:
     numa = [{"number": 0, "cores": [str(HERE[0])]}, {"number": 1, "cores": [str(HERE[-1])]}]
     gpus = [gpu(0, 1, "a"), gpu(1, 0, "b")]
     rdma = [nic("mlx5_0", 0, "b"), nic("mlx5_1", 1, "a")]
@@ -151,8 +152,8 @@ def on_this_machine(count: int = 2, **changed: Any) -> dict[str, mpirun_job.Memb
     ("network", "ports"), [(Transport.TCP, ("unset",) * 2), (Transport.UCX, ("mlx5_1:1", "mlx5_0:1"))]
 )
 def test_a_rank_takes_its_cores_and_with_ucx_its_port(network: Transport, ports: tuple[str, ...]) -> None:
-    nodes = {name: mpirun_job.Member(one.facts, 2, "5.0.7", has_ucx=True) for name, one in on_this_machine().items()}
-    job = mpirun_job.MpirunJob(TELL, path=PathWish(network, affinity=Affinity.AUTO))
+    nodes = {name: Member(one.facts, 2, "5.0.7", has_ucx=True) for name, one in on_this_machine().items()}
+    job = mpirun_job.MpirunJob(TELL, path=PathOptions(network, affinity=Affinity.AUTO))
     line = mpirun_job.line(nodes, {"node1": 2, "node2": 2}, job)
     own = line.argv[line.argv.index("/bin/sh") :]
     seen = [told(own, OMPI_COMM_WORLD_RANK=rank) for rank in range(4)]
@@ -162,7 +163,7 @@ def test_a_rank_takes_its_cores_and_with_ucx_its_port(network: Transport, ports:
 
 
 def test_each_worker_of_torchrun_takes_its_own_cores() -> None:
-    plan = compose.compose(on_this_machine(), "node1", Wish(("train.py",), Launcher.TORCHRUN, path=AUTO))
+    plan = compose.compose(on_this_machine(), "node1", JobOptions(("train.py",), Launcher.TORCHRUN, path=AUTO))
     node = plan.argv[plan.argv.index("/bin/sh") :]
     given = told((*node[:5], "sh", "-c", f"echo ${affinity.VARIABLE}"), OMPI_COMM_WORLD_RANK=1)
     assert given == f"{HERE[-1]}@{HERE[0]}"
@@ -176,15 +177,13 @@ def test_each_worker_of_torchrun_takes_its_own_cores() -> None:
 
 
 def test_run_validate_srun_and_horovodrun_place_the_same_ranks_on_the_same_cores() -> None:
-    nodes = {
-        name: mpirun_job.Member(one.facts, 2, "5.0.7", called=name) for name, one in on_this_machine(rdma=[]).items()
-    }
+    nodes = {name: Member(one.facts, 2, "5.0.7", called=name) for name, one in on_this_machine(rdma=[]).items()}
     slots = {"node1": 2, "node2": 2}
     table = f"{HERE[-1]}+/{HERE[0]}+/{HERE[-1]}+/{HERE[0]}+"
     job = mpirun_job.MpirunJob(("true",), path=AUTO)
     lines = [
-        compose.compose(nodes, "node1", Wish(("true",), path=AUTO)).argv,
-        compose.compose(nodes, "node1", Wish(("true",), Launcher.HOROVODRUN, path=AUTO)).argv,
+        compose.compose(nodes, "node1", JobOptions(("true",), path=AUTO)).argv,
+        compose.compose(nodes, "node1", JobOptions(("true",), Launcher.HOROVODRUN, path=AUTO)).argv,
         mpirun_job.line(nodes, slots, job, "node1").argv,
         srun.line(nodes, slots, job, "node1").argv,
     ]
@@ -192,8 +191,8 @@ def test_run_validate_srun_and_horovodrun_place_the_same_ranks_on_the_same_cores
 
 
 def test_affinity_and_a_binding_of_the_user_exclude_each_other() -> None:
-    both = PathWish(bind=Bind.CORE, affinity=Affinity.AUTO)
+    both = PathOptions(bind=Bind.CORE, affinity=Affinity.AUTO)
     with pytest.raises(ConfigError, match="places each rank by itself; leave out --bind-to"):
-        compose.compose(members(), "node1", Wish(("true",), path=both))
+        compose.compose(members(), "node1", JobOptions(("true",), path=both))
     with pytest.raises(ConfigError, match="srun starts the ranks here"):
-        srun.line(members(), {"node1": 1}, mpirun_job.MpirunJob(("true",), path=PathWish(bind=Bind.CORE)), "node1")
+        srun.line(members(), {"node1": 1}, mpirun_job.MpirunJob(("true",), path=PathOptions(bind=Bind.CORE)), "node1")

@@ -4,10 +4,10 @@ import subprocess
 
 import pytest
 from clusterctl.launch import compose
-from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.member import Member
 from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.mpirun_job import Member
-from clusterctl.launch.path_wish import PathWish
+from clusterctl.launch.path_options import PathOptions
 from clusterctl.model.facts import Fabric, ParameterFile
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
@@ -19,7 +19,7 @@ NODES = ("node1", "node2", "node3")
 def test_no_value_of_the_user_becomes_an_option_or_shell_text(launcher: Launcher) -> None:
     nasty = "$(id); `id` ' \" -H x \\ {port} {work_dir}"
     members = {name: Member(provisioned(name, number), 2, "5.0.7") for number, name in enumerate(NODES, 1)}
-    wish = Wish(
+    wish = JobOptions(
         ("./a.py", nasty), launcher, exported=(f"A={nasty}",), mca={"btl_tcp_links": nasty}, directory=f"/x {nasty}"
     )
     plan = compose.compose(members, "node2", wish, "run-0123456789ab")
@@ -45,7 +45,7 @@ def test_no_value_of_the_user_becomes_an_option_or_shell_text(launcher: Launcher
 def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: str, count: int, waits: bool) -> None:
     names = [f"node{number}" for number in range(1, count + 1)]
     members = {name: Member(provisioned(name, version=version), 2, version) for name in names}
-    wish = Wish(("hostname", "-s"))
+    wish = JobOptions(("hostname", "-s"))
     ran = compose.compose(members, "node1", wish, job="20261121T000000Z-run-1")
     assert ("/bin/sh" in ran.argv) is waits
     assert (ran.argv[-2:], ran.literal) == (("hostname", "-s"), 2)
@@ -77,14 +77,14 @@ def test_an_exclusion_that_open_mpi_would_refuse_is_left_out_with_a_note(
     name: str, included: dict[str, str], version: str, launcher: Launcher
 ) -> None:
     members = {"node1": of_fabric("eth0", *BY_ROLE, version=version)}
-    wish = Wish(("x",), launcher, mca={name: "lo,docker0", "coll_base_verbose": "1"})
+    wish = JobOptions(("x",), launcher, mca={name: "lo,docker0", "coll_base_verbose": "1"})
     plan = compose.compose(members, "node1", wish)
     assert "_if_exclude" not in plan.shown()
     assert "coll_base_verbose" in plan.shown()
     (note,) = plan.notes
     assert note.startswith(f"--mca {name} is left out: Open MPI takes {included[version]} or ")
     for prefix in ("OMPI_MCA_", "PRTE_MCA_"):
-        wish = Wish(("x",), launcher, exported=(f"{prefix}{name}=lo,docker 0", "SEED=1"))
+        wish = JobOptions(("x",), launcher, exported=(f"{prefix}{name}=lo,docker 0", "SEED=1"))
         plan = compose.compose(members, "node1", wish)
         assert "_if_exclude" not in plan.shown(), "neither on the line nor beside it"
         assert "SEED=1" in plan.shown()
@@ -92,7 +92,7 @@ def test_an_exclusion_that_open_mpi_would_refuse_is_left_out_with_a_note(
 
 
 def test_an_exclusion_by_a_variable_of_the_launch_node_is_left_out() -> None:
-    wish = Wish(("x",), exported=("OMPI_MCA_btl_tcp_if_exclude",))
+    wish = JobOptions(("x",), exported=("OMPI_MCA_btl_tcp_if_exclude",))
     plan = compose.compose({"node1": of_fabric("eth0", *BY_ROLE)}, "node1", wish)
     assert "OMPI_MCA_btl_tcp_if_exclude" not in plan.argv
     assert len(plan.notes) == 1
@@ -100,14 +100,14 @@ def test_an_exclusion_by_a_variable_of_the_launch_node_is_left_out() -> None:
 
 @pytest.mark.parametrize("other", ["prte_if_include", "oob_tcp_if_include"])
 def test_an_exclusion_beside_an_inclusion_of_the_same_caller_stays(other: str) -> None:
-    wish = Wish(("x",), mca={"oob_tcp_if_exclude": "lo", other: "eth1"})
+    wish = JobOptions(("x",), mca={"oob_tcp_if_exclude": "lo", other: "eth1"})
     plan = compose.compose({"node1": of_fabric("eth0", *BY_ROLE)}, "node1", wish)
     assert "prte_if_exclude" in plan.argv
     assert plan.notes == ()
 
 
 def test_an_exclusion_stays_where_nothing_includes() -> None:
-    wish = Wish(("x",), mca={"btl_tcp_if_exclude": "lo,docker0"})
+    wish = JobOptions(("x",), mca={"btl_tcp_if_exclude": "lo,docker0"})
     plan = compose.compose({"node1": of_fabric("eth0", "other")}, "node1", wish)
     assert "btl_tcp_if_exclude" in plan.argv
     assert plan.notes == ()
@@ -124,7 +124,9 @@ def test_an_exclusion_stays_where_nothing_includes() -> None:
 )
 def test_an_exclusion_of_the_clusters_network_is_refused(excluded: str, given: str, told: str) -> None:
     option, name = given.split()
-    wish = Wish(("x",), **({"mca": {name: excluded}} if option == "--mca" else {"exported": (f"{name}={excluded}",)}))
+    wish = JobOptions(
+        ("x",), **({"mca": {name: excluded}} if option == "--mca" else {"exported": (f"{name}={excluded}",)})
+    )
     words = rf"^{given} leaves out .*, the cluster's network of node1; name the network that you want with {told},"
     with pytest.raises(ConfigError, match=words):
         compose.compose({"node1": of_fabric("eth0", *BY_ROLE)}, "node1", wish)
@@ -132,14 +134,16 @@ def test_an_exclusion_of_the_clusters_network_is_refused(excluded: str, given: s
 
 def test_ranks_that_go_round_the_nodes_are_told_apart() -> None:
     members = {name: Member(provisioned(name), 2, "5.0.7") for name in ("node1", "node2")}
-    plan = compose.compose(members, "node1", Wish(("x",), path=PathWish(map_by=MapBy.NODE)))
+    plan = compose.compose(members, "node1", JobOptions(("x",), path=PathOptions(map_by=MapBy.NODE)))
     assert plan.hosts == ("node1", "node2", "node1", "node2")
 
 
 def test_torchrun_places_its_processes_by_itself() -> None:
     members = {"node1": Member(provisioned("node1"), 2, "5.0.7")}
     with pytest.raises(ConfigError, match="torchrun starts its processes by itself"):
-        compose.compose(members, "node1", Wish(("x",), launcher=Launcher.TORCHRUN, path=PathWish(bind=Bind.CORE)))
+        compose.compose(
+            members, "node1", JobOptions(("x",), launcher=Launcher.TORCHRUN, path=PathOptions(bind=Bind.CORE))
+        )
 
 
 @pytest.mark.parametrize("launcher", list(Launcher))
@@ -148,7 +152,7 @@ def test_the_folder_of_pace_goes_behind_the_python_path_that_a_node_has(
     launcher: Launcher, session: dict[str, str], path: str
 ) -> None:
     members = {name: Member(provisioned(name, number), 2, "5.0.7") for number, name in enumerate(NODES, 1)}
-    plan = compose.compose(members, "node1", Wish(("./a.py",), launcher, pace=True), "run-0123456789ab")
+    plan = compose.compose(members, "node1", JobOptions(("./a.py",), launcher, pace=True), "run-0123456789ab")
     assert not [word for word in (*plan.argv, *plan.environment) if word.startswith("PYTHONPATH=/")]
     folder = members["node1"].facts.layout.pace
     at = plan.argv.index(folder)

@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 from clusterctl.launch import compose, mig_choice, mpirun_job
-from clusterctl.launch.compose import Launcher, Wish
+from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.member import Member
 from clusterctl.launch.mpirun import MapBy
-from clusterctl.launch.path_wish import PathWish
+from clusterctl.launch.path_options import PathOptions
 from factory import provisioned
 
 CUT = {"bus": "0000:07:00.0", "uuid": "GPU-a", "driver": "nvidia", "instances": ["MIG-a1", "MIG-a2"]}
@@ -18,9 +19,9 @@ WHOLE = {"bus": "0000:07:00.0", "uuid": "GPU-c", "driver": "nvidia"}
 TELL = ("sh", "-c", 'echo "${CUDA_VISIBLE_DEVICES-unset}"')
 
 
-def members(**gpus: list[dict[str, object]]) -> dict[str, mpirun_job.Member]:
+def members(**gpus: list[dict[str, object]]) -> dict[str, Member]:
     return {
-        name: mpirun_job.Member(provisioned(name, number, gpus=found), 3, "5.0.7")
+        name: Member(provisioned(name, number, gpus=found), 3, "5.0.7")
         for number, (name, found) in enumerate(gpus.items(), 1)
     }
 
@@ -32,7 +33,7 @@ def told(words: tuple[str, ...], **environment: object) -> str:
     return subprocess.run(words, env=surroundings, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def ranks_of(nodes: dict[str, mpirun_job.Member], **environment: object) -> list[str]:
+def ranks_of(nodes: dict[str, Member], **environment: object) -> list[str]:
     slots = {name: one.slots for name, one in nodes.items()}
     line = mpirun_job.line(nodes, slots, mpirun_job.MpirunJob(TELL)).argv
     own = line[line.index("/bin/sh") :]
@@ -77,7 +78,7 @@ def test_a_name_that_is_none_of_cuda_s_does_not_reach_a_line() -> None:
 
 @pytest.mark.parametrize("program", [("train.py", "--x"), ("python", "train.py", "--x"), ("-m", "train", "--x")])
 def test_each_worker_of_torchrun_sees_one_of_its_node_s_instances(program: tuple[str, ...]) -> None:
-    plan = compose.compose(members(node1=[CUT], node2=[CUT]), "node1", Wish(program, Launcher.TORCHRUN))
+    plan = compose.compose(members(node1=[CUT], node2=[CUT]), "node1", JobOptions(program, Launcher.TORCHRUN))
     node = plan.argv[plan.argv.index("/bin/sh") :]
     given = told((*node[:5], *TELL), OMPI_COMM_WORLD_RANK=1)
     assert given == "MIG-a1,MIG-a2"
@@ -91,14 +92,14 @@ def test_each_worker_of_torchrun_sees_one_of_its_node_s_instances(program: tuple
 
 
 def test_horovodrun_starts_the_same_words() -> None:
-    plan = compose.compose(members(node1=[CUT]), "node1", Wish(("true",), Launcher.HOROVODRUN))
+    plan = compose.compose(members(node1=[CUT]), "node1", JobOptions(("true",), Launcher.HOROVODRUN))
     assert plan.argv[-6:-1][:2] == ("/bin/sh", "-c")
     assert plan.argv[-2] == "MIG-a1:MIG-a2:MIG-a1"
 
 
 def test_ranks_that_go_round_the_nodes_get_instances_of_their_own_node() -> None:
     nodes = members(node1=[CUT], node2=[OLDER])
-    job = mpirun_job.MpirunJob(TELL, path=PathWish(map_by=MapBy.NODE))
+    job = mpirun_job.MpirunJob(TELL, path=PathOptions(map_by=MapBy.NODE))
     line = mpirun_job.line(nodes, {"node1": 2, "node2": 2}, job).argv
     own = line[line.index("/bin/sh") :]
     seen = [told(own, OMPI_COMM_WORLD_RANK=rank) for rank in range(4)]

@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 from clusterctl.launch import compose, mpirun_job
-from clusterctl.launch.compose import Wish
+from clusterctl.launch.compose import JobOptions
+from clusterctl.launch.member import Member
 from factory import provisioned
 
 VERSIONS = ("4.1.4", "5.0.7")
 
 
-def members(called: dict[str, str], version: str = "5.0.7") -> dict[str, mpirun_job.Member]:
+def members(called: dict[str, str], version: str = "5.0.7") -> dict[str, Member]:
     return {
-        name: mpirun_job.Member(provisioned(name, number, hostname=own), 2, version, address=f"10.0.0.{number}")
+        name: Member(provisioned(name, number, hostname=own), 2, version, address=f"10.0.0.{number}")
         for number, (name, own) in enumerate(called.items(), 1)
     }
 
@@ -54,7 +55,7 @@ def test_an_address_that_mpirun_cannot_read_leaves_the_name() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_run_on_bare_addresses_names_the_nodes_by_their_host_names(version: str) -> None:
     nodes = members({"10.0.0.1": "one", "10.0.0.2": "two"}, version)
-    plan = compose.compose(nodes, "10.0.0.2", Wish(("hostname",), ranks=2))
+    plan = compose.compose(nodes, "10.0.0.2", JobOptions(("hostname",), ranks=2))
     assert plan.argv[plan.argv.index("-H") + 1] == "two:2,10.0.0.1:2"
     assert plan.hosts == ("10.0.0.2", "10.0.0.2", "10.0.0.1", "10.0.0.1")  # what the user sees is the inventory's
 
@@ -70,7 +71,7 @@ def test_names_with_a_domain_stay_whole(version: str, option: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_check_and_a_run_differ_in_nothing_but_what_they_ask_for(version: str) -> None:
     nodes = members({"alpha": "node1", "beta": "node2"}, version)
-    ran = compose.compose(nodes, "alpha", Wish(("true",))).argv
+    ran = compose.compose(nodes, "alpha", JobOptions(("true",))).argv
     checked = mpirun_job.line(nodes, {"alpha": 2, "beta": 2}, mpirun_job.MpirunJob(("true",)))
     exports = ["-x", "PATH", "-x", "LD_LIBRARY_PATH"]
     assert [word for word in ran if word not in exports] == [word for word in checked.argv if word not in exports]

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import pytest
 from clusterctl.launch import mpirun_job, srun
+from clusterctl.launch.member import Member
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
 
 PROGRAM = ("python3", "check.py", "--check", "a b")
 
 
-def members(*slots: int, version: str = "5.0.7") -> dict[str, mpirun_job.Member]:
+def members(*slots: int, version: str = "5.0.7") -> dict[str, Member]:
     return {
-        f"node{n}": mpirun_job.Member(provisioned(f"node{n}", n, version=version), count, version, called=f"slurm{n}")
+        f"node{n}": Member(provisioned(f"node{n}", n, version=version), count, version, called=f"slurm{n}")
         for n, count in enumerate(slots, 1)
     }
 
@@ -69,7 +70,7 @@ def test_a_rank_knows_before_mpi_init_what_mpirun_would_tell_it(slots: tuple[int
 def test_each_rank_sees_its_own_mig_instance_or_one_of_those_that_slurm_gave_to_the_job() -> None:
     cut = {"bus": "0000:07:00.0", "driver": "nvidia"}
     nodes = {
-        name: mpirun_job.Member(
+        name: Member(
             provisioned(name, number, gpus=[{**cut, "uuid": f"GPU-{number}", "instances": instances}]),
             len(instances),
             "5.0.7",

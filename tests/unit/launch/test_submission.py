@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema
 import pytest
 import yaml
-from clusterctl.launch import submission
+from clusterctl.launch import submission_text
 from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.launch.submission import Submission
 from clusterctl.support.errors import ConfigError
@@ -68,7 +68,7 @@ def in_pod(line: list[str]) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("job", [changed(**KUBEFLOW), SMALL, changed(SMALL, nodes=2)], ids=["full", "small", "two"])
 def test_a_pytorchjob_is_what_the_operator_takes(job: Submission) -> None:
-    document = yaml.safe_load(submission.pytorchjob(job))
+    document = yaml.safe_load(submission_text.pytorchjob(job))
     PYTORCHJOB.validate(document)
     assert (document["apiVersion"], document["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
     replicas = {kind: it["replicas"] for kind, it in document["spec"]["pytorchReplicaSpecs"].items()}
@@ -90,7 +90,7 @@ def test_a_pytorchjob_is_what_the_operator_takes(job: Submission) -> None:
     ids=["full", "small", "torchrun", "torchrun-small"],
 )
 def test_an_mpijob_is_what_the_operator_takes(job: Submission) -> None:
-    document = yaml.safe_load(submission.mpijob(job))
+    document = yaml.safe_load(submission_text.mpijob(job))
     MPIJOB.validate(document)
     assert (document["apiVersion"], document["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
     assert document["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == job.nodes
@@ -111,7 +111,7 @@ def test_an_mpijob_is_what_the_operator_takes(job: Submission) -> None:
 
 
 def test_pods_with_rdma_get_the_devices_the_networks_and_leave_to_lock_memory() -> None:
-    document = yaml.safe_load(submission.pytorchjob(changed(**KUBEFLOW)))
+    document = yaml.safe_load(submission_text.pytorchjob(changed(**KUBEFLOW)))
     for replica in document["spec"]["pytorchReplicaSpecs"].values():
         template = replica["template"]
         assert template["metadata"]["annotations"] == {
@@ -129,18 +129,18 @@ def test_pods_with_rdma_get_the_devices_the_networks_and_leave_to_lock_memory() 
         assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
         assert container["volumeMounts"] == [{"name": "dshm", "mountPath": "/dev/shm"}]  # noqa: S108 - a mount point
         assert template["spec"]["volumes"] == [{"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi"}}]
-    assert "securityContext" not in submission.pytorchjob(SMALL)
-    launcher = containers(yaml.safe_load(submission.mpijob(changed(**KUBEFLOW))))["Launcher"]
+    assert "securityContext" not in submission_text.pytorchjob(SMALL)
+    launcher = containers(yaml.safe_load(submission_text.mpijob(changed(**KUBEFLOW))))["Launcher"]
     assert "resources" not in launcher
 
 
 @pytest.mark.parametrize("name", ["1.5", "true", "null", "2026-11-21", "0x10", "yes"])
 def test_words_that_yaml_takes_for_something_else_stay_words(name: str) -> None:
     job = changed(SMALL, program=("run", name), environment={"VALUE": name})
-    container = containers(yaml.safe_load(submission.pytorchjob(job)))["Master"]
+    container = containers(yaml.safe_load(submission_text.pytorchjob(job)))["Master"]
     assert container["command"][-1] == name
     assert container["env"] == [{"name": "VALUE", "value": name}]
-    PYTORCHJOB.validate(yaml.safe_load(submission.pytorchjob(job)))
+    PYTORCHJOB.validate(yaml.safe_load(submission_text.pytorchjob(job)))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_words_that_yaml_takes_for_something_else_stay_words(name: str) -> None:
     ],
 )
 def test_the_schema_refuses_what_the_operator_would(path: tuple[str, ...], value: object) -> None:
-    document = yaml.safe_load(submission.pytorchjob(changed(SMALL, annotations={"a": "b"})))
+    document = yaml.safe_load(submission_text.pytorchjob(changed(SMALL, annotations={"a": "b"})))
     place = document
     for name in path[:-1]:
         place = place[name]
@@ -165,14 +165,14 @@ def test_the_schema_refuses_what_the_operator_would(path: tuple[str, ...], value
 
 
 def test_the_schema_of_a_container_is_kubernetes_own() -> None:
-    document = yaml.safe_load(submission.mpijob(changed(SMALL, nproc_per_node=1)))
+    document = yaml.safe_load(submission_text.mpijob(changed(SMALL, nproc_per_node=1)))
     containers(document)["Launcher"]["command"] = "mpirun"
     with pytest.raises(jsonschema.ValidationError, match="is not of type 'array'"):
         MPIJOB.validate(document)
 
 
 def test_runai_gets_one_line_that_a_shell_takes_apart_again() -> None:
-    text = submission.runai(changed(project="team-a"))
+    text = submission_text.runai(changed(project="team-a"))
     words = shlex.split(text)
     before, _, after = " ".join(words[:-1]).partition(" --command -- ")
     assert before.startswith("runai training pytorch submit bert-large --project team-a --image registry.example:5000/")
@@ -188,12 +188,12 @@ def test_runai_gets_one_line_that_a_shell_takes_apart_again() -> None:
     assert after.startswith("clusterctl launch --nproc-per-node=8 -- python train.py")
     line = words[words.index("--command") + 2 :]
     assert in_pod([as_kubernetes_expands(word) for word in line]) == NASTY
-    assert "--workers" not in submission.runai(SMALL)
+    assert "--workers" not in submission_text.runai(SMALL)
 
 
 def test_the_older_client_of_runai_has_words_of_its_own() -> None:
     """The flags are those of 'runai submit-dist pytorch', which gives the master what a worker gets."""
-    text = submission.KINDS["runai-submit-dist"](changed(project="team-a"))
+    text = submission_text.KINDS["runai-submit-dist"](changed(project="team-a"))
     words = shlex.split(text)
     before, _, after = " ".join(words[:-1]).partition(" --command -- ")
     assert before.startswith(
@@ -205,7 +205,7 @@ def test_the_older_client_of_runai_has_words_of_its_own() -> None:
     assert before.endswith("--large-shm")
     assert after.startswith("clusterctl launch --nproc-per-node=8 -- python train.py")
     with pytest.raises(ConfigError, match="--namespace does not apply to submit-dist"):
-        submission.KINDS["runai-submit-dist"](changed(SMALL, namespace="a"))
+        submission_text.KINDS["runai-submit-dist"](changed(SMALL, namespace="a"))
 
 
 TUNED = NcclOptions(gid_index="auto", socket_threads=4, sockets_per_thread=8)
@@ -234,57 +234,33 @@ def test_options_of_nccl_go_to_launch_in_each_pod() -> None:
         "train.py",
     ]
     for kind in ("runai", "runai-submit-dist"):
-        assert submission.KINDS[kind](job).endswith(" --command -- " + shlex.join(line))
-    assert [command for command, _ in commands(submission.pytorchjob(job))] == [line, line]
-    assert submission.slurm(changed(job, image="")).rstrip().endswith(shlex.join(line))
-    launcher = commands(submission.mpijob(changed(job, by_torchrun=True)))[0]
+        assert submission_text.KINDS[kind](job).endswith(" --command -- " + shlex.join(line))
+    assert [command for command, _ in commands(submission_text.pytorchjob(job))] == [line, line]
+    assert submission_text.slurm(changed(job, image="")).rstrip().endswith(shlex.join(line))
+    launcher = commands(submission_text.mpijob(changed(job, by_torchrun=True)))[0]
     assert launcher[0][-len(line) :] == line
-
-
-def test_launch_proves_the_way_in_each_pod() -> None:
-    job = changed(SMALL, nodes=2, nproc_per_node=4, prove=True)
-    line = ["clusterctl", "launch", "--nproc-per-node=4", "--prove", "--", "train.py"]
-    for kind in ("runai", "runai-submit-dist"):
-        assert submission.KINDS[kind](job).endswith(" --command -- " + shlex.join(line))
-    assert [command for command, _ in commands(submission.pytorchjob(job))] == [line, line]
-    assert submission.slurm(changed(job, image="")).rstrip().endswith(shlex.join(line))
-    launcher = commands(submission.mpijob(changed(job, by_torchrun=True)))[0]
-    assert launcher[0][-len(line) :] == line
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [
-        ("mpijob", {"nproc_per_node": 2}),
-        ("slurm", {"nproc_per_node": 2, "by_srun": True, "image": ""}),
-        ("pytorchjob", {"program": ("sleep", "infinity")}),
-    ],
-)
-def test_a_proof_where_launch_does_not_run_is_refused(kind: str, values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="--prove is a part of 'clusterctl launch', which does not run here"):
-        submission.KINDS[kind](changed(SMALL, nodes=2, prove=True, **values))
 
 
 def test_an_mpijobs_ranks_get_the_options_as_variables() -> None:
     job = changed(SMALL, nodes=2, nproc_per_node=2, nccl=NcclOptions("3", 4, 8))
-    command, variables = commands(submission.mpijob(job))[0]
+    command, variables = commands(submission_text.mpijob(job))[0]
     for name, value in (("NCCL_IB_GID_INDEX", "3"), ("NCCL_SOCKET_NTHREADS", "4"), ("NCCL_NSOCKS_PERTHREAD", "8")):
         assert variables[name] == value
         assert command[command.index(name) - 1] == "-x"
     with pytest.raises(ConfigError, match="--gid-index auto needs 'clusterctl launch' in each pod"):
-        submission.mpijob(changed(job, nccl=TUNED))
+        submission_text.mpijob(changed(job, nccl=TUNED))
 
 
 def test_an_idle_pod_sleeps_and_has_its_variables() -> None:
     idle = changed(SMALL, program=("sleep", "infinity"), nodes=2, gpus_per_node=8, nccl=NcclOptions("3", 4))
     variables = {"NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_NTHREADS": "4"}
-    assert commands(submission.pytorchjob(idle)) == [(["sleep", "infinity"], variables)] * 2
+    assert commands(submission_text.pytorchjob(idle)) == [(["sleep", "infinity"], variables)] * 2
     for kind in ("runai", "runai-submit-dist"):
-        line = submission.KINDS[kind](idle)
+        line = submission_text.KINDS[kind](idle)
         assert line.endswith("-e NCCL_IB_GID_INDEX=3 -e NCCL_SOCKET_NTHREADS=4 --large-shm --command -- sleep infinity")
-    assert commands(submission.mpijob(idle))[0][0] == ["sleep", "infinity"]
-    assert submission.slurm(changed(idle, image="")).rstrip().endswith("--kill-on-bad-exit=1 sleep infinity")
-    PYTORCHJOB.validate(yaml.safe_load(submission.pytorchjob(idle)))
+    assert commands(submission_text.mpijob(idle))[0][0] == ["sleep", "infinity"]
+    assert submission_text.slurm(changed(idle, image="")).rstrip().endswith("--kill-on-bad-exit=1 sleep infinity")
+    PYTORCHJOB.validate(yaml.safe_load(submission_text.pytorchjob(idle)))
 
 
 SLURM = changed(
@@ -302,7 +278,7 @@ SLURM = changed(
 
 def test_a_slurm_script_gives_its_step_the_very_words(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
-    script.write_text(submission.slurm(SLURM), encoding="utf-8")
+    script.write_text(submission_text.slurm(SLURM), encoding="utf-8")
     assert subprocess.run(["bash", "-n", str(script)], capture_output=True, text=True, check=False).stderr == ""
     asked = [line.removeprefix("#SBATCH ") for line in script.read_text().splitlines() if line.startswith("#SBATCH")]
     assert asked == [
@@ -329,15 +305,15 @@ def test_a_slurm_script_ends_as_its_step_does(tmp_path: Path) -> None:
     (tmp_path / "srun").write_text("#!/bin/sh\nexit 13\n")
     (tmp_path / "srun").chmod(0o755)
     done = subprocess.run(
-        ["bash", "-c", submission.slurm(SLURM)], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False
+        ["bash", "-c", submission_text.slurm(SLURM)], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False
     )
     assert done.returncode == 13
 
 
 def test_an_image_for_slurm_is_asked_for_as_pyxis_does() -> None:
-    text = submission.slurm(changed(SLURM, image="team/train:1", working_dir="/w"))
+    text = submission_text.slurm(changed(SLURM, image="team/train:1", working_dir="/w"))
     assert "--container-image=team/train:1 --container-workdir=/w clusterctl launch" in text
-    assert "--chdir=/w clusterctl launch" in submission.slurm(changed(SLURM, working_dir="/w"))
+    assert "--chdir=/w clusterctl launch" in submission_text.slurm(changed(SLURM, working_dir="/w"))
 
 
 @pytest.mark.parametrize(
@@ -381,7 +357,7 @@ def test_an_image_for_slurm_is_asked_for_as_pyxis_does() -> None:
 )
 def test_what_is_malformed_is_named(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        submission.pytorchjob(changed(SMALL, **values))
+        submission_text.pytorchjob(changed(SMALL, **values))
 
 
 @pytest.mark.parametrize(
@@ -398,7 +374,7 @@ def test_what_is_malformed_is_named(values: dict[str, Any], words: str) -> None:
 )
 def test_what_means_nothing_to_a_scheduler_is_refused(kind: str, values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        submission.KINDS[kind](changed(SMALL, **values))
+        submission_text.KINDS[kind](changed(SMALL, **values))
 
 
 # --- srun starts the ranks of an MPI program ---
@@ -413,7 +389,7 @@ def in_a_job(tmp_path: Path, sizes: str) -> subprocess.CompletedProcess[str]:
     srun.write_text(f'#!/bin/bash\ncase "$*" in *clusterctl-hello) {proof or ":"};; *) echo "$@";; esac\n')
     srun.chmod(0o755)
     return subprocess.run(
-        ["bash", "-c", submission.slurm(BY_SRUN)],
+        ["bash", "-c", submission_text.slurm(BY_SRUN)],
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
@@ -422,10 +398,10 @@ def in_a_job(tmp_path: Path, sizes: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_srun_starts_the_ranks_where_they_are_one_world(tmp_path: Path) -> None:
-    text = submission.slurm(BY_SRUN)
+    text = submission_text.slurm(BY_SRUN)
     assert "#SBATCH --ntasks-per-node=2" in text
     assert "export SLURM_PMIX_FENCE=ring\n" in text
-    assert "export SLURM_PMIX_FENCE=tree\n" in submission.slurm(
+    assert "export SLURM_PMIX_FENCE=tree\n" in submission_text.slurm(
         changed(BY_SRUN, environment={"SLURM_PMIX_FENCE": "tree"})
     )
     assert "clusterctl launch" not in text
@@ -444,8 +420,8 @@ def test_ranks_that_are_worlds_of_their_own_end_the_script(tmp_path: Path, sizes
 
 def test_srun_needs_to_know_the_ranks_and_is_slurm_s_alone() -> None:
     with pytest.raises(ConfigError, match="give --nproc-per-node"):
-        submission.slurm(changed(BY_SRUN, nproc_per_node=None))
+        submission_text.slurm(changed(BY_SRUN, nproc_per_node=None))
     with pytest.raises(ConfigError, match="--launcher srun does not apply to mpijob"):
-        submission.mpijob(changed(BY_SRUN, image="i", partition="", account="", time=""))
+        submission_text.mpijob(changed(BY_SRUN, image="i", partition="", account="", time=""))
     with pytest.raises(ConfigError, match="--image does not apply to slurm"):
-        submission.slurm(changed(BY_SRUN, image="i"))
+        submission_text.slurm(changed(BY_SRUN, image="i"))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from clusterctl.launch import validation_job
 from clusterctl.launch.validation_job import PROGRAMS, PlannedCheck
-from clusterctl.model.pods_wish import PodsWish
+from clusterctl.model.scheduler_options import PodsOptions
 from clusterctl.support.errors import ConfigError
 from kubeflow_schemas import MPIJOB, PYTORCHJOB
 
@@ -28,7 +28,7 @@ SMALL: dict[str, Any] = {}
 
 
 def built(kind: Any, nodes: int = 2, **more: Any) -> validation_job.ValidationJob:
-    return validation_job.build("clusterctl-1a2b", PodsWish(kind, "registry.example/train:1", nodes, **more), CHECKS)
+    return validation_job.build("clusterctl-1a2b", PodsOptions(kind, "registry.example/train:1", nodes, **more), CHECKS)
 
 
 def templates(job: validation_job.ValidationJob) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_what_no_cluster_takes_is_refused_here(kind: str, more: dict[str, Any], 
 
 
 def test_the_words_ask_for_the_same_again() -> None:
-    wish = PodsWish("runai", "a:1", 2, project="vision", **{**FULL, "namespace": ""}, time_s=900.0)
+    wish = PodsOptions("runai", "a:1", 2, project="vision", **{**FULL, "namespace": ""}, time_s=900.0)
     words = wish.words
     assert words[:6] == ["--via", "runai", "--image", "a:1", "--nodes", "2"]
     assert words[words.index("--time") + 1] == "15"

@@ -8,12 +8,12 @@ import factory
 import pytest
 from clusterctl.model import drains
 from clusterctl.model.culprits import Culprit
-from clusterctl.model.drains import OF_CHECK_NODE, OF_VALIDATE, DrainWish, SlurmState
+from clusterctl.model.drains import OF_CHECK_NODE, OF_VALIDATE, DrainOptions, SlurmState
 from clusterctl.model.results import CheckResult, ValidationRecord, Verdict
 
 NODES = ("node1", "node2", "node3", "node4")
 IDLE = {name: SlurmState("idle") for name in NODES}
-FAILED, PROVED = DrainWish(failed=True), DrainWish(proved=True)
+FAILED, PROVED = DrainOptions(failed=True), DrainOptions(proved=True)
 
 
 def record(*checks: CheckResult, **fields: Any) -> ValidationRecord:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.launch import slurm_prolog
-from clusterctl.launch.submission import KINDS, Submission
+from clusterctl.launch.submission import Submission
+from clusterctl.launch.submission_text import KINDS
 from clusterctl.model.hosts import Host, InventoryOptions
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.support.errors import ConfigError

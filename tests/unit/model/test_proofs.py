@@ -7,10 +7,11 @@ from typing import Any
 
 import factory
 import pytest
-from clusterctl.model import busy, proofs
+from clusterctl.model import proofs
 from clusterctl.model.culprits import Culprit
-from clusterctl.model.processes import BusyProcess, Leftover
+from clusterctl.model.facts import BusyProcess, Leftover
 from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.validation import idle_part
 
 NOW = datetime(2026, 3, 9, tzinfo=timezone.utc)
 GOOD = factory.check("hello", Verdict.PASS, command=("mpirun",))
@@ -55,7 +56,7 @@ def test_the_notes_name_the_part_that_was_proved_and_nodes_without_a_proof_for_a
 )
 def test_ranks_and_gpu_processes_make_a_node_busy(fields: dict[str, Any], told: str) -> None:
     one = BusyProcess(pid=7, user="alice", command="./solve", **fields)
-    found = busy.at_work(factory.node(busy=[one.model_dump()]))
+    found = idle_part.at_work(factory.node(busy=[one.model_dump()]))
     assert told in found
     assert bool(found) == bool(told)
 
@@ -63,4 +64,4 @@ def test_ranks_and_gpu_processes_make_a_node_busy(fields: dict[str, Any], told: 
 def test_a_rank_that_its_launcher_left_is_no_work() -> None:
     one = BusyProcess(pid=7, user="alice", command="./solve", rank=True)
     left = Leftover(pid=7, user="alice", command="./solve", age_s=9, why="its launcher is gone")
-    assert busy.at_work(factory.node(busy=[one.model_dump()], leftovers=[left.model_dump()])) == ""
+    assert idle_part.at_work(factory.node(busy=[one.model_dump()], leftovers=[left.model_dump()])) == ""

@@ -10,7 +10,7 @@ import past_runs
 import pytest
 from clusterctl.model import run_record
 from clusterctl.model.results import ValidationRecord, Verdict
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.nightly import policy, storage
 from clusterctl.nightly import run as night
 from clusterctl.support.errors import ConfigError, LockedError
@@ -47,9 +47,9 @@ def test_a_good_night_writes_its_reports_and_tells_nobody(world: World, tmp_path
 def test_a_night_inside_an_allocation_asks_slurm_and_leaves_drift_out(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[SlurmWish, tuple[str, ...]]] = []
+    asked: list[tuple[SlurmOptions, tuple[str, ...]]] = []
 
-    def validate(inventory: Any, options: Any, wish: SlurmWish, tell: Any) -> ValidationRecord:
+    def validate(inventory: Any, options: Any, wish: SlurmOptions, tell: Any) -> ValidationRecord:
         asked.append((wish, options.argv))
         return world.validate(inventory, options, tell)
 
@@ -58,7 +58,7 @@ def test_a_night_inside_an_allocation_asks_slurm_and_leaves_drift_out(
 
     monkeypatch.setattr(night.via_slurm, "validate", validate)
     monkeypatch.setattr(night.provisioning, "provision", by_ssh)
-    wish = SlurmWish(partition="gpu", submit_host="login", time_s=1800.0)
+    wish = SlurmOptions(partition="gpu", submit_host="login", time_s=1800.0)
     storage.write_job(a_job(folder=str(tmp_path), via=wish))
     came = night.run(storage.read_job(storage.job_file("inv-1")), timing=world.timing())
     assert came.verdict is Verdict.PASS

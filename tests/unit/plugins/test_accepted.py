@@ -10,10 +10,10 @@ import stat
 from typing import TYPE_CHECKING
 
 import pytest
-import zstandard
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, artifact_pack
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted as a
 from clusterctl.state import paths
+from clusterctl.state.compressed import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +44,8 @@ def packed(tree: Path, compression: str) -> Path:
     if made["compression"] == compression:
         return plain
     data = plain.read_bytes()
-    data = gzip.decompress(data) if made["compression"] == "gz" else zstandard.decompress(data, 1 << 26)
-    path.write_bytes(gzip.compress(data) if compression == "gz" else zstandard.compress(data))
+    data = gzip.decompress(data) if made["compression"] == "gz" else zstd.decompress(data)
+    path.write_bytes(gzip.compress(data) if compression == "gz" else zstd.compress(data))
     return path
 
 
@@ -76,7 +76,23 @@ def test_a_changed_tree_is_damaged(tree: Path, change: str) -> None:
         a.content_digest(packed(tree, "zst"), "zst", "/usr/local")
 
 
-@pytest.mark.parametrize("data", [b"", b"no pack", zstandard.compress(b"no tar" * 500)])
+@pytest.mark.parametrize("length", [1, 100, -1])
+@pytest.mark.parametrize("compression", ["zst", "gz"])
+def test_a_pack_that_ends_too_early_is_damaged(tree: Path, compression: str, length: int) -> None:
+    pack = packed(tree, compression)
+    os.truncate(pack, length if length > 0 else pack.stat().st_size + length)
+    with pytest.raises(a.DamagedPackError):
+        a.content_digest(pack, compression, "/usr/local")
+
+
+def test_a_library_that_is_missing_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = packed(tree, "zst")
+    monkeypatch.setattr(a, "zstd", None)
+    with pytest.raises(artifact.ArtifactError, match=r"needs the Python package 'backports\.zstd' to unpack"):
+        a.content_digest(pack, "zst", "/usr/local")
+
+
+@pytest.mark.parametrize("data", [b"", b"no pack", zstd.compress(b"no tar" * 500)])
 def test_what_is_not_a_pack_is_damaged(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "pack").write_bytes(data)
     with pytest.raises(a.DamagedPackError):

@@ -8,7 +8,7 @@ import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import archive_unpack, build_files
+from ansible_collections.clusterctl.hpc.plugins.module_utils import build_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_no_member_reaches_a_file_outside_of_the_folder(
     (outside / "f").write_text("old")
     archive = packed(tmp_path / "source.tar.gz", ARCHIVES[name])
     with contextlib.suppress(ArtifactError, tarfile.TarError):
-        archive_unpack.unpack(str(archive), tmp_path / "work" / "source", 0, [])
+        build_files.unpack(str(archive), tmp_path / "work" / "source", 0, [])
     assert (outside / "f").read_text() == "old"
     assert outside.stat().st_mode & 0o777 == 0o700
 
@@ -65,7 +65,7 @@ def test_links_and_second_names_within_the_folder_are_unpacked(tmp_path: Path) -
         ("top/lib64", _LINK, "lib"),
         ("top/twin", _TWIN, "top/lib/x.so.1"),
     ]
-    archive_unpack.unpack(str(packed(tmp_path / "source.tar.gz", members)), tmp_path / "work", 1, [])
+    build_files.unpack(str(packed(tmp_path / "source.tar.gz", members)), tmp_path / "work", 1, [])
     assert [(tmp_path / "work" / name).read_text() for name in ("lib64/x.so", "twin")] == ["one", "one"]
 
 

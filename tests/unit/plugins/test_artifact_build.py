@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    archive_unpack,
     build_failure,
+    build_files,
     build_step,
     check_process,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, forget_leftovers
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import host_capacity
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def names(folder: Path) -> list[str]:
 def test_an_archive_is_unpacked_without_its_first_folder_and_what_is_excluded(tmp_path: Path, compression: str) -> None:
     members = {"x-1/configure": "a", "x-1/docs/html/index.html": "b", "x-1/docs/keep": "c", "x-1/src/docs/html": "d"}
     where = archive(tmp_path / "x.tar", members, compression)
-    archive_unpack.unpack(where, tmp_path / "out", 1, ["docs/html"])
+    build_files.unpack(where, tmp_path / "out", 1, ["docs/html"])
     assert names(tmp_path / "out") == ["configure", "docs/keep", "src/docs/html"]
     state = (tmp_path / "out" / "configure").stat()
     assert (state.st_mtime, state.st_uid, state.st_mode & 0o700) == (1_000_000_000, os.getuid(), 0o600)
@@ -54,14 +54,14 @@ def test_an_archive_is_unpacked_without_its_first_folder_and_what_is_excluded(tm
 def test_a_zip_is_unpacked_as_well(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as bundle:
         bundle.writestr("x-1/a/b", "text")
-    archive_unpack.unpack(str(tmp_path / "x.zip"), tmp_path / "out", 1, [])
+    build_files.unpack(str(tmp_path / "x.zip"), tmp_path / "out", 1, [])
     assert names(tmp_path / "out") == ["a/b"]
 
 
 def test_a_path_that_leads_out_is_refused(tmp_path: Path) -> None:
     where = archive(tmp_path / "x.tar.bz2", {"x-1/../../evil": "a"})
     with pytest.raises(ArtifactError, match="leads out of it"):
-        archive_unpack.unpack(where, tmp_path / "deep" / "out", 1, [])
+        build_files.unpack(where, tmp_path / "deep" / "out", 1, [])
     assert not (tmp_path / "evil").exists()
 
 
@@ -70,7 +70,7 @@ def test_an_archive_whose_first_bytes_are_cut_off_is_damaged(tmp_path: Path) -> 
     pack = tmp_path / "x.tar.gz"
     pack.write_bytes(b"\x1f\x8b\x08\x04" + bytes(6))
     with pytest.raises(tarfile.ReadError):
-        archive_unpack.unpack(str(pack), tmp_path / "out", 0, [])
+        build_files.unpack(str(pack), tmp_path / "out", 0, [])
 
 
 def test_a_pipe_whose_reader_left_is_noticed() -> None:
@@ -153,14 +153,14 @@ def limited(folder: Path, limit: str, used: int, cached: int) -> None:
 
 def test_the_memory_that_a_build_may_take_is_what_the_kernel_and_every_limit_leave(tmp_path: Path) -> None:
     proc, groups = meminfo(tmp_path / "proc", 4_000_000, "/a/b"), tmp_path / "groups"
-    assert host_capacity.available_memory_bytes(proc, groups) == 4_096_000_000
+    assert machine.available_memory_bytes(str(proc), str(groups)) == 4_096_000_000
     limited(groups / "a/b", "max", 0, 0)
     (groups / "cgroup.controllers").touch()  # as where the second version is mounted
-    assert host_capacity.available_memory_bytes(proc, groups) == 4_096_000_000
+    assert machine.available_memory_bytes(str(proc), str(groups)) == 4_096_000_000
     limited(groups / "a", "3000000000", used=2_500_000_000, cached=700_000_000)
-    assert host_capacity.available_memory_bytes(proc, groups) == 1_200_000_000
+    assert machine.available_memory_bytes(str(proc), str(groups)) == 1_200_000_000
     limited(groups / "a/b", "100", used=500, cached=0)
-    assert host_capacity.available_memory_bytes(proc, groups) == 0
+    assert machine.available_memory_bytes(str(proc), str(groups)) == 0
 
 
 def test_limits_of_the_first_version_of_control_groups_count_as_well(tmp_path: Path) -> None:
@@ -173,13 +173,13 @@ def test_limits_of_the_first_version_of_control_groups_count_as_well(tmp_path: P
     (container / "memory.stat").write_text(
         "inactive_file 1\ntotal_inactive_file 500000000\ntotal_active_file 200000000\n"
     )
-    assert host_capacity.available_memory_bytes(proc, groups) == 4_096_000_000
+    assert machine.available_memory_bytes(str(proc), str(groups)) == 4_096_000_000
     (container / "memory.limit_in_bytes").write_text("3000000000\n")
-    assert host_capacity.available_memory_bytes(proc, groups) == 1_200_000_000
+    assert machine.available_memory_bytes(str(proc), str(groups)) == 1_200_000_000
 
 
 def test_the_memory_of_this_very_machine_is_known() -> None:
-    assert 0 < host_capacity.available_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < machine.available_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Module:
@@ -206,7 +206,7 @@ def a_build(folder: Path, **changes: object) -> artifact_build.Build:
 
 
 def test_compilers_are_as_many_as_the_available_memory_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_capacity, "available_memory_bytes", lambda: 2_500_000_000)
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 2_500_000_000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert a_build(tmp_path, memory_per_job_bytes=1_000_000_000).jobs == 2
     assert a_build(tmp_path, memory_per_job_bytes=9_000_000_000).jobs == 1
@@ -216,7 +216,7 @@ def test_compilers_are_as_many_as_the_available_memory_holds(tmp_path: Path, mon
 def test_a_builder_without_the_memory_for_one_compiler_is_refused_before_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_capacity, "available_memory_bytes", lambda: 900_000_000)
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 900_000_000)
     a_build(tmp_path, memory_per_job_bytes=2_400_000_000).inspect()
     with pytest.raises(ArtifactError) as refused:
         a_build(tmp_path, memory_per_job_bytes=2_400_000_000, memory_strict=True).inspect()

@@ -9,9 +9,10 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-import zstandard
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
+from clusterctl.state.compressed import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ def cache(tmp_path: Path) -> ArtifactCache:
 
 def stored(cache: ArtifactCache) -> CachedArtifact:
     with cache.staging() as staged:
-        staged.write_bytes(zstandard.compress(PLAIN))
+        staged.write_bytes(zstd.compress(PLAIN))
         return cache.store(staged, RECORD)
 
 
@@ -73,12 +74,12 @@ def test_a_record_without_a_manifest_is_no_record(cache: ArtifactCache) -> None:
 
 def test_a_pack_that_one_host_refused_is_removed_and_its_successor_stays(cache: ArtifactCache) -> None:
     bad = stored(cache)
-    cache.refuse(bad)
+    cache.refuse(bad, print)
     assert cache.lookup(*NAME).artifact is None
     with cache.staging() as staged:
-        staged.write_bytes(zstandard.compress(b"made anew"))
+        staged.write_bytes(zstd.compress(b"made anew"))
         good = cache.store(staged, RECORD)
-    cache.refuse(bad)
+    cache.refuse(bad, print)
     assert cache.lookup(*NAME).artifact == good
 
 
@@ -87,7 +88,18 @@ def test_a_pack_that_cannot_be_unpacked_is_named(cache: ArtifactCache) -> None:
         staged.write_bytes(b"not zstd")
         artifact = cache.store(staged, RECORD)
     with pytest.raises(DamagedPackError, match=r"demo-1\.0-0123456789abcdef\.tar\.zst cannot be unpacked"):
-        cache.gzip_of(artifact)
+        cache.gzip_of(artifact, print)
+
+
+def test_a_pack_that_unpacks_to_more_than_any_is_refused(cache: ArtifactCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact, "_LEAST_UNPACKED", 1 << 10)
+    monkeypatch.setattr(artifact, "_RATIO", 2)
+    pack = stored(cache)
+
+    with pytest.raises(DamagedPackError, match=rf"{pack.path.name} unpacks to more than"):
+        cache.gzip_of(pack, print)
+
+    assert not pack.path.with_suffix(".gz").exists()
 
 
 def test_a_pack_without_its_record_was_never_finished(cache: ArtifactCache) -> None:
@@ -98,13 +110,13 @@ def test_a_pack_without_its_record_was_never_finished(cache: ArtifactCache) -> N
 
 def test_the_gzip_twin_is_made_once_and_again_when_damaged(cache: ArtifactCache) -> None:
     artifact = stored(cache)
-    twin = cache.gzip_of(artifact)
+    twin = cache.gzip_of(artifact, print)
     assert gzip.decompress(twin.path.read_bytes()) == PLAIN
     made = twin.path.stat().st_mtime_ns
-    assert cache.gzip_of(artifact) == twin
+    assert cache.gzip_of(artifact, print) == twin
     assert twin.path.stat().st_mtime_ns == made
     os.truncate(twin.path, 10)
-    assert gzip.decompress(cache.gzip_of(artifact).path.read_bytes()) == PLAIN
+    assert gzip.decompress(cache.gzip_of(artifact, print).path.read_bytes()) == PLAIN
 
 
 def test_a_builder_without_zstd_gets_its_pack_compressed_here(cache: ArtifactCache, tmp_path: Path) -> None:
@@ -113,7 +125,7 @@ def test_a_builder_without_zstd_gets_its_pack_compressed_here(cache: ArtifactCac
         cache.compress(tmp_path / "pack.tar.gz", staged)
         artifact = cache.store(staged, RECORD)
     with artifact.path.open("rb") as stream:
-        assert zstandard.ZstdDecompressor().stream_reader(stream).read() == PLAIN
+        assert zstd.decompress(stream.read()) == PLAIN
 
 
 def test_what_a_builder_without_zstd_packed_is_not_packed_again(cache: ArtifactCache) -> None:
@@ -122,7 +134,7 @@ def test_what_a_builder_without_zstd_packed_is_not_packed_again(cache: ArtifactC
         staged.write_bytes(gzip.compress(PLAIN, compresslevel=1))
         theirs = staged.read_bytes()
         kept = cache.keep_gzip(artifact, staged)
-    assert cache.gzip_of(artifact) == kept
+    assert cache.gzip_of(artifact, print) == kept
     assert kept.path.read_bytes() == theirs
 
 

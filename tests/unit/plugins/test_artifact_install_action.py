@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.action import artifact_install
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import prefix
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_without_facts_a_host_is_asked() -> None:
 def test_the_probe_names_the_folders_of_artifacts_whole_or_not(tmp_path: Path) -> None:
     for name in (TREE, "bin", "openmpi-notes", f".{TREE}.x"):
         (tmp_path / name).mkdir()
-    assert prefix.trees(str(tmp_path)) == [TREE]
-    assert prefix.has_software(str(tmp_path)) is False
-    (tmp_path / TREE / prefix.MARKER).write_text("{}", encoding="utf-8")
-    assert prefix.has_software(str(tmp_path)) is True
+    assert artifacts.installed_trees(str(tmp_path)) == [TREE]
+    assert artifacts.has_software(str(tmp_path)) is False
+    (tmp_path / TREE / artifacts.MARKER).write_text("{}", encoding="utf-8")
+    assert artifacts.has_software(str(tmp_path)) is True

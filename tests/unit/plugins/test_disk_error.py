@@ -46,29 +46,6 @@ def test_another_error_keeps_its_own_words() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("said", "cause"),
-    [
-        ("[Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp']", "full or read-only; make room"),
-        (
-            "OSError: [Errno 28] No space left on device: '/tmp/ansible_payload_1'",
-            "the disk is full; make room",
-        ),
-        ("OSError: [Errno 30] Read-only file system: '/tmp/ansible_file_set_payload_1'", "read-only; make it writable"),
-    ],
-)
-def test_a_disk_that_keeps_a_module_from_starting_is_named(said: str, cause: str) -> None:
-    text = f'Traceback (most recent call last):\n  File "<stdin>", line 266, in <module>\n{said}'
-    found = disk_error.before_a_module("node1", text)
-    assert found.startswith("node1: ")
-    assert cause in found
-
-
-def test_a_module_that_started_and_another_traceback_keep_their_words() -> None:
-    assert disk_error.before_a_module("node1", "node1: /usr/local: No space left on device; run again.") == ""
-    assert disk_error.before_a_module("node1", "Traceback (most recent call last):\nKeyError: 'disk'") == ""
-
-
 def packed(tmp_path: Path, root: Path, contents: list[bytes]) -> dict[str, Any]:
     """Return what the module needs to install a pack of these files."""
     source = tmp_path / "source"
@@ -151,7 +128,7 @@ def refusing(number: int) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.EDQUOT, "the quota of root on {root} is used up"),
+        (errno.EDQUOT, "the quota on {root} is used up"),
         (errno.EROFS, "the file system is read-only"),
         (errno.EIO, "the disk reports an error"),
     ],

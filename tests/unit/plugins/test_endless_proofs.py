@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import subprocess
 import time
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +19,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     pod_runner,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.modules import mesh_login
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +43,46 @@ def test_a_proof_that_prints_without_end_is_ended() -> None:
     assert status != 0
     assert len(output) < 32 << 20
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("redirected", ["", " >&2"], ids=["output", "errors"])
+def test_a_program_that_prints_without_end_is_ended(redirected: str) -> None:
+    tracemalloc.start()
+    done = command.run(["sh", "-c", f"head -c 300000000 /dev/zero{redirected}; echo last >&2; exit 3"], 30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert not done.ok
+    assert peak < 100 << 20
+    assert done.errors.endswith("last\n" if redirected else "sh printed more than 16 MiB.")
+
+
+def test_a_program_that_is_late_is_ended() -> None:
+    began = time.monotonic()
+    assert command.run(["sh", "-c", "setsid sleep 20 & sleep 20"], 1).status == command.TIMED_OUT
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("ssh", "said"),
+    [
+        ("head -c 300000000 /dev/zero >&2; echo denied >&2; exit 255", "denied"),
+        ("exec sleep 20", "ssh timed out after 2 s"),
+        ("exit 5", "ssh ended with status 5"),
+        ("exit 0", ""),
+    ],
+    ids=["prints", "late", "silent", "in"],
+)
+def test_a_login_of_a_job_says_in_little_memory_why_it_failed(
+    ssh: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = {"name": "node2"}
+    monkeypatch.setattr(mesh_login, "login_argv", lambda _name, _timeout_s: ["sh", "-c", ssh])
+    tracemalloc.start()
+    failed = mesh_login.login_all(getpass.getuser(), [target], 2 if "sleep" in ssh else 30)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [(one, words.strip()[-len(said) :]) for one, words in failed] == ([(target, said)] if said else [])
+    assert peak < 100 << 20
 
 
 def test_what_is_given_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.action import fabric_connect, fabric_decide, fabric_plan
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import rdma
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import network as node_network
 
 TREES = Path(__file__).resolve().parents[2] / "data" / "fabric"
 HOSTS = ("node1", "node2", "node3")
@@ -39,7 +39,7 @@ def node(number: int, tree: str = "none") -> dict[str, Any]:
         }
         for name, address in entries
     ]
-    return {"interfaces": interfaces, "routes": [], "rdma": rdma.read_rdma(str(TREES / tree)), "fabric": None}
+    return {"interfaces": interfaces, "routes": [], "rdma": node_network.read_rdma(str(TREES / tree)), "fabric": None}
 
 
 def play(trees: dict[str, str] | None = None) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import rdma
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import network
 
 TREES = Path(__file__).resolve().parents[2] / "data" / "fabric"
 
 
 def choices(*trees: str) -> tuple[rules.RdmaChoice, ...]:
-    devices = [device for tree in trees for device in rdma.read_rdma(str(TREES / tree))]
+    devices = [device for tree in trees for device in network.read_rdma(str(TREES / tree))]
     return rules.rdma({"rdma": devices})
 
 

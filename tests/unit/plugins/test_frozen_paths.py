@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import frozen
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import record
 from clusterctl.provisioning import drift
 from clusterctl.support import content
 
@@ -34,9 +34,9 @@ dead, alive = sys.argv[1], sys.argv[2]
 options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
 if libc.mount(b"dead", dead.encode(), b"fuse.dead", 0, options):
     sys.exit(77)
-from node_probe import frozen, record
+from node_look import record
 
-frozen.frozen_paths.__defaults__ = (0.5,)
+record.frozen_paths.__defaults__ = (0.5,)
 homes = {"ada": dead + "/ada", "grace": alive, "late": alive + "/late"}
 pwd.getpwnam = lambda name: pwd.struct_passwd((name, "x", 20002, 20002, "", homes[name], "/bin/bash"))
 watch = [
@@ -78,20 +78,20 @@ if libc.mount(b"auto", sys.argv[1].encode(), b"autofs", 0, options):
     sys.exit(77)
 home = sys.argv[1] + "/grace"
 os.mkdir(home)
-look = "import sys; from node_probe import frozen; print(*frozen.frozen_paths(sys.argv[1:], 0.5))"
+look = "import sys; from node_look import record; print(*record.frozen_paths(sys.argv[1:], 0.5))"
 subprocess.run([sys.executable, "-c", look, home, sys.argv[1]], start_new_session=True, check=True)
 """
 
 
 def test_only_file_systems_that_wait_for_a_server_are_asked() -> None:
-    assert not frozen.has_server(LOCAL)
+    assert not record.has_server(LOCAL)
     for kind in ("nfs4", "fuse.sshfs", "lustre", "autofs", "cifs", "one-of-tomorrow"):
-        assert frozen.has_server(f"{LOCAL}40 22 0:44 / /home rw - {kind} server:/home rw\n")
+        assert record.has_server(f"{LOCAL}40 22 0:44 / /home rw - {kind} server:/home rw\n")
 
 
 def test_what_is_missing_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frozen, "has_server", lambda _text: True)
-    assert frozen.frozen_paths(["/", "/no/such/folder", "relative"]) == set()
+    monkeypatch.setattr(record, "has_server", lambda _text: True)
+    assert record.frozen_paths(["/", "/no/such/folder", "relative"]) == set()
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="root alone mounts FUSE")
@@ -134,13 +134,13 @@ def test_the_folders_of_a_session_are_those_of_its_search_paths_and_settings() -
         "NCCL_CONF_FILE": "/apps/etc/nccl.conf",
         "HOME": "/home/ada",
     }
-    assert frozen.folders(variables) == ["/usr/bin", "/apps/bin", "/apps/lib", "/apps/etc"]
-    assert frozen.without(variables, {"/apps/bin", "/apps/etc"}) == {
+    assert record.session_folders(variables) == ["/usr/bin", "/apps/bin", "/apps/lib", "/apps/etc"]
+    assert record.without(variables, {"/apps/bin", "/apps/etc"}) == {
         "PATH": "/usr/bin:bin::",
         "LD_LIBRARY_PATH": "/apps/lib;/usr/bin",
         "HOME": "/home/ada",
     }
-    assert frozen.without(variables, set()) == variables
+    assert record.without(variables, set()) == variables
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone mounts autofs")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import gpu_trees
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import gpu, gpu_driver, library_cache, mig
-from clusterctl.model.gpu import Gpu
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, libraries
+from clusterctl.model.facts import Gpu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,9 +18,9 @@ RUNNING = "580.95.05"  # the driver of tests/data/node_probe/nvidia-version.open
 
 @pytest.fixture(autouse=True)
 def _without_libraries_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_cache, "content", lambda: b"")
+    monkeypatch.setattr(libraries, "content", lambda: b"")
     monkeypatch.setattr(
-        "ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.libraries._default_folders", tuple
+        "ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.libraries._default_folders", tuple
     )
 
 
@@ -128,8 +128,8 @@ def mig_host(root: Path) -> str:
 
 def test_mig_instances_are_slots_by_the_uuids_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = mig_host(tmp_path)
-    listed = mig.read_instance_list((gpu_trees.DATA / "gpu_hosts" / "nvidia-smi-L.mig.txt").read_text())
-    monkeypatch.setattr(mig, "ask_nvidia_smi", lambda _version: listed)
+    listed = gpu.read_instance_list((gpu_trees.DATA / "gpu_hosts" / "nvidia-smi-L.mig.txt").read_text())
+    monkeypatch.setattr(gpu, "ask_nvidia_smi", lambda _version: listed)
     found = seen(tmp_path, path)
     assert [one.devices for one in found] == [
         ("MIG-1503b9a7-3336-58e3-b589-bb25ef1e39f1", "MIG-9dcf6483-16e6-5a0f-8db3-8a8d4969cd59"),
@@ -140,20 +140,20 @@ def test_mig_instances_are_slots_by_the_uuids_of_nvidia_smi(tmp_path: Path, monk
 
 def test_mig_instances_without_nvidia_smi_have_the_older_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = mig_host(tmp_path)
-    monkeypatch.setattr(mig, "find_program", lambda _name: "")
+    monkeypatch.setattr(gpu, "find_program", lambda _name: "")
     assert seen(tmp_path, path)[0].devices == tuple(f"MIG-{gpu_trees.UUIDS[0]}/{number}/0" for number in (1, 2))
 
 
 def test_a_gpu_of_two_compute_instances_in_one_gpu_instance(tmp_path: Path) -> None:
     gpu_trees.with_instances(tmp_path, 3, (5, 0), (5, 1))
-    assert mig.compute_instances("3", str(tmp_path)) == [(5, 0), (5, 1)]
-    assert mig.compute_instances("0", str(tmp_path)) == []
+    assert gpu.compute_instances("3", str(tmp_path)) == [(5, 0), (5, 1)]
+    assert gpu.compute_instances("0", str(tmp_path)) == []
 
 
 def test_an_instance_that_a_container_was_not_given_is_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = mig_host(tmp_path)
-    monkeypatch.setattr(mig, "ask_nvidia_smi", lambda _version: {gpu_trees.UUIDS[0]: ["MIG-one"]})
-    monkeypatch.setattr(mig, "ask_modes", lambda _version: [gpu_trees.UUIDS[0]])
+    monkeypatch.setattr(gpu, "ask_nvidia_smi", lambda _version: {gpu_trees.UUIDS[0]: ["MIG-one"]})
+    monkeypatch.setattr(gpu, "ask_modes", lambda _version: [gpu_trees.UUIDS[0]])
     assert [one.instances for one in seen(tmp_path, path)] == [("MIG-one",), ()]
 
 
@@ -166,7 +166,7 @@ def test_a_gpu_in_mig_mode_without_an_instance_is_no_slot(tmp_path: Path, monkey
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\necho '{gpu_trees.UUIDS[0]}, Enabled'\necho '{gpu_trees.UUIDS[1]}, Disabled'\n")
     program.chmod(0o755)
-    monkeypatch.setattr(mig, "find_program", lambda _name: str(program))
+    monkeypatch.setattr(gpu, "find_program", lambda _name: str(program))
     empty, whole = seen(tmp_path, path)
     assert (empty.usable, empty.unusable, empty.devices, whole.usable) == (False, "mig", (), True)
     entry = as_member(tmp_path, path)
@@ -177,15 +177,15 @@ def test_a_gpu_in_mig_mode_without_an_instance_is_no_slot(tmp_path: Path, monkey
 
 
 def test_gpus_of_a_driver_before_mig_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mig, "find_program", lambda _name: pytest.fail("it was asked"))
-    assert mig.ask_modes("440.33.01") == []
-    assert mig.ask_modes("") == []
+    monkeypatch.setattr(gpu, "find_program", lambda _name: pytest.fail("it was asked"))
+    assert gpu.ask_modes("440.33.01") == []
+    assert gpu.ask_modes("") == []
 
 
 def test_a_driver_before_uuids_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mig, "find_program", lambda _name: "/bin/false")
-    assert mig.ask_nvidia_smi("450.80.02") == {}
-    assert mig.ask_nvidia_smi(RUNNING) == {}, "a program that lists nothing"
+    monkeypatch.setattr(gpu, "find_program", lambda _name: "/bin/false")
+    assert gpu.ask_nvidia_smi("450.80.02") == {}
+    assert gpu.ask_nvidia_smi(RUNNING) == {}, "a program that lists nothing"
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_a_driver_before_uuids_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> 
     [("libcuda.so.580.95.05", RUNNING), ("libcuda.so.515.76", "515.76"), ("libcuda.so.1", ""), ("libcuda.so.1.1b", "")],
 )
 def test_the_version_in_a_library_s_name(name: str, version: str) -> None:
-    assert gpu_driver.file_version(f"/usr/lib/{name}") == version
+    assert gpu.file_version(f"/usr/lib/{name}") == version

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import kernel_log, record
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import kernel_log, record
 
 if TYPE_CHECKING:
     from pathlib import Path

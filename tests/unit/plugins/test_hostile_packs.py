@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible.errors import AnsibleError
+from ansible_collections.clusterctl.hpc.plugins.action import artifact_build
 from ansible_collections.clusterctl.hpc.plugins.action import artifact_install as install_action
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_files, pack_extract
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MANIFEST, ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted, artifact_action, built_pack
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted, artifact_action
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -401,7 +402,7 @@ ANSWER: dict[str, Any] = {
 
 
 def test_the_paths_in_an_answer_of_a_builder_are_those_of_the_controller() -> None:
-    told = built_pack.told(ANSWER, "n1", "demo-1-key", "/log")
+    told = artifact_build.told(ANSWER, "n1", "demo-1-key", "/log")
     assert (told["pack"], told["log"]) == ("/var/cache/clusterctl/packs/demo-1-key.tar.zst", "/log")
     assert told["steps"][0]["name"].isprintable()
 
@@ -425,7 +426,7 @@ def test_the_paths_in_an_answer_of_a_builder_are_those_of_the_controller() -> No
 )
 def test_an_answer_of_a_builder_in_another_form_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ArtifactError, match=r"^n1: its answer about the pack of demo has another form"):
-        built_pack.told(ANSWER | change, "n1", "demo", "/log")
+        artifact_build.told(ANSWER | change, "n1", "demo", "/log")
 
 
 def test_after_a_damaged_copy_the_controller_sends_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.hosts import hosts_lines
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_environment_file
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError
 from ansible_collections.clusterctl.hpc.plugins.modules import hosts_file
 

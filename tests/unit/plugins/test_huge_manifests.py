@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     artifacts,
-    library_version,
     path_state,
     record,
+)
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
+    libraries as node_libraries,
 )
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_collect
 
@@ -92,7 +94,7 @@ def test_a_manifest_or_marker_that_is_no_file_of_ours_is_a_sentence_in_time(
         found = record.collect({"artifacts": asked})["artifacts"][0]
         path_state.watch_state(str(installed), "artifact")
         state = artifact.inspect_tree(str(installed), "openmpi", "1.0", "k")
-        libraries = library_version.library_version("libmpi.so", f"{installed}/lib/libmpi.so", str(installed.parent))
+        libraries = node_libraries.library_version("libmpi.so", f"{installed}/lib/libmpi.so", str(installed.parent))
         size = artifact_collect.size_of(installed)
         return [found["problem"], state.problem, libraries, str(size)]
 

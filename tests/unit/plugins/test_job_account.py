@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import job_account, mesh_rules, sshd_keys
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import sudo_rights, user
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import users as node_users
 from clusterctl.model.facts import JobUser
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIALi599DvvDwMySq11LrlGoa5zscn2pIVvFVI3NuVmul"
@@ -38,26 +38,26 @@ User cluster may run the following commands on node1:
     ],
 )
 def test_rights_that_make_a_job_root(rules: str, defaults: str, is_root: bool) -> None:
-    assert sudo_rights.is_root_without_password(LISTING.format(rules=rules, defaults=defaults)) is is_root
+    assert node_users.is_root_without_password(LISTING.format(rules=rules, defaults=defaults)) is is_root
 
 
 def test_a_user_without_rights_is_not_root() -> None:
-    assert not sudo_rights.is_root_without_password("User mpi is not allowed to run sudo on node1.\n")
-    assert not sudo_rights.is_root_without_password("")
+    assert not node_users.is_root_without_password("User mpi is not allowed to run sudo on node1.\n")
+    assert not node_users.is_root_without_password("")
 
 
 def test_an_account_is_described_where_it_was_asked_for() -> None:
-    assert user.job_user(None) == {"job_user": None}
-    missing = JobUser.model_validate(user.job_user("no-such-user")["job_user"])
+    assert node_users.job_user(None) == {"job_user": None}
+    missing = JobUser.model_validate(node_users.job_user("no-such-user")["job_user"])
     assert (missing.exists, missing.sudo) == (False, False)
-    root = JobUser.model_validate(user.job_user("root")["job_user"])
+    root = JobUser.model_validate(node_users.job_user("root")["job_user"])
     assert (root.exists, root.uid, root.sudo, root.has_home) == (True, 0, True, True)
 
 
 def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     late = pwd.struct_passwd(("late", "x", 20002, 20002, "", "/people/late", "/bin/bash"))
     monkeypatch.setattr(pwd, "getpwnam", lambda _name: late)
-    found = JobUser.model_validate(user.job_user("late")["job_user"])
+    found = JobUser.model_validate(node_users.job_user("late")["job_user"])
     assert (found.exists, found.has_home) == (True, False)
 
 

@@ -20,7 +20,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     user_identity,
     user_key,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 STRANGER = 65534
 RUN = "20200101T000000Z-provision-1"

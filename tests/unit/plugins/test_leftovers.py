@@ -15,7 +15,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     command,
     leftovers,
     origins,
-    package_lock,
     packages_installed,
 )
 from ansible_collections.clusterctl.hpc.plugins.modules import package_install
@@ -113,11 +112,11 @@ time.sleep(60)
 def test_the_holder_of_a_package_lock_is_named(tmp_path: Path) -> None:
     free, lock = tmp_path / "free", tmp_path / "lock"
     free.touch()
-    assert package_lock.holder([str(tmp_path / "missing"), str(free)]) == ""
+    assert packages_installed.lock_holder([str(tmp_path / "missing"), str(free)]) == ""
     with subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
-        assert package_lock.holder([str(free), str(lock)]).endswith(f"(process {process.pid})")
+        assert packages_installed.lock_holder([str(free), str(lock)]).endswith(f"(process {process.pid})")
         process.kill()
 
 
@@ -143,7 +142,7 @@ def test_packages_of_an_installation_that_a_kill_cut_off_are_recorded_by_the_nex
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTERCTL_ORIGINS", str(tmp_path / "origins.json"))
-    monkeypatch.setattr(package_lock, "holder", lambda: "")
+    monkeypatch.setattr(packages_installed, "lock_holder", lambda: "")
     monkeypatch.setattr(packages_installed, "unfinished", list)
     monkeypatch.setattr(packages_installed, "installed", lambda: ["base"])
     assert package_install.before(["gcc"], really=True)["installed"] == ["base"]

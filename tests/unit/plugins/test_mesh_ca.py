@@ -20,7 +20,7 @@ from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_sign
 from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_rules, mesh_trust_look
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import authority as authorities
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import certificates, lines, passphrase
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import known_hosts
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import ssh
 
 PASSPHRASE = "correct horse canary"  # noqa: S105 - the test's own
 ED25519 = "ssh-ed25519-cert-v01@openssh.com"
@@ -407,9 +407,9 @@ def test_sshd_config_gets_the_block_first_because_its_end_may_belong_to_a_match(
 
 def test_doctor_sees_the_patterns_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ssh_known_hosts"
-    monkeypatch.setattr(known_hosts, "_SYSTEM_FILE", str(path))
+    monkeypatch.setattr(ssh, "_SYSTEM_FILE", str(path))
     path.write_text("# BEGIN clusterctl ssh_mesh\n" + lines.known("ssh-ed25519 AAAA", ["node*", "10.0.0.*"], [22]))
-    found = known_hosts.known_hosts([], str(tmp_path))["known_hosts"]
+    found = ssh.known_hosts([], str(tmp_path))["known_hosts"]
     assert found == {"has_mesh": True, "has_authority": True, "own_names": ["node*", "10.0.0.*"]}
 
 

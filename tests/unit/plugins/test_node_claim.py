@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import place
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.place import Node
 from clusterctl.remote import node_claim, python
 
@@ -49,15 +49,15 @@ def node(tmp_path: Path) -> Node:
 def test_a_node_is_foreign_where_its_cluster_would_lose_a_member(
     cluster: str, names: list[str], addresses: list[str], lost: list[str]
 ) -> None:
-    mark = rules.fresh_mark(WANTED, None, "now")
-    assert rules.lost_members(mark, cluster, names, addresses) == lost
+    mark = place.fresh_mark(WANTED, None, "now")
+    assert place.lost_members(mark, cluster, names, addresses) == lost
 
 
 @pytest.mark.parametrize(
     "data", [None, [], {}, {"schema": 2}, {"schema": 1, "members": []}, {"schema": 1, "members": {}}]
 )
 def test_a_damaged_mark_counts_as_missing(data: Any) -> None:
-    assert rules.mark_of(data) is None
+    assert place.mark_of(data) is None
 
 
 def test_a_mark_is_written_once_and_keeps_its_beginning(node: Node, tmp_path: Path) -> None:

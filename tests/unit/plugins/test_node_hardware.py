@@ -10,8 +10,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import file_systems, record
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware.tree import Tree
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import record, storage
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware.tree import Tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.programs
 
 def section(monkeypatch: pytest.MonkeyPatch, name: str, read: Any) -> None:
     module = types.ModuleType(name)
-    module.read = read  # type: ignore[attr-defined]
+    setattr(module, f"read_{name}", read)
     monkeypatch.setitem(sys.modules, f"{record.__package__}.{name}", module)
 
 
@@ -43,7 +43,7 @@ def test_a_section_that_hangs_is_named_with_what_it_read_and_the_others_answer(
 
     for name, read in (("hang", hang), ("breaks", breaks), ("fine", fine)):
         section(monkeypatch, name, read)
-    monkeypatch.setattr(record, "SECTIONS", ("hang", "breaks", "fine"))
+    monkeypatch.setattr(record, "SECTIONS", {name: name for name in ("hang", "breaks", "fine")})
     found = record.collect({"root": str(tmp_path), "section_s": 1.0})
     assert found["counters"] == [["nic", "eth0", "rx_errors", 3]]
     assert found["unseen"] == [
@@ -110,7 +110,7 @@ def test_dead_file_systems_are_each_named_and_wait_together(tmp_path: Path) -> N
 
 
 def test_a_file_system_of_this_machine_is_asked_for_its_space() -> None:
-    found = file_systems._state("/")  # noqa: SLF001 - what a child process answers
+    found = storage._state("/")  # noqa: SLF001 - what a child process answers
     assert 0 < found["free bytes"] <= found["size in bytes"]
     assert found["answer in s"] >= 0
-    assert file_systems._state("/absent") == {"problem": "No such file or directory"}  # noqa: SLF001
+    assert storage._state("/absent") == {"problem": "No such file or directory"}  # noqa: SLF001

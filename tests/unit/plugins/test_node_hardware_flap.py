@@ -14,7 +14,7 @@ from clusterctl.support import content
 
 pytestmark = pytest.mark.programs
 
-_LOOK = f'{sys.executable} -m node_hardware \'{{"sections":["interfaces","interface_counters"]}}\''
+_LOOK = f'{sys.executable} -m node_look.hardware.record \'{{"sections":["interfaces","interface_counters"]}}\''
 _STEPS = f"""
 set -e
 mount -t sysfs sysfs /sys

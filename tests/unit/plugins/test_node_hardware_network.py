@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import network_parts
 import pytest
 import rehearsal
-from clusterctl.diagnosis.counter_limits import BESIDE_PEERS, LIMITS, SUMS
 from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules.table import BESIDE_PEERS, LIMITS, SUMS
 from clusterctl.model.hardware import Hardware, Unseen
 from machine_kinds import MACHINES
 from recorded_machine import Answer

@@ -22,28 +22,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     artifacts,
-    cpu_quota,
-    environment_file,
     gpu,
-    launch_programs,
     libraries,
-    library_cache,
-    library_version,
-    login_files,
     login_session,
-    name_lookup,
     network,
     parameters,
     path_state,
-    prefix,
     processes,
+    reading,
     record,
-    scratch_space,
-    shell_files,
-    ssh_daemon,
-    system,
+    ssh,
+)
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
+    machine as node_machine,
 )
 from clusterctl.model.facts import NodeFacts
 from clusterctl.remote import python as remote_python
@@ -87,7 +80,7 @@ def test_the_record_of_this_machine_is_whole() -> None:
 def test_it_runs_in_the_four_ways_with_one_answer(run_module: RunModule, tmp_path: Path) -> None:
     request = {"watch": [{"path": str(tmp_path), "kind": "dir"}], "artifacts": []}
     over_ssh = piped(request)
-    by_hand = [sys.executable, "-m", "node_probe", json.dumps(request)]
+    by_hand = [sys.executable, "-m", "node_look.record", json.dumps(request)]
     as_program = json.loads(subprocess.check_output(by_hand, cwd=content.root() / "plugins" / "module_utils"))
     as_module = run_module("node_facts", **request)["node"]
     imported = record.collect(request)
@@ -97,7 +90,7 @@ def test_it_runs_in_the_four_ways_with_one_answer(run_module: RunModule, tmp_pat
 
 
 def sources() -> list[str]:
-    folder = content.root() / "plugins" / "module_utils" / "node_probe"
+    folder = content.root() / "plugins" / "module_utils" / "node_look"
     return [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
 
 
@@ -266,14 +259,14 @@ def test_of_a_users_file_only_our_block_is_watched(tmp_path: Path) -> None:
 def test_a_library_and_its_entry_in_the_loaders_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     path = next(line.rpartition(" => ")[2] for line in names.splitlines() if "libc.so.6" in line)
-    monkeypatch.setattr(path_state.library_cache, "LIBRARY_CACHE", "/etc/ld.so.cache")
+    monkeypatch.setattr(path_state.libraries, "LIBRARY_CACHE", "/etc/ld.so.cache")
     for kind in ("library", "loader"):
         assert path_state.watch_state(path, kind) == {"path": path, "kind": kind}
     assert path_state.watch_state(f"{tmp_path}/libc.so.6", "library")["kind"] == "absent"
     stale = tmp_path / "ld.so.cache"
     (tmp_path / "empty.conf").touch()
     subprocess.run(["/sbin/ldconfig", "-X", "-N", "-C", str(stale), "-f", str(tmp_path / "empty.conf")], check=True)
-    monkeypatch.setattr(path_state.library_cache, "LIBRARY_CACHE", str(stale))
+    monkeypatch.setattr(path_state.libraries, "LIBRARY_CACHE", str(stale))
     assert path_state.watch_state(path, "loader")["kind"] == "absent"
 
 
@@ -313,8 +306,8 @@ STRANGE = "#include <unistd.h>\n__attribute__((constructor)) static void hang(vo
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Look for artifacts, and for the loader's cache, where this machine's own are not."""
-    monkeypatch.setattr(prefix, "DEFAULT", str(tmp_path / "local"))
-    monkeypatch.setattr(library_cache, "LIBRARY_CACHE", str(tmp_path / "ld.so.cache"))
+    monkeypatch.setattr(artifacts, "DEFAULT_PREFIX", str(tmp_path / "local"))
+    monkeypatch.setattr(libraries, "LIBRARY_CACHE", str(tmp_path / "ld.so.cache"))
     return tmp_path
 
 
@@ -336,7 +329,9 @@ def compiled(path: Path, source: str) -> Path:
 
 
 def looked_up(library_path: str, *also: str) -> dict[str, Any]:
-    (found,) = libraries.libraries([{"soname": SONAME, "also": list(also)}], library_path, prefix.DEFAULT)["libraries"]
+    (found,) = libraries.libraries([{"soname": SONAME, "also": list(also)}], library_path, artifacts.DEFAULT_PREFIX)[
+        "libraries"
+    ]
     return dict(found)
 
 
@@ -345,14 +340,10 @@ def test_a_captured_cache_gives_paths_in_the_loaders_order(form: str) -> None:
     data = (DATA / f"ld.so.cache.{form}.bin").read_bytes()
     folders = ["/opt/vendor/lib", "/usr/local/nccl/lib"]
     expected = folders if form == "new" else folders[::-1]  # the folders stood the other way round in ld.so.conf.d
-    assert library_cache.read_library_cache(data, SONAME) == [f"{folder}/{SONAME}" for folder in expected]
-    assert library_cache.read_library_cache(data, "libc.so.6") == ["/lib/x86_64-linux-gnu/libc.so.6"]
-    assert (
-        library_cache.read_library_cache(data, "nccl.so.2")
-        == library_cache.read_library_cache(data, "libnccl.so")
-        == []
-    )
-    assert library_cache.read_library_cache(b"ld.so-1.7.0", SONAME) == []
+    assert libraries.read_library_cache(data, SONAME) == [f"{folder}/{SONAME}" for folder in expected]
+    assert libraries.read_library_cache(data, "libc.so.6") == ["/lib/x86_64-linux-gnu/libc.so.6"]
+    assert libraries.read_library_cache(data, "nccl.so.2") == libraries.read_library_cache(data, "libnccl.so") == []
+    assert libraries.read_library_cache(b"ld.so-1.7.0", SONAME) == []
 
 
 def test_what_only_special_processors_may_take_is_passed_over() -> None:
@@ -362,7 +353,7 @@ def test_what_only_special_processors_may_take_is_passed_over() -> None:
     head = b"glibc-ld.so.cache1.1" + struct.pack("=I24x", len(entries))
     body = b"".join(struct.pack("=iIIIQ", *entry) for entry in entries)
     data = head + body + b"".join(name.encode() + b"\0" for name in names)
-    assert library_cache.read_library_cache(data, SONAME) == [f"/v1/{SONAME}"]
+    assert libraries.read_library_cache(data, SONAME) == [f"/v1/{SONAME}"]
 
 
 def test_the_path_comes_before_the_cache_and_files_of_other_machines_are_passed_over(tmp_path: Path) -> None:
@@ -442,7 +433,7 @@ def test_root_runs_no_library_of_a_sessions_path(open_folder: Path, monkeypatch:
 
 
 def test_a_library_that_hangs_costs_a_bounded_time(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_version, "_NCCL_ANSWER_S", 0.3)
+    monkeypatch.setattr(libraries, "_NCCL_ANSWER_S", 0.3)
     path = compiled(open_folder / "lib" / SONAME, STRANGE)
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     before = children.read_text().split()
@@ -455,7 +446,7 @@ def test_a_library_that_hangs_costs_a_bounded_time(open_folder: Path, monkeypatc
 
 @pytest.mark.parametrize(("code", "release"), [(22907, "2.29.7"), (23203, "2.32.3"), (2804, "2.8.4"), (0, "")])
 def test_version_codes(code: int, release: str) -> None:
-    assert library_version.nccl_release(code) == release
+    assert libraries.nccl_release(code) == release
 
 
 def test_nothing_is_looked_for_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,8 +467,8 @@ def test_a_resolver_that_hangs_costs_a_bounded_time(monkeypatch: pytest.MonkeyPa
         time.sleep(60 if name == "second" else 0)
         return {"addresses": ["192.0.2.1"], "problem": ""}
 
-    monkeypatch.setattr(name_lookup, "_addresses_of", hang_on_the_second)
-    monkeypatch.setattr(name_lookup, "_ANSWER_OF_NAMES_S", 0.5)
+    monkeypatch.setattr(network, "_addresses_of", hang_on_the_second)
+    monkeypatch.setattr(network, "_ANSWER_OF_NAMES_S", 0.5)
     _, first, second = record.collect({"resolve": ["first", "second"]})["names"]
     assert first["addresses"] == ["192.0.2.1"]
     assert second == {"name": "second", "addresses": [], "problem": "no answer within 0.5 s"}
@@ -536,7 +527,7 @@ def test_root_without_the_right_to_trace_finds_the_ranks_of_others() -> None:
     # Those that a container lacks; each of the three lets root read the environment of a foreign process.
     rights = "-sys_ptrace,-sys_admin,-perfmon"
     fewer = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
-    probe = [sys.executable, "-B", "-m", "node_probe", json.dumps({"busy": True})]
+    probe = [sys.executable, "-B", "-m", "node_look.record", json.dumps({"busy": True})]
     with subprocess.Popen(["sleep", "61"], env={"PMIX_RANK": "3"}, user=65534, group=65534, extra_groups=[]) as rank:
         environ = f"/proc/{rank.pid}/environ"
         plain = subprocess.run([*fewer, "cat", environ], capture_output=True, check=False)
@@ -592,13 +583,13 @@ def test_an_artifact_that_is_not_there_is_named() -> None:
     ],
 )
 def test_os_release(name: str, expected: tuple[str, ...]) -> None:
-    release = system.read_os_release(captured(f"os-release.{name}.txt"))
+    release = node_machine.read_os_release(captured(f"os-release.{name}.txt"))
     assert (release["id"], release["version_id"], release["family"], release["major"]) == expected
 
 
 def test_platform_of_a_point_release_is_that_of_its_major_on_enterprise_linux() -> None:
     facts = {
-        "distribution": system.read_os_release(captured("os-release.rocky9.txt")),
+        "distribution": node_machine.read_os_release(captured("os-release.rocky9.txt")),
         "machine": "x86_64",
         "glibc": "2.34",
         "python": {"version": "3.9.21"},
@@ -690,14 +681,14 @@ def test_sshd_configuration(tmp_path: Path) -> None:
         f"# Port 1\nInclude {tmp_path}/*.conf\nHostKey /etc/ssh/a\nPort=22\nallowusers a b\n"
         "Match User x\nMaxSessions 9\n"
     )
-    found = ssh_daemon.read_sshd_config(str(tmp_path / "sshd_config"))
+    found = ssh.read_sshd_config(str(tmp_path / "sshd_config"))
     block = ["match User x", "maxsessions 9"]
     assert found == {"port": ["2222", "22"], "hostkey": ["/etc/ssh/a"], "allowusers": ["a b"], "match": block}
 
 
 def test_environment_file_as_pam_reads_it() -> None:
     text = "# c\nA=1\nexport B='two words' # note\nC=\"x\ny\nD\n"
-    assert environment_file.read_environment_file(text) == {"A": "1", "B": "two words", "C": "x"}
+    assert reading.read_environment_file(text) == {"A": "1", "B": "two words", "C": "x"}
 
 
 # --- what a launch needs ---
@@ -708,7 +699,7 @@ def control_groups(tmp_path: Path, files: dict[str, str], own: str) -> dict[str,
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "own").write_text(own, encoding="utf-8")
-    found: dict[str, Any] = cpu_quota.cpu_quota(str(tmp_path), str(tmp_path / "own"))["cpu_quota"]
+    found: dict[str, Any] = node_machine.cpu_quota(str(tmp_path), str(tmp_path / "own"))["cpu_quota"]
     return found
 
 
@@ -793,7 +784,7 @@ def test_settings_are_found_in_every_place_and_nothing_else_is_told(
         path.write_text(text, encoding="utf-8")
     monkeypatch.setattr(parameters, "_ENVIRONMENT", str(tmp_path / "environment"))
     given = {"/etc/security/pam_env.conf": ({"OMPI_TOKENS": "5"}, {"OMPI_TOKENS": {"5"}})}
-    monkeypatch.setattr(parameters.login_files, "read_files", lambda *_given: given)
+    monkeypatch.setattr(parameters, "login_files", lambda *_given: given)
     variables = {
         "NCCL_DEBUG": "INFO",
         "OMPI_TOKENS": "4",
@@ -836,14 +827,14 @@ def test_settings_are_found_in_every_place_and_nothing_else_is_told(
     ],
 )
 def test_exports_of_start_up_files(text: str, always: dict[str, str], maybe: dict[str, set[str]]) -> None:
-    assert shell_files.exports(text, lambda name: name.startswith("NCCL_")) == (always, maybe)
+    assert parameters.exports(text, lambda name: name.startswith("NCCL_")) == (always, maybe)
 
 
 def test_start_up_files_of_the_system_and_of_a_home_are_read(tmp_path: Path) -> None:
     for path, text in (("etc/profile.d/nccl.sh", "export NCCL_A=1"), ("etc/profile.d/x.csh", "export NCCL_B=1")):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
-    found = shell_files.read_files("", None, lambda name: name.startswith("NCCL_"), str(tmp_path))
+    found = parameters.shell_files("", None, lambda name: name.startswith("NCCL_"), str(tmp_path))
     assert found == {"/etc/profile.d/nccl.sh": ({"NCCL_A": "1"}, {"NCCL_A": {"1"}})}
 
 
@@ -861,7 +852,7 @@ def test_what_pam_and_the_ssh_daemon_give_to_a_session_is_read(tmp_path: Path) -
         (tmp_path / path).write_text(text, encoding="utf-8")
 
     def read() -> dict[str, Any]:
-        found = login_files.read_files(str(home), None, lambda name: name.startswith("NCCL_"), str(tmp_path))
+        found = parameters.login_files(str(home), None, lambda name: name.startswith("NCCL_"), str(tmp_path))
         return {path.removeprefix(f"{tmp_path}"): entry for path, entry in found.items()}
 
     without = {
@@ -889,7 +880,7 @@ def test_start_up_files_of_csh_are_read_for_its_users(tmp_path: Path) -> None:
     own = pwd.getpwuid(os.geteuid())
     users = [pwd.struct_passwd((*own[:6], shell)) for shell in ("/bin/tcsh", "/bin/bash")]
     found = [
-        shell_files.read_files(f"{tmp_path}/home", user, lambda name: name.startswith("NCCL_"), str(tmp_path))
+        parameters.shell_files(f"{tmp_path}/home", user, lambda name: name.startswith("NCCL_"), str(tmp_path))
         for user in users
     ]
     assert found == [
@@ -912,7 +903,7 @@ def test_the_programs_of_a_launch_are_found_as_a_session_finds_them(tmp_path: Pa
     for name, mode in (("mpirun", 0o755), ("prted", 0o644)):
         (own / name).write_text("", encoding="utf-8")
         (own / name).chmod(mode)
-    found = {one["name"]: one for one in launch_programs.programs(f"rel:{foreign}/:{own}", str(own))["launch"]}
+    found = {one["name"]: one for one in login_session.programs(f"rel:{foreign}/:{own}", str(own))["launch"]}
     assert (found["mpirun"]["path"], found["mpirun"]["own_state"]) == (f"{foreign}/mpirun", "ok")
     assert (found["prted"]["path"], found["prted"]["own_state"]) == ("", "not executable")
     assert found["orted"]["own_state"] == "missing"
@@ -920,13 +911,13 @@ def test_the_programs_of_a_launch_are_found_as_a_session_finds_them(tmp_path: Pa
 
 def test_folders_for_temporary_files_are_looked_at_without_a_trace(tmp_path: Path) -> None:
     before = list(tmp_path.iterdir())
-    chosen, usual, shared = scratch_space.scratch({"TMPDIR": f"{tmp_path}/", "TMP": "/no"}, os.getuid())["scratch"]
+    chosen, usual, shared = node_machine.scratch({"TMPDIR": f"{tmp_path}/", "TMP": "/no"}, os.getuid())["scratch"]
     assert (chosen["path"], usual["path"], shared["path"]) == (str(tmp_path), "/tmp", "/dev/shm")  # noqa: S108
     assert chosen["exists"]
     assert chosen["free_bytes"] > 0
     assert (chosen["read_only"], chosen["writable"], chosen["blocked"]) == (False, True, [])
     assert list(tmp_path.iterdir()) == before
-    (missing, *_) = scratch_space.scratch({"TMPDIR": f"{tmp_path}/none"}, os.getuid())["scratch"]
+    (missing, *_) = node_machine.scratch({"TMPDIR": f"{tmp_path}/none"}, os.getuid())["scratch"]
     assert not missing["exists"]
 
 

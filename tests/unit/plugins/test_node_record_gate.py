@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 gate = content.module_util("node_record_gate")
-probe = content.module_util("node_probe.record")
+probe = content.module_util("node_look.record")
 # Without processes: the gate makes one line of a command line, and this machine may run anything.
 REQUEST = {"resolve": ["localhost"], "job_user": "", "check_sudo": False}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIwwYGMGDwWPrygxQ4O3kv+UcH3baMHTl4kBu/CfhWR4"
@@ -66,6 +66,8 @@ def test_every_field_that_a_node_may_report_has_a_form(own: dict[str, Any]) -> N
         ("hostname", "node1 node2", "a host name"),
         ("platform", "../../etc", "the id of a platform"),
         ("cuda.driver_version", "535\n", "a version"),
+        ("cuda.toolkit_version", "unknown", "a version that begins with a number"),
+        ("cuda.toolkit_version", "9" * 5000, "a version that begins with a number"),
         ("cores", -1, "a whole number from 0"),
         ("cores", True, "a whole number from 0"),
         ("time", float("nan"), "a number from 0"),

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import gpu_trees
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import gpu, rdma, topology
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, machine, network
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_this_machine_names_each_usable_thread_once() -> None:
-    found = topology.numa()["numa"]
-    threads = [cpu for node in found for core in node["cores"] for cpu in topology.cpu_list(core)]
+    found = machine.numa()["numa"]
+    threads = [cpu for node in found for core in node["cores"] for cpu in machine.cpu_list(core)]
     assert sorted(threads) == sorted(os.sched_getaffinity(0))
 
 
@@ -29,21 +29,21 @@ def test_cores_are_told_by_numa_node_with_their_threads(tmp_path: Path, monkeypa
     for cpu in range(8):
         place = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         gpu_trees.written(place, f"{cpu % 4},{cpu % 4 + 4}\n")
-    assert topology.numa(str(tmp_path)) == {
+    assert machine.numa(str(tmp_path)) == {
         "numa": [{"number": 0, "cores": ["0,4", "1,5"]}, {"number": 1, "cores": ["2,6", "7"]}]
     }
 
 
 def test_a_machine_without_numa_nodes_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5})
-    assert topology.numa(str(tmp_path)) == {"numa": [{"number": 0, "cores": ["3", "5"]}]}
+    assert machine.numa(str(tmp_path)) == {"numa": [{"number": 0, "cores": ["3", "5"]}]}
 
 
 @pytest.mark.parametrize(
     ("text", "cpus"), [("0-2,7\n", [0, 1, 2, 7]), ("", []), ("a", []), ("1-", []), ("0-99999999", []), ("9-3", [])]
 )
 def test_lists_of_the_kernel(text: str, cpus: list[int]) -> None:
-    assert topology.cpu_list(text) == cpus
+    assert machine.cpu_list(text) == cpus
 
 
 def test_a_gpu_and_a_port_tell_the_bridges_above_them(tmp_path: Path) -> None:
@@ -61,5 +61,5 @@ def test_a_gpu_and_a_port_tell_the_bridges_above_them(tmp_path: Path) -> None:
     device = root / "sys/class/infiniband/mlx5_0"
     device.mkdir(parents=True)
     (device / "device").symlink_to(bridges / "0000:03:00.1")
-    (port,) = rdma.read_rdma(str(root / "sys/class/infiniband"))
+    (port,) = network.read_rdma(str(root / "sys/class/infiniband"))
     assert (port["numa"], port["pci_path"]) == (-1, ["0000:00:01.0", "0000:02:00.0", "0000:03:00.1"])

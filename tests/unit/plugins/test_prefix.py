@@ -17,7 +17,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     prefix_rules,
     preflight_rules,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import prefix, record
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts as node_artifacts
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import record
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install, uninstall
 
 if TYPE_CHECKING:
@@ -93,45 +94,47 @@ def place() -> Iterator[Path]:
 
 def test_only_root_may_write_on_the_way_to_the_prefix(place: Path) -> None:
     target = place / "one" / "two"
-    assert prefix.problem(str(target)) == ""  # what is missing root makes
+    assert node_artifacts.prefix_problem(str(target)) == ""  # what is missing root makes
     target.mkdir(parents=True)
     for path in (target.parent, target):
         path.chmod(0o755)
-    assert prefix.problem(str(target)) == ""
+    assert node_artifacts.prefix_problem(str(target)) == ""
     target.parent.chmod(0o777)
-    assert prefix.problem(str(target)) == (
+    assert node_artifacts.prefix_problem(str(target)) == (
         f"{target.parent} can be written by others than root (mode 0777), who could replace the software"
     )
     target.parent.chmod(0o775)
     os.chown(target.parent, 0, 50)
-    assert "(mode 0775)" in prefix.problem(str(target))
+    assert "(mode 0775)" in node_artifacts.prefix_problem(str(target))
     os.chown(target.parent, 65534, 0)
-    assert prefix.problem(str(target)).endswith("who could replace the software")
+    assert node_artifacts.prefix_problem(str(target)).endswith("who could replace the software")
     os.chown(target.parent, 0, 0)
     target.parent.chmod(0o700)
-    assert prefix.problem(str(target)) == f"{target.parent} can be entered by root alone (mode 0700)"
+    assert node_artifacts.prefix_problem(str(target)) == f"{target.parent} can be entered by root alone (mode 0700)"
     target.parent.chmod(0o755)
     target.rmdir()
     target.symlink_to("/usr")
-    assert f"{target} is a link" in prefix.problem(str(target))
+    assert f"{target} is a link" in node_artifacts.prefix_problem(str(target))
     target.unlink()
     target.write_text("")
-    assert prefix.problem(str(target)) == f"{target} is not a folder"
+    assert node_artifacts.prefix_problem(str(target)) == f"{target} is not a folder"
 
 
 def test_software_in_another_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     text = f"# clusterctl: added PATH {old}/openmpi/bin {old}/horovod/bin\n# clusterctl: added LD_LIBRARY_PATH /x/lib\n"
-    assert prefix.candidates(text) == sorted(["/usr/local", str(old)])
-    assert not prefix.has_software(str(old))
+    assert node_artifacts.prefix_candidates(text) == sorted(["/usr/local", str(old)])
+    assert not node_artifacts.has_software(str(old))
     tree = old / f"openmpi-5.0.7-{KEY}"
     tree.mkdir(parents=True)
-    assert not prefix.has_software(str(old))  # never finished
+    assert not node_artifacts.has_software(str(old))  # never finished
     (tree / artifact.MARKER).write_text("{}")
-    assert prefix.has_software(str(old))
-    monkeypatch.setattr(prefix, "read_text", lambda *_unused: text)
-    assert str(old) in prefix.prefix(str(new))["prefix"]["others"]
-    assert prefix.prefix(str(old))["prefix"]["others"] == [p for p in ["/usr/local"] if prefix.has_software(p)]
+    assert node_artifacts.has_software(str(old))
+    monkeypatch.setattr(node_artifacts, "read_text", lambda *_unused: text)
+    assert str(old) in node_artifacts.prefix(str(new))["prefix"]["others"]
+    assert node_artifacts.prefix(str(old))["prefix"]["others"] == [
+        p for p in ["/usr/local"] if node_artifacts.has_software(p)
+    ]
 
 
 def test_the_record_is_that_of_the_prefix(tmp_path: Path) -> None:
@@ -192,7 +195,7 @@ def test_the_folders_on_the_way_are_made_and_uninstall_knows_them(place: Path, m
         artifact_install.make_folders(str(place / "one" / "two"))
     finally:
         os.umask(before)
-    assert prefix.problem(str(place / "one" / "two")) == ""
+    assert node_artifacts.prefix_problem(str(place / "one" / "two")) == ""
     known = origins.load()["paths"]
     assert {path: known[path]["kind"] for path in known} == dict.fromkeys(
         (str(place / "one"), str(place / "one" / "two")), "absent"

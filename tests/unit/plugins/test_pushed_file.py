@@ -14,7 +14,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, file_look, file_transaction, pushed_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    file_entry,
+    file_stage,
+    file_transaction,
+    pushed_file,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install
 
@@ -166,7 +171,7 @@ def test_a_link_set_between_look_and_change_changes_no_other_file(
         path.write_text("old")
         content = b"old" if state == "attributes" else b"new"
         entry = file_entry.Entry(path=str(path), state="file", content=content, mode=0o666, uid=NOBODY.pw_uid)
-    step = file_look.look(entry, {})
+    step = file_stage.look(entry, {})
 
     def swap() -> None:
         if path.is_dir():

@@ -32,4 +32,4 @@ def test_the_hosts_that_a_login_did_not_reach_are_named_once() -> None:
 def test_an_answer_of_another_form_holds_no_run(refused: Any) -> None:
     began = time.monotonic()
     assert listed({"refused": ["node1"]}, {"refused": refused}) == ["node1"]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # in place of hours

@@ -7,7 +7,7 @@ import pwd
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import login_session
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import login_session
 from ansible_collections.clusterctl.hpc.plugins.modules import session_settings
 
 if TYPE_CHECKING:

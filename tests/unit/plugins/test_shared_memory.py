@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_hardware import record, shared_memory
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import machine, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def segment() -> Iterator[Path]:
 
 def look(user: int = 0) -> dict[str, Any]:
     """Look at /dev/shm as a user; this process stays who it is."""
-    assert shared_memory.__name__  # loaded here, since the user may not be able to read the files
+    assert machine.__name__  # loaded here, since the user may not be able to read the files
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import slurm_pmix
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import slurm_pmix
 from clusterctl.model.pmix import Pmix, SlurmSettings
 
 if TYPE_CHECKING:

@@ -1,15 +1,13 @@
-"""Which switch and port an interface hangs on: captured outputs, files of systemd-networkd, and hostile ones."""
+"""Which switch and port an interface hangs on: captured outputs and hostile ones."""
 
 from __future__ import annotations
 
 import json
-import random
-import struct
 from pathlib import Path
 
 import gpu_trees
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import switch_ports
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import switch_ports
 from clusterctl.model.facts import SwitchPort
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "switch_ports"
@@ -29,19 +27,17 @@ def interface(root: Path, name: str, number: int, *, carrier: str = "1", above: 
             (base / f"{kind}_{other}").mkdir()
 
 
-def heard(root: Path, number: int, data: bytes) -> None:
-    path = root / f"run/systemd/netif/lldp/{number}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-
-
-def test_what_networkd_heard_is_told_with_what_lies_on_the_interface(tmp_path: Path) -> None:
+def test_networkctl_names_the_switch_with_what_lies_on_the_interface(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     interface(tmp_path, "eth0", 2, above="bond0")
     interface(tmp_path, "bond0", 3, above="bond0.7", below="eth0")
     interface(tmp_path, "bond0.7", 4, below="bond0")
     interface(tmp_path, "eth1", 5, carrier="0")
-    for number in (2, 3, 5, 77):
-        heard(tmp_path, number, (DATA / "networkd-eth0.bin").read_bytes())
+    gpu_trees.written(tmp_path / "run/systemd/netif/io.systemd.Network", "")
+    gpu_trees.written(tmp_path / "networkctl", f"#!/bin/sh\ncat {DATA}/networkctl-eth0.json\n")
+    (tmp_path / "networkctl").chmod(0o755)
+    monkeypatch.setattr(switch_ports, "find_program", lambda name: str(tmp_path / name))
     (found,) = switch_ports.switch_ports(str(tmp_path))["switch_ports"]
     assert SwitchPort.model_validate(found) == SwitchPort(
         interface="eth0",
@@ -99,11 +95,8 @@ def test_a_port_that_is_named_by_its_interface_keeps_that_name() -> None:
     data["lldp"]["interface"]["eth0"]["port"].update(id={"type": "ifname", "value": "Ethernet1/7"}, descr="to node5")
     ((one,),) = switch_ports.read_lldpctl(json.dumps(data)).values()
     assert one["port"] == "Ethernet1/7"
-    frame = (DATA / "networkd-eth0.bin").read_bytes()[8:]
-    own = bytes.fromhex("0407 03 0ec24ecd0373")
-    assert own in frame
-    by_name = switch_ports.read_frame(frame.replace(own, b"\x04\x07\x05swp2.1"))
-    assert by_name is not None
+    text = captured("networkctl-eth0.json").replace("[3,", "[5,").replace("0e:c2:4e:cd:03:73", "swp2.1")
+    ((by_name, *_others),) = switch_ports.read_networkctl(text).values()
     assert by_name["port"] == "swp2.1"
 
 
@@ -141,18 +134,14 @@ def test_odd_output_names_no_switch(text: str) -> None:
     assert switch_ports.read_lldpctl(text) == {}
 
 
-def test_damaged_frames_end_without_an_exception() -> None:
-    whole = (DATA / "networkd-eth0.bin").read_bytes()
-    rng = random.Random(15)  # noqa: S311 - no secret
-    for size in range(len(whole)):
-        switch_ports.read_networkd(whole[:size])
-    for _ in range(2000):
-        damaged = bytearray(whole)
-        for _ in range(rng.randrange(1, 8)):
-            damaged[rng.randrange(len(whole))] = rng.randrange(256)
-        switch_ports.read_networkd(bytes(damaged))
-    assert switch_ports.read_networkd(struct.pack("<Q", 1 << 63)) == []
-    assert len(switch_ports.read_networkd(whole * 100)) == 64
+def test_damaged_output_of_networkctl_ends_without_an_exception() -> None:
+    whole = captured("networkctl-eth0.json")
+    assert [switch_ports.read_networkctl(whole[:size]) for size in range(len(whole) - 3)] == [{}] * (len(whole) - 3)
+    for text in ("null", "[]", '{"Neighbors": 5}', '{"Neighbors": [{"InterfaceName": "eth0", "Neighbors": [{}]}]}'):
+        assert switch_ports.read_networkctl(text) == {}
+    many = json.loads(whole)
+    many["Neighbors"][0]["Neighbors"] *= 100
+    assert len(switch_ports.read_networkctl(json.dumps(many))["eth0"]) == 64
 
 
 def test_a_name_of_control_characters_loses_them() -> None:

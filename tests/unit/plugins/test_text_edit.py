@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import text_edit
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe.environment_file import read_environment_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_environment_file
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError, Environment
 
 BASE = "/usr/local/bin:/usr/bin:/bin"

@@ -20,7 +20,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     origins,
     packages_installed,
     text_edit,
-    text_restore,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_restore import Present, Wanted
 
@@ -49,15 +48,15 @@ def origin(kind: str, **given: Any) -> dict[str, Any]:
 def test_the_names_of_the_cluster_leave_a_hosts_file(text: str) -> None:
     written = text_edit.set_hosts(text, "hosts", "10.0.0.1 node1\n10.0.0.2 node2\n")
     assert written != text
-    assert text_restore.without_ours(written) == text
+    assert file_restore.without_ours(written) == text
 
 
 def test_variables_and_every_block_leave_a_text() -> None:
     wanted = text_edit.Environment({"PATH": ["/usr/local/openmpi/bin"]}, {"OMP": "1"}, {"PATH": "/usr/bin"})
-    assert text_restore.without_ours(text_edit.set_environment('LANG="C"\n', wanted)) == 'LANG="C"\n'
+    assert file_restore.without_ours(text_edit.set_environment('LANG="C"\n', wanted)) == 'LANG="C"\n'
     text = text_edit.set_block(text_edit.set_block("mine\n", "a", "x"), "b", "y") + "later\n"
-    assert text_restore.without_ours(text) == "mine\nlater\n"
-    assert text_restore.without_ours("# clusterctl is a word here\n") == "# clusterctl is a word here\n"
+    assert file_restore.without_ours(text) == "mine\nlater\n"
+    assert file_restore.without_ours("# clusterctl is a word here\n") == "# clusterctl is a word here\n"
 
 
 FIRST = b"first"  # no newline at its end, which an edit back alone would not tell
@@ -347,10 +346,10 @@ WRITES = {
     "artifact_pack": "packs below FOLDERS",
     "artifact_spread": "a line of progress below FOLDERS, which its run removes",
     "pack_extract": "a tree that artifact_install makes, or an unpacked pack on the controller",
-    "archive_unpack": "the build folder, or the controller",
     "audit_file": "the audit file below FOLDERS",
     "authority": "the folder of the authority on the controller",
     "passphrase": "a script on the controller, which answers ssh-keygen",
+    "tree_removal": "removes",
     "atomic_file": "called by the others",
     "borrowed_links": "a record below STATE",
     "build_files": "the build folder",

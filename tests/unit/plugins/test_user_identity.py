@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command, sshd_keys, user_identity
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import (
-    known_hosts,
-    parameters,
-    path_state,
-    reading,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import parameters, path_state, reading, ssh
 from ansible_collections.clusterctl.hpc.plugins.modules import mesh_key
 
 if TYPE_CHECKING:
@@ -121,7 +116,7 @@ def test_the_look_at_a_node_reads_nothing_that_the_user_may_not_read(home: Home,
     else:
         os.mkfifo(path)
     found = [
-        known_hosts.known_hosts([key], str(home.path), home.user),
+        ssh.known_hosts([key], str(home.path), home.user),
         parameters.parameters({}, str(home.path), home.user, "/usr/local"),
     ]
     assert "secret" not in str(found)
@@ -132,7 +127,7 @@ def test_the_look_at_a_node_reads_nothing_that_the_user_may_not_read(home: Home,
     path.chmod(0o600)
     text = str(
         [
-            known_hosts.known_hosts([key], str(home.path), home.user),
+            ssh.known_hosts([key], str(home.path), home.user),
             parameters.parameters({}, str(home.path), home.user, "/usr/local"),
         ]
     )
@@ -363,7 +358,7 @@ def test_a_path_on_a_home_that_refuses_root_is_looked_at_as_its_owner(home: Home
     home.path.chmod(0o700)
     look = (
         "import json, os, sys\n"
-        "from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state\n"
+        "from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state\n"
         "try: os.lstat(sys.argv[1]); print('not refused')\n"
         "except PermissionError: print(json.dumps(path_state.watch_state(sys.argv[1])), os.geteuid())"
     )

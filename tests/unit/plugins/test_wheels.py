@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import pip as runner
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import store
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.errors import PipFailedError
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.packages import PipFailedError
 from wheel_files import make_wheel
 
 pytestmark = pytest.mark.programs

@@ -210,7 +210,7 @@ def test_a_look_that_is_killed_is_tried_again_and_then_unknown(
 def test_the_jobs_user_cannot_kill_the_look_that_acts_as_this_user(installed: Path) -> None:
     patched(installed, ARTIFACTS, "")
     patched(installed, '    yield "the libraries", libraries\n', "")  # that one acts as nobody
-    place = installed / "node_probe/scratch_space.py"
+    place = installed / "node_look/machine.py"
     text = place.read_text(encoding="utf-8")
     place.write_text(text.replace("    chosen = next", "    __import__('time').sleep(1)\n    chosen = next", 1))
     killer = f"""

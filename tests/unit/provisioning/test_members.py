@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from clusterctl.model.drift import NodeState
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.provisioning import members, plan
 from clusterctl.provisioning.members import Left, Removal
-from clusterctl.provisioning.plan import NodeState
 from clusterctl.support.errors import ConfigError
 
 HOSTS = ("node1", "node2", "node3", "node4")
@@ -149,10 +149,10 @@ def test_other_changes_are_still_seen_by_the_next_provision() -> None:
 
 def test_the_user_learns_what_is_left_to_do() -> None:
     removed = removal("node3")
-    sentences = members.told(removed, HOSTS, ["node3"], LAB)
+    sentences = members.messages(removed, HOSTS, ["node3"], LAB)
     assert "node[1-2,4] refuse its keys" in sentences[0]
     assert "did not answer" in sentences[1]
     assert "still has its private key" in sentences[2]
     assert sentences[3].startswith("Delete node3 from lab.ini")
-    gone = members.told(removed, ("node1", "node2", "node4"), [], LAB)
+    gone = members.messages(removed, ("node1", "node2", "node4"), [], LAB)
     assert len(gone) == 2, "the inventory names it no more, and it answered"

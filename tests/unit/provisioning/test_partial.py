@@ -10,8 +10,8 @@ from clusterctl.model.events import HostResult
 from clusterctl.model.hosts import Host
 from clusterctl.model.run_record import Problem
 from clusterctl.provisioning import partial
+from clusterctl.provisioning.partial import Rolled, Steps, roll
 from clusterctl.provisioning.playbook import End
-from clusterctl.provisioning.rolling import Rolled, Steps, roll
 
 WELL = End("successful", 0)
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from clusterctl.model.drift import NodeState
 from clusterctl.model.events import HostResult
 from clusterctl.provisioning import plan
-from clusterctl.provisioning.plan import Inputs, NodeState
+from clusterctl.provisioning.plan import Inputs
 
 INPUTS = Inputs(inventory="i", content="c", version="1", options={"become": "True"})
 WATCH = (
@@ -137,4 +138,6 @@ def test_the_last_word_on_a_path_counts() -> None:
 
 
 def test_a_host_with_nothing_to_watch_gets_no_snapshot() -> None:
-    assert plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH}, INPUTS, plan.Cluster("m")).keys() == {"node1"}
+    assert plan.snapshots_after("run", HOSTS, STATES, {"node1": WATCH}, INPUTS, plan.ClusterDigests("m")).keys() == {
+        "node1"
+    }

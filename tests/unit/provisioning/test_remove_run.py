@@ -83,7 +83,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
             outcome = "failed" if each in end.failed else "unreachable" if each in end.unreachable else "changed"
             message = "" if outcome == "changed" else found.says
             changes = ("removed /usr/local/openmpi",) if name == "uninstall" else ("changed /etc/hosts",)
-            self.tally.add(
+            self.task_results.add(
                 HostResult(
                     at=1.0,
                     host=each,

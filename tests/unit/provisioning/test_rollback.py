@@ -13,7 +13,7 @@ from clusterctl.model.hosts import InventorySources
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
 from clusterctl.provisioning import rollback
-from clusterctl.provisioning.held import Held
+from clusterctl.provisioning.software_hold import SoftwareHold
 from clusterctl.state import paths, runs
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -151,21 +151,21 @@ def test_the_runs_to_go_back_to_outlive_many_validations(
 
 
 def test_a_hold_speaks_and_refuses_tags_of_software(inventory: InventorySources) -> None:
-    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    held = SoftwareHold(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
     assert held
-    (told,) = held.told
+    (told,) = held.messages
     assert told.startswith("Held at 20260301T000000Z-provision-1 by a rollback of 2026-0")
     assert f"'clusterctl rollback --release {inventory.shown}' ends it" in told
     held.refuse(["hosts", "fabric"])
     with pytest.raises(ConfigError, match=r"--tags mpi4py asks for software that is held.*--release"):
         held.refuse(["hosts", "mpi4py"])
-    free = Held(None, inventory)
+    free = SoftwareHold(None, inventory)
     free.refuse(["mpi4py"])
-    assert (bool(free), free.told, free.skip_tags, free.problems(["node1"], {}, Snapshot())) == (False, (), (), [])
+    assert (bool(free), free.messages, free.skip_tags, free.problems(["node1"], {}, Snapshot())) == (False, (), (), [])
 
 
 def test_a_new_node_without_the_held_folders_is_named(inventory: InventorySources) -> None:
-    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    held = SoftwareHold(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
     other = {"name": "mpi4py", "link": "", "target": "/usr/local/mpi4py-4-c", "version": "4", "key": "c", "ok": True}
     node = factory.node("new", platform="p", artifacts=[other])
     (problem,) = held.problems(["new"], {"new": node}, Snapshot())
@@ -176,7 +176,7 @@ def test_a_new_node_without_the_held_folders_is_named(inventory: InventorySource
 
 
 def test_a_bare_machine_is_one_problem_with_the_way_on(inventory: InventorySources) -> None:
-    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    held = SoftwareHold(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
     (problem,) = held.problems(["node1"], {"node1": factory.node("node1", platform="p", artifacts=[])}, Snapshot())
     assert (problem.host, problem.subject) == ("node1", "software")
     assert "a new machine has none of the software that is held at 20260301T000000Z-provision-1" in problem.problem
@@ -185,7 +185,7 @@ def test_a_bare_machine_is_one_problem_with_the_way_on(inventory: InventorySourc
 
 
 def test_jobs_stop_a_hold_only_where_a_link_leads_elsewhere(inventory: InventorySources) -> None:
-    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    held = SoftwareHold(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
     job = {"busy": [{"pid": 7, "user": "user1", "command": "train", "rank": True}]}
     link, tree = next(iter(LINKS.items()))
     there = {"name": "openmpi", "link": link, "target": tree, "version": "5.0.7", "key": "b", "ok": True}
@@ -194,11 +194,11 @@ def test_jobs_stop_a_hold_only_where_a_link_leads_elsewhere(inventory: Inventory
     wrong = factory.node("node1", platform="p", artifacts=[elsewhere], **job)
     assert held.jobs(["node1"], {"node1": right}) == []
     assert [problem.subject for problem in held.jobs(["node1"], {"node1": wrong})] == ["jobs"]
-    assert Held(None, inventory).jobs(["node1"], {"node1": wrong}) == []
+    assert SoftwareHold(None, inventory).jobs(["node1"], {"node1": wrong}) == []
 
 
 def test_a_held_folder_with_damaged_content_is_named(inventory: InventorySources) -> None:
-    held = Held(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
+    held = SoftwareHold(Hold(software=one("20260301T000000Z-provision-1"), since=WHEN), inventory)
     host = HostSnapshot(
         run_id="r",
         inputs={},

@@ -104,7 +104,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
         assert snapshots.read(found.cluster).hosts == {}, "a run that dies leaves no snapshot"
         for host in NODES if found.end.status == "successful" else ():
             state = ({"path": OLD, "kind": "artifact", "files": 3}, {"path": LINK, "kind": "link", "target": "old"})
-            self.tally.add(
+            self.task_results.add(
                 HostResult(
                     at=1.0, host=host, stage="s", task="t", outcome="changed", seconds=1.0, changes=("x",), watch=state
                 )

@@ -71,7 +71,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         found.seen[name] = found.lines()
         for host in NODES:
             data = {"next_host_key": NEW[host]} if name == "stage_host_keys" and host not in found.mute else {}
-            self.tally.add(
+            self.task_results.add(
                 HostResult(at=1.0, host=host, stage="s", task="t", outcome="changed", seconds=1.0, data=data)
             )
         return found.ends.get(name, playbook.End("successful", 0))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterctl.provisioning.controllers import OWN, SharedRun, share
 from clusterctl.provisioning.playbook import End
-from clusterctl.provisioning.shares import OWN
-from clusterctl.provisioning.sharing import SharedRun, share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.provisioning.shares import Shares
+    from clusterctl.provisioning.controllers import Shares
 
 FOUND = {OWN: ("node1", "node2"), "ops2": ("node3", "node4")}
 GOOD = End("successful", 0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.model.hosts import InventorySources
-from clusterctl.provisioning import playbook, tally
+from clusterctl.provisioning import playbook, task_results
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
@@ -46,11 +46,11 @@ def roots(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
-def play(folder: Path, links: dict[str, dict[str, str]], lines: str) -> tuple[playbook.End, tally.Tally]:
+def play(folder: Path, links: dict[str, dict[str, str]], lines: str) -> tuple[playbook.End, task_results.TaskResults]:
     (folder / "i.ini").write_text(lines, encoding="utf-8")
     private = folder / "private"
     private.mkdir(mode=0o700)
-    heard = tally.Tally()
+    heard = task_results.TaskResults()
     seen: list[Event] = []
 
     def hear(event: Event) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from clusterctl.model.hosts import InventorySources
-from clusterctl.provisioning import playbook, tally
+from clusterctl.provisioning import playbook, task_results
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
@@ -77,7 +77,7 @@ class Lab:
         shutil.copytree(content.playbook("provision").parent / "tasks", self.folder / "tasks")
         private = self.folder / "private"
         private.mkdir(mode=0o700)
-        heard = tally.Tally()
+        heard = task_results.TaskResults()
         play = playbook.Play(
             self.folder / "p.yml",
             InventorySources.of(self.folder / "i.ini"),

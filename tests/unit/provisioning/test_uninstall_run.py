@@ -107,7 +107,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
                 message="no route to host" if each in lost else "",
                 data={"told": [STAYS]},
             )
-            self.tally.add(result)
+            self.task_results.add(result)
         return playbook.End("failed", 4, unreachable=lost) if lost else playbook.End("successful", 0)
 
     monkeypatch.setattr(HostRun, "look", lambda _self, _watch, *, busy=False: found.probe)  # noqa: ARG005 - as it is

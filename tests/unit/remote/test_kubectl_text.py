@@ -98,3 +98,63 @@ def test_a_line_of_a_log_has_its_pod() -> None:
     assert kubectl_text.log_line(line) == ("clusterctl-1-launcher-x2x", '{"clusterctl": 1}')
     assert kubectl_text.log_line("[pod/a/b] ") == ("a", "")
     assert kubectl_text.log_line("error: a container is waiting") == ("", "error: a container is waiting")
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        (
+            (
+                'error: error validating "STDIN": error validating data: failed to download openapi: the server has '
+                "asked for the client to provide credentials; if you choose to ignore these errors, turn validation "
+                "off with --validate=false"
+            ),
+            11,
+            (
+                "The cluster does not accept the login of the kubeconfig; log in anew, or give another --context (the "
+                "server has asked for the client to provide credentials)."
+            ),
+        ),
+        (
+            "error: cannot locate context nope",
+            1,
+            (
+                "The kubeconfig has no such context; name one of 'kubectl config get-contexts' with --context (cannot "
+                "locate context nope)."
+            ),
+        ),
+        (
+            (
+                'Error from server (Forbidden): pods is forbidden: User "me" cannot list resource "pods" in API group '
+                '"" in the namespace "ml"'
+            ),
+            11,
+            (
+                "The user 'me' may not list pods in the namespace 'ml'; have a role with the rights of "
+                "docs/how-to/pods.md bound to it, or choose another --namespace or --context."
+            ),
+        ),
+        (
+            'mpijobs.kubeflow.org is forbidden: User "me" cannot create resource "mpijobs" in API group "kubeflow.org"',
+            11,
+            (
+                "The user 'me' may not create mpijobs.kubeflow.org in the cluster; have a role with the rights of "
+                "docs/how-to/pods.md bound to it, or choose another --namespace or --context."
+            ),
+        ),
+        (
+            "E1123 10:03:32.406805 1 x.go:2] y\nerror: the moon",
+            11,
+            "kubectl failed (the moon); try it by hand.",
+        ),
+        ("", 11, "kubectl failed (without a word); try it by hand."),
+    ],
+)
+def test_a_refusal_is_one_sentence_with_the_exit_code_of_whose_fault_it_is(said: str, code: int, told: str) -> None:
+    error = kubectl_text.refusal(said)
+    assert (str(error), int(error.exit_code)) == (told, code)
+
+
+def test_what_does_not_exist_is_told_from_what_is_refused() -> None:
+    assert kubectl_text.is_missing('Error from server (NotFound): configmaps "none" not found')
+    assert not kubectl_text.is_missing("error: You must be logged in to the server (Unauthorized)")

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from clusterctl.remote import login_probe
 
@@ -29,3 +32,45 @@ def test_the_quickest_exchange_tells_the_time() -> None:
 )
 def test_what_ssh_says_has_a_kind(said: str, kind: str) -> None:
     assert login_probe.kind_of(said) == kind
+
+
+def _said(**changed: object) -> dict[str, Any]:
+    said = {"mesh": True, "passed": 1, "failures": [], "untried": 0, "keyless": False, "stopped_early": False}
+    return {**said, **changed}
+
+
+def test_a_node_tells_of_the_logins_alone_that_it_was_asked_for() -> None:
+    words = "Permission denied " * 100_000
+    failures = [{"target": name, "said": words} for name in ("node2", "node9", "node2")] * 1000
+    found = login_probe.read(_said(failures=failures), None, ["node2", "node3"])
+    assert [(one.target, one.kind) for one in found.failures] == [("node2", "refused")]
+    assert len(found.failures[0].said) <= 1000
+    assert len(login_probe.read({"problem": words}, None, ["node2"]).problem) <= 1000
+
+
+@pytest.mark.parametrize("changed", [{"passed": 10**4000}, {"passed": -1}, {"untried": 3}, {"passed": "x"}])
+def test_counts_beyond_those_of_the_question_are_another_form(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        login_probe.read(_said(**changed), None, ["node2", "node3"])
+
+
+class _Talk:
+    """A node whose clock says this."""
+
+    def __init__(self, time: object) -> None:
+        self._time = time
+
+    async def send(self, _data: bytes) -> None:
+        """Take it."""
+
+    async def answer(self, mark: bytes) -> dict[str, Any]:
+        return {"time": self._time} if b"clock" in mark else _said()
+
+    async def finish(self) -> None:
+        """End."""
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", -1.0, 1e300])
+def test_a_clock_that_no_node_has_is_another_form(time: object) -> None:
+    with pytest.raises(ValueError, match="time"):
+        asyncio.run(login_probe._converse(_Talk(time), b"", ["node2"]))  # type: ignore[arg-type]  # noqa: SLF001

@@ -62,13 +62,13 @@ def test_the_same_files_give_the_same_bytes(module: str) -> None:
 def test_a_package_travels_whole_and_alone() -> None:
     program = python.program(NODE_PROBE)
     files = node_starter.files_of(program.data[program.starter_bytes :])
-    assert files == {f"node_probe/{path.name}": path.read_bytes() for path in (UTILS / "node_probe").glob("*.py")}
+    assert files == {f"node_look/{path.name}": path.read_bytes() for path in (UTILS / "node_look").glob("*.py")}
 
 
 def test_the_zip_answers_as_the_package_does() -> None:
     request = {"artifacts": [], "libraries": [{"soname": "libc.so.6"}], "watch": [{"path": "/etc/hosts"}]}
     from_zip = json.loads(run(python.program(NODE_PROBE), json.dumps(request).encode()))
-    argv = [sys.executable, "-m", "node_probe", json.dumps(request)]
+    argv = [sys.executable, "-m", "node_look.record", json.dumps(request)]
     from_package = json.loads(subprocess.check_output(argv, cwd=UTILS))
     assert from_zip["problems"] == []
     assert {key: from_zip[key] for key in from_zip.keys() - BY_THE_MOMENT} == {
@@ -91,7 +91,7 @@ def test_nothing_is_left_on_the_node_and_nothing_of_it_is_trusted(
     """Modules of the working directory, of PYTHONPATH and of the home are not imported, and no file is written."""
     home = tmp_path / "home"
     home.mkdir()
-    (home / "node_probe.py").write_text("raise SystemExit('a stranger ran')", encoding="utf-8")
+    (home / "node_look.py").write_text("raise SystemExit('a stranger ran')", encoding="utf-8")
     for name in ("HOME", "TMPDIR", "PYTHONPATH"):
         monkeypatch.setenv(name, str(home))
     monkeypatch.chdir(home)
@@ -101,10 +101,9 @@ def test_nothing_is_left_on_the_node_and_nothing_of_it_is_trusted(
 
 
 def test_arguments_and_what_follows_the_zip_reach_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    main = "import sys\nfrom .deep import words\n\n\ndef main(arguments):\n"
+    main = "import sys\nfrom . import words\n\n\ndef main(arguments):\n"
     main += "    print(arguments, sys.stdin.buffer.read(), words.SAID, __file__ if '__file__' in globals() else '')\n"
-    of(tmp_path, monkeypatch, a__in____init__="", a__in____main__=main, a__in__deep__in__words="SAID = 'deep'\n")
-    (tmp_path / "plugins/module_utils/a/deep/__init__.py").write_text("", encoding="utf-8")
+    of(tmp_path, monkeypatch, a__in____init__="", a__in____main__=main, a__in__words="SAID = 'deep'\n")
     assert (
         run(python.program("a.__main__"), b"rest", "x y", "'").split("\n")[0].startswith("['x y', \"'\"] b'rest' deep")
     )

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import pytest
 from clusterctl.model.hosts import Host, SlurmStep
 from clusterctl.remote import one_trip, python, reach, ssh
 from clusterctl.remote.supervised_job import JobLogin
-
-if TYPE_CHECKING:
-    import pytest
 
 PLAIN = Host("node2", "192.0.2.12", user="cluster")
 LOGIN_NODE = Host("login", "192.0.2.1", port=2222, user="mpi")
 STEP = SlurmStep(42, "n2")
 IN_JOB = Host("node2", "192.0.2.12", step=STEP)
 THROUGH = Host("node2", "192.0.2.12", step=SlurmStep(42, "n2", LOGIN_NODE))
+STEP_HOST = Host("node2", "192.0.2.12", python="/usr/bin/python9", step=STEP)
+SRUN_FAILURES = json.loads(
+    (Path(__file__).resolve().parents[2] / "data" / "slurm" / "srun-failures.json").read_text("utf-8")
+)
 REMOTE = ["/usr/bin/python3", "-c", "print('a b')", ""]
 
 
@@ -110,3 +113,30 @@ def test_a_machine_without_srun_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     answers, failures = one_trip.ask({IN_JOB: b""}, "login_probe", lambda _host, ending: ending, timeout_s=5)
     assert not answers
     assert "srun is missing" in failures["node2"].message
+
+
+@pytest.mark.parametrize("case", SRUN_FAILURES, ids=[case["case"] for case in SRUN_FAILURES])
+def test_a_failed_srun_is_told_in_one_sentence(case: dict[str, Any]) -> None:
+    failure = reach.classify(STEP_HOST, case["returncode"], case["stderr"])
+    assert (failure.host, failure.kind) == ("node2", case["kind"])
+    for word in case["words"]:
+        assert word in failure.message
+    assert "\n" not in failure.message
+
+
+def test_a_submit_host_that_is_gone_is_named_itself() -> None:
+    said = "ssh: connect to host 192.0.2.1 port 2222: Connection refused\n"
+    failure = reach.classify(THROUGH, 255, said)
+    assert failure.kind == "unreachable"
+    assert "login (192.0.2.1 port 2222) does not answer" in failure.message
+    assert failure.message.startswith("node2")
+
+
+def test_a_submit_host_without_srun_is_named() -> None:
+    failure = reach.classify(THROUGH, 127, "bash: line 1: srun: command not found\n")
+    assert "login (192.0.2.1 port 2222) has no srun" in failure.message
+
+
+def test_the_exit_code_of_the_program_is_no_failure_of_slurm() -> None:
+    failure = reach.classify(STEP_HOST, 255, "srun: error: n2: task 0: Exited with exit code 255\n")
+    assert "status 255" in failure.message

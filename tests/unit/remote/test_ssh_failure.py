@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.remote import jump, ssh_failure
+from clusterctl.remote import ssh_failure
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "node_probe"
 CAPTURED = json.loads((DATA / "ssh-failures.json").read_text(encoding="utf-8"))
@@ -61,7 +61,7 @@ def test_the_way_through_a_bastion_names_who_ended_it(case: dict[str, str]) -> N
     ],
 )
 def test_the_bastion_is_named_from_the_options_of_ssh(options: list[str], expected: str) -> None:
-    assert jump.bastion(options) == expected
+    assert ssh_failure.bastion(options) == expected
 
 
 def test_a_bastion_that_the_inventory_does_not_name_is_the_nodes_own() -> None:

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def left(monkeypatch: Any, mib: int) -> None:
-    monkeypatch.setattr(content.module_util("node_probe.host_capacity"), "available_memory_bytes", lambda: mib * MIB)
+    monkeypatch.setattr(content.module_util("node_look.machine"), "available_memory_bytes", lambda: mib * MIB)
 
 
 def test_too_little_memory_is_refused_with_what_is_needed_and_what_there_is(monkeypatch: Any) -> None:
@@ -68,7 +68,7 @@ def test_small_clusters_and_systems_that_do_not_tell_are_let_pass(monkeypatch: A
     def absent() -> int:
         raise FileNotFoundError("/proc/meminfo")
 
-    monkeypatch.setattr(content.module_util("node_probe.host_capacity"), "available_memory_bytes", absent)
+    monkeypatch.setattr(content.module_util("node_look.machine"), "available_memory_bytes", absent)
     memory_room.allow_for(10000)
     assert memory_room.for_questions(10000, 8) == Room(8)
     assert memory_room.left_bytes() is None

@@ -16,7 +16,7 @@ def test_each_package_of_an_environment_is_named_with_its_version() -> None:
     assert bill["bomFormat"] == "CycloneDX"
     assert bill["metadata"]["component"]["name"] == "clusterctl"
     found = {component["name"].lower(): component for component in bill["components"]}
-    for name in ("ansible-core", "pydantic", "zstandard"):
+    for name in ("ansible-core", "pydantic", "rich"):
         assert found[name]["version"] == version(name)
         assert found[name]["purl"] == f"pkg:pypi/{name}@{version(name)}"
     needed = {entry["ref"]: entry.get("dependsOn", []) for entry in bill["dependencies"]}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import factory
 from clusterctl.model.culprits import Culprit
-from clusterctl.model.drains import DrainWish
+from clusterctl.model.drains import DrainOptions
 from clusterctl.model.hosts import Host
 from clusterctl.model.results import Verdict
 from clusterctl.remote.slurm import Slurm
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HOSTS = (Host("node1.site", "x"), Host("two", "192.0.2.12"), Host("gpu7", "192.0.2.21"))
 SPEED = factory.check("speed", Verdict.FAIL, culprits=(Culprit(kind="node", nodes=("two",), words="two is slow"),))
 HELLO = factory.check("hello", Verdict.PASS, command=("mpirun",))
-WISH = DrainWish(failed=True, proved=True)
+WISH = DrainOptions(failed=True, proved=True)
 OWN = """\
 main*|node1|192.0.2.11|1|2|1|(null)|drained|clusterctl validate: hello: it hung
 main*|node2|192.0.2.12|1|2|1|(null)|drained|fan | left

@@ -147,3 +147,13 @@ def test_the_nodes_are_asked_and_the_jobs_are_started_as_the_cluster_user(monkey
     assert [(one.user, one.become) for one in asked] == [("mpi", False)]
     ready = passed.nodes["node1"]
     assert (ready.host.user, ready.host.become, ready.as_user) == ("mpi", False, None)
+
+
+def test_the_look_after_a_run_serves_where_ranks_log_in_alike() -> None:
+    here, other = Host(name="node1", address="192.0.2.1"), Host(name="node2", address="192.0.2.2", become=True)
+    assert gate.asked_ahead([here]) == gate.asked([here])
+    seen = Probe({"node1": node(), "node9": node("node9")}, {})
+    assert gate.of_earlier([here], seen) == Probe({"node1": node()}, {})
+    assert gate.asked_ahead([here, other]) == {}, "a job does not see what sudo sees"
+    assert gate.of_earlier([here, other], seen) is None
+    assert gate.of_earlier([here, Host(name="node3", address="192.0.2.3")], seen) is None

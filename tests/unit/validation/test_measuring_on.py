@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from clusterctl.analysis import speed_verdict
-from clusterctl.analysis.outliers import OutlierPolicy
+from clusterctl.analysis.significance import OutlierPolicy
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.pairs import Further, Pairs, PairsOptions
-from clusterctl.validation.measuring_on import MeasuringOn
+from clusterctl.validation.confirming import MeasuringOn
 
 if TYPE_CHECKING:
     from clusterctl.validation.checks.base import Check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterctl.model.pods_wish import PodsWish
+from clusterctl.model.scheduler_options import PodsOptions
 from clusterctl.validation import pods_checks, suites
 from clusterctl.validation.checks import registry
 
@@ -12,7 +12,7 @@ PROGRAMS = "/usr/local/libexec/clusterctl"
 
 
 def planned(kind: Any, suite: str = "smoke", **more: Any) -> pods_checks.PodsPlan:
-    wish = PodsWish(kind, "a:1", 2, slots=2, **more)
+    wish = PodsOptions(kind, "a:1", 2, slots=2, **more)
     return pods_checks.plan(registry.build(suites.builtin(suite)), wish)
 
 

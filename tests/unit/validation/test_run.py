@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from clusterctl.model import rank_slots, results
-from clusterctl.model.hosts import Host
+from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.probe import Probe
 from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
-from clusterctl.validation import check_runner, gate
+from clusterctl.validation import check_results, check_runner, gate
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import base, registry
+from clusterctl.validation.options import ValidationOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.facts import NodeFacts
     from clusterctl.remote import supervised_job
+    from clusterctl.state import runs
 
 pytestmark = pytest.mark.programs
 
@@ -75,6 +77,49 @@ def test_slots_are_gpus_and_mig_instances_that_jobs_can_use(gpus: list[dict[str,
 def test_exit_codes(verdict: Verdict, code: ExitCode) -> None:
     record = ValidationRecord.model_construct(verdict=verdict)
     assert validation.exit_code(record) is code
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome", "code"),
+    [(None, "failed", 10), (KeyboardInterrupt(), "interrupted", 130), (ValueError("no room"), "failed", 11)],
+)
+def test_a_run_says_how_its_validation_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException | None, outcome: str, code: int
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    sources, options = InventorySources(("kubernetes:here",)), ValidationOptions()
+    folders: list[runs.Run] = []
+
+    def work(run: runs.Run) -> ValidationRecord:
+        folders.append(run)
+        if raised is not None:
+            raise raised
+        bad = results.CheckResult(check="hello", verdict=Verdict.FAIL, reason="node1 is silent")
+        return ValidationRecord.model_construct(verdict=Verdict.FAIL, checks=(bad,))
+
+    if raised is None:
+        validation.in_a_run(sources, options, work, 11)
+    else:
+        with pytest.raises(type(raised)):
+            validation.in_a_run(sources, options, work, 11)
+    (kept,) = folders
+    assert (kept.record.outcome, kept.record.exit_code) == (outcome, code)
+    assert kept.record.finished is not None
+    assert raised is not None or kept.record.message == "hello: node1 is silent"
+
+
+def test_a_check_whose_nodes_went_away_blames_nobody() -> None:
+    judgement = base.Judgement(Verdict.FAIL, "no answer", ("node1",), next_step="look at node1")
+    result = judgement.result("hello", seconds=1.0, log="logs/hello.log")
+    assert (result.check, result.hosts, result.next_step, result.log) == (
+        "hello",
+        ("node1",),
+        "look at node1",
+        "logs/hello.log",
+    )
+    ended = check_results.ended_during(result, "Slurm job 42 is gone")
+    assert (ended.verdict, ended.hosts, ended.next_step) == (Verdict.ERROR, (), "")
+    assert ended.reason == "Slurm job 42 is gone; it ended during this check"
 
 
 def test_the_deadline_grows_with_the_ranks_and_where_they_share_a_core() -> None:

@@ -17,7 +17,7 @@ from clusterctl.model.job_outcome import JobOutcome
 from clusterctl.model.pmix import SlurmSettings
 from clusterctl.model.probe import Probe
 from clusterctl.model.results import Verdict
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.remote import facts, network_probe, reach
 from clusterctl.remote.slurm import Grant
 from clusterctl.remote.slurm_text import SlurmNode
@@ -52,32 +52,32 @@ def inventory(*names: str, **changed: Any) -> Inventory:
 
 def test_all_nodes_of_an_inventory_are_asked_for_by_their_slurm_names() -> None:
     known = Inventory(SOURCES, (Host("a.site", "10.0.0.1"), Host("node2.site", "x")), ("a.site", "node2.site"), "")
-    chosen = via_slurm.choose(FOUND, known, SlurmWish(partition="main", account="hpc"))
+    chosen = via_slurm.choose(FOUND, known, SlurmOptions(partition="main", account="hpc"))
     assert chosen.request.nodelist == ("node1", "node2")
     assert (chosen.request.nodes, chosen.request.exclude) == (2, ())
     assert {name: host.name for name, host in chosen.hosts.items()} == {"node1": "a.site", "node2": "node2.site"}
 
 
 def test_some_nodes_are_slurm_s_choice_among_those_of_the_inventory() -> None:
-    chosen = via_slurm.choose(FOUND, inventory("node1", "node2", "node3"), SlurmWish(nodes=2))
+    chosen = via_slurm.choose(FOUND, inventory("node1", "node2", "node3"), SlurmOptions(nodes=2))
     assert (chosen.request.nodes, chosen.request.nodelist, chosen.request.exclude) == (2, (), ("node4",))
 
 
 def test_slurm_names_the_nodes_and_unusable_ones_stay_out() -> None:
     found = [*FOUND[:3], node("node4", 4, state="drained", reason="disk")]
-    assert via_slurm.choose(found, None, SlurmWish(names_nodes=True)).request.nodelist == ("node1", "node2", "node3")
-    limited = via_slurm.choose(found, None, SlurmWish(names_nodes=True), "node[1-4],!node2")
+    assert via_slurm.choose(found, None, SlurmOptions(names_nodes=True)).request.nodelist == ("node1", "node2", "node3")
+    limited = via_slurm.choose(found, None, SlurmOptions(names_nodes=True), "node[1-4],!node2")
     assert limited.request.nodelist == ("node1", "node3")
     with pytest.raises(ConfigError, match=r"--limit 'other'.*node\[1-4\]"):
-        via_slurm.choose(found, None, SlurmWish(names_nodes=True), "other")
+        via_slurm.choose(found, None, SlurmOptions(names_nodes=True), "other")
 
 
 def test_gpus_are_asked_for_since_steps_see_no_others() -> None:
     found = [node(name, gpus=8) for name in ("gpu1", "gpu2")]
-    assert via_slurm.choose(found, None, SlurmWish()).request.gpus == 8
+    assert via_slurm.choose(found, None, SlurmOptions()).request.gpus == 8
 
 
-def refused(found: list[SlurmNode], known: Inventory | None, wish: SlurmWish) -> str:
+def refused(found: list[SlurmNode], known: Inventory | None, wish: SlurmOptions) -> str:
     with pytest.raises(ValidationCouldNotRunError) as caught:
         via_slurm.choose(found, known, wish)
     assert caught.value.exit_code is ExitCode.VALIDATION_ERROR
@@ -87,18 +87,18 @@ def refused(found: list[SlurmNode], known: Inventory | None, wish: SlurmWish) ->
 
 def test_bad_nodes_are_refused_before_anything_is_submitted() -> None:
     drained = [*FOUND[:3], node("node4", 4, state="drained", reason="disk full")]
-    words = refused(drained, inventory("node3", "node4"), SlurmWish())
+    words = refused(drained, inventory("node3", "node4"), SlurmOptions())
     assert "node4 is drained (disk full)" in words
     assert "nodename=node4 state=resume" in words
     mixed = [*FOUND, node("gpu1", 9, cores_per_socket=32, gpus=8)]
-    words = refused(mixed, None, SlurmWish(partition="all"))
+    words = refused(mixed, None, SlurmOptions(partition="all"))
     assert "partition 'all'" in words
     assert "node[1-4]: 1 x 2 cores; gpu1: 1 x 32 cores, 8 GPUs" in words
     assert "--limit" in words
-    assert "5 nodes" in refused(FOUND, None, SlurmWish(nodes=5))
-    assert "resume" in refused([drained[3]], None, SlurmWish())
+    assert "5 nodes" in refused(FOUND, None, SlurmOptions(nodes=5))
+    assert "resume" in refused([drained[3]], None, SlurmOptions())
     with pytest.raises(ConfigError, match=r"node9 of the inventory: not in Slurm's default partition.*-p"):
-        via_slurm.choose(FOUND, inventory("node1", "node9"), SlurmWish())
+        via_slurm.choose(FOUND, inventory("node1", "node9"), SlurmOptions())
 
 
 # --- the hosts of an allocation ---------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_bad_nodes_are_refused_before_anything_is_submitted() -> None:
 
 def in_allocation(names: tuple[str, ...] = ("node1", "node2"), **changed: Any) -> Inventory:
     known = inventory(*names, **changed)
-    chosen = via_slurm.choose(FOUND, known, SlurmWish())
+    chosen = via_slurm.choose(FOUND, known, SlurmOptions())
     return via_slurm.allocated(Grant(42, names, (2,) * len(names)), chosen, None, SOURCES)
 
 
@@ -124,7 +124,7 @@ def test_hosts_are_reached_by_a_step_and_never_by_ssh_or_sudo() -> None:
 def test_slots_are_the_inventory_s_then_gpus_then_the_cores_of_the_job() -> None:
     def slots(cpus: tuple[int, ...], found: SlurmNode, own: int | None = None) -> int | None:
         hosts = {"node1": Host("node1", "10.0.0.1", slots=own)}
-        chosen = replace(via_slurm.choose([found], None, SlurmWish()), hosts=hosts)
+        chosen = replace(via_slurm.choose([found], None, SlurmOptions()), hosts=hosts)
         return via_slurm.allocated(Grant(1, ("node1",), cpus), chosen, None, SOURCES).hosts[0].slots
 
     assert slots((2,), FOUND[0]) == 2
@@ -166,14 +166,14 @@ def test_a_submit_host_is_one_of_the_inventory_or_a_destination() -> None:
 
 
 def test_a_check_is_repeated_through_slurm_again() -> None:
-    wish = SlurmWish("gpu", "hpc", 7200.0, 60.0, 4, "login", names_nodes=True)
+    wish = SlurmOptions("gpu", "hpc", 7200.0, 60.0, 4, "login", names_nodes=True)
     asked = ValidationOptions(via=wish)
     repeat = asked.repeat(InventorySources(("slurm:hpc1/gpu",)), "hello")
     assert repeat == (
         "clusterctl validate --via slurm --partition gpu --account hpc --time 120 --start-within 60 --nodes 4 "
         "--submit-host login --inventory-from slurm --checks hello"
     )
-    assert ValidationOptions(via=SlurmWish()).repeat(SOURCES) == "clusterctl validate /inventory.ini --via slurm"
+    assert ValidationOptions(via=SlurmOptions()).repeat(SOURCES) == "clusterctl validate /inventory.ini --via slurm"
 
 
 # --- a whole run ------------------------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def test_a_job_ended_by_its_time_limit_is_no_verdict_about_the_nodes(
 
     monkeypatch.setattr(check_runner.supervised_job, "run", supervised)
     monkeypatch.setattr(check_runner.supervised_job, "sweep", lambda *_a, **_k: ())
-    asked = ValidationOptions(gate=False, search=True, remembered=False, via=SlurmWish(time_s=120))
-    record = via_slurm.validate(SOURCES, asked, SlurmWish(time_s=120))
+    asked = ValidationOptions(gate=False, search=True, remembered=False, via=SlurmOptions(time_s=120))
+    record = via_slurm.validate(SOURCES, asked, SlurmOptions(time_s=120))
     assert run.exit_code(record) is ExitCode.VALIDATION_ERROR
     assert len(launched) == 1  # no search, and no further check
     (first, second, *_) = [check for check in record.checks if check.check not in {"reachable", "provisioned", "skew"}]
@@ -229,7 +229,7 @@ def test_an_error_in_the_run_gives_the_allocation_back(slurm: StandIn, monkeypat
 
     monkeypatch.setattr(run, "of_cluster", broken)
     with pytest.raises(KeyboardInterrupt):
-        via_slurm.validate(SOURCES, ValidationOptions(), SlurmWish())
+        via_slurm.validate(SOURCES, ValidationOptions(), SlurmOptions())
     assert "scancel 42" in slurm.read("log")
 
 
@@ -246,16 +246,16 @@ BUSY = [
 
 @pytest.mark.parametrize("known", [None, inventory("node1", "node2", "node3", "node4")], ids=["slurm", "inventory"])
 def test_busy_nodes_are_left_out_by_name_with_their_state(known: Inventory | None) -> None:
-    chosen = via_slurm.choose(BUSY, known, SlurmWish(), None, {})
+    chosen = via_slurm.choose(BUSY, known, SlurmOptions(), None, {})
     assert chosen.request.nodelist == ("node2", "node4")
     assert chosen.left_out == {"node1": "allocated", "node3": "drained: disk"}
     with pytest.raises(ValidationCouldNotRunError, match=r"No node is idle.*node1 \(allocated\)"):
-        via_slurm.choose([BUSY[0], BUSY[2]], None, SlurmWish(), None, {})
+        via_slurm.choose([BUSY[0], BUSY[2]], None, SlurmOptions(), None, {})
 
 
 def test_of_more_idle_nodes_than_are_wanted_those_are_taken_whose_last_turn_is_the_oldest() -> None:
     last = {f"node{number}": NOW - timedelta(days=number) for number in (1, 2, 4)}
-    chosen = via_slurm.choose(FOUND, None, SlurmWish(nodes=2), None, last)
+    chosen = via_slurm.choose(FOUND, None, SlurmOptions(nodes=2), None, last)
     assert set(chosen.request.nodelist) == {"node3", "node4"}  # node3 was never proved
     assert set(chosen.left_out) == {"node1", "node2"}
     assert "idle" in chosen.left_out["node1"]
@@ -264,7 +264,7 @@ def test_of_more_idle_nodes_than_are_wanted_those_are_taken_whose_last_turn_is_t
 def test_over_a_week_of_nights_every_node_has_its_turn() -> None:
     last: dict[str, datetime] = {}
     for night in range(2):
-        chosen = via_slurm.choose(FOUND, None, SlurmWish(nodes=2), None, last)
+        chosen = via_slurm.choose(FOUND, None, SlurmOptions(nodes=2), None, last)
         last |= dict.fromkeys(chosen.request.nodelist, NOW + timedelta(days=night))
     assert set(last) == {"node1", "node2", "node3", "node4"}
 
@@ -272,14 +272,14 @@ def test_over_a_week_of_nights_every_node_has_its_turn() -> None:
 def test_turns_are_kept_by_the_names_of_the_inventory_which_may_be_other_names_than_slurm_s() -> None:
     names = [f"{node.name}.site" for node in FOUND]
     known = Inventory(SOURCES, tuple(Host(name, "x") for name in names), tuple(names), "")
-    chosen = via_slurm.choose(BUSY, known, SlurmWish(nodes=1), None, {"node2.site": NOW})
+    chosen = via_slurm.choose(BUSY, known, SlurmOptions(nodes=1), None, {"node2.site": NOW})
     assert (chosen.request.nodelist, chosen.names) == (("node4",), ["node4.site"])
     assert chosen.left_out["node1.site"] == "allocated"
     assert "turn" in chosen.left_out["node2.site"]
 
 
 def test_fewer_idle_nodes_than_are_wanted_are_proved_all_the_same() -> None:
-    chosen = via_slurm.choose(BUSY, None, SlurmWish(nodes=3), None, {})
+    chosen = via_slurm.choose(BUSY, None, SlurmOptions(nodes=3), None, {})
     assert (chosen.request.nodes, chosen.request.nodelist) == (2, ("node2", "node4"))
 
 
@@ -304,7 +304,7 @@ def test_srun_starts_the_ranks_unless_a_node_lacks_its_library(
     monkeypatch.setattr(facts, "gather", gather)
     monkeypatch.setattr(check_runner.supervised_job, "run", supervised)
     monkeypatch.setattr(check_runner.supervised_job, "sweep", lambda *_a, **_k: ())
-    wish = SlurmWish(launcher="srun", mpi="pmix_v4")
+    wish = SlurmOptions(launcher="srun", mpi="pmix_v4")
     asked = ValidationOptions(checks=("hello",), gate=False, remembered=False, via=wish)
     record = via_slurm.validate(SOURCES, asked, wish)
     (hello,) = (check for check in record.checks if check.check == "hello")

@@ -1,4 +1,4 @@
-"""All that was seen of a cluster and what was not, and which nodes are to blame for what fails between nodes."""
+"""All that was seen of a cluster, and which nodes are to blame for what fails between nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from clusterctl.diagnosis import skew
-from clusterctl.model import nodeset
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -126,36 +125,3 @@ def shown(pairs: Iterable[Pair]) -> str:
 def ends(pairs: Iterable[Pair]) -> tuple[str, ...]:
     """Return every node that is in a pair, once."""
     return tuple(dict.fromkeys(name for pair in pairs for name in pair))
-
-
-def unseen(view: View) -> tuple[str, ...]:
-    """Return what doctor could not look at, and why: a reader must not take it for good."""
-    lines: list[str] = []
-    bare = [name for name in view.nodes if name not in view.provisioned]
-    if bare:
-        lines.append(f"Never provisioned: {nodeset.folded(bare)}; the cluster's software was not examined there.")
-    untried = sum(report.untried for report in view.logins.values())
-    if untried:
-        tried = sum(report.passed + len(report.failures) for report in view.logins.values())
-        lines.append(
-            f"Logins between nodes: {tried} of {tried + untried} were tried in the time there was, each node's "
-            "neighbours first."
-        )
-    fewest = min((len(report.targets) for report in view.logins.values() if report.targets), default=len(view.hosts))
-    if fewest < len(view.logins) - 1 and any(report.passed for report in view.logins.values()):
-        lines.append(
-            f"Logins between nodes: each of {len(view.logins)} nodes was asked to try {fewest} others; a fault of one "
-            "pair alone may be missed."
-        )
-    early = [name for name, report in view.logins.items() if report.stopped_early]
-    if early:
-        lines.append(f"Logins from {nodeset.folded(early)}: stopped after two were refused.")
-    keyless = [name for name, report in view.logins.items() if report.keyless]
-    if keyless:
-        lines.append(f"Logins from {nodeset.folded(keyless)}: not tried, since they have no key to log in with.")
-    holes: dict[str, list[str]] = {}
-    for name, node in view.nodes.items():
-        for problem in node.problems:
-            holes.setdefault(problem, []).append(name)
-    lines += [f"Could not be read on {nodeset.folded(hosts)}: {problem}." for problem, hosts in holes.items()]
-    return tuple(lines)

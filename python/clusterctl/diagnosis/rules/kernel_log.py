@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis import xid_catalogue
-from clusterctl.diagnosis.rules import link_counters
+from clusterctl.diagnosis.rules.engines import SHOWN
+from clusterctl.diagnosis.rules.rdma import flapping
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from clusterctl.model.findings import Severity
     from clusterctl.model.hardware import Event, Hardware
 
-ORDER = 70
-_SHOWN = 4
 _MINUTE, _HOUR = 60, 3600
 _FLAPS = 2  # a link that goes down once may have been pulled on purpose
 _DISK = "save its data, look at it with 'smartctl -a' or 'nvme smart-log', and replace it if that tells of errors"
@@ -78,7 +77,7 @@ class _Event(NamedTuple):
     @property
     def where(self) -> str:
         """The devices, as a person reads them."""
-        return and_more(self.devices, _SHOWN)
+        return and_more(self.devices, SHOWN)
 
     @property
     def xid(self) -> str:
@@ -101,17 +100,17 @@ class _Event(NamedTuple):
         return "".join(self.text.split(", ", 2)[2:])
 
 
-def findings(view: View) -> Iterator[Finding]:
+def kernel_log(view: View) -> Iterator[Finding]:
     """Return one finding for each kind of event that hardware or memory must be cured of."""
     for host, looks in view.hardware.items():
-        counted = link_counters.flapping(looks)
+        counted = flapping(looks)
         for event in _events(looks.now):
             if event.source == "link" and counted.intersection(event.devices):
                 continue  # its counter tells it, with how fast it grows
             yield from _xid(host, event) if event.source == "xid" else _fault(host, event)
 
 
-def notes(view: View) -> Iterator[str]:
+def kernel_log_notes(view: View) -> Iterator[str]:
     """Return what the log says of programs' own faults, of corrected errors, and of what NVIDIA calls not fatal."""
     for host, looks in view.hardware.items():
         for event in _events(looks.now):

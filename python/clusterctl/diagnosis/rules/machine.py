@@ -1,4 +1,10 @@
-"""Is each machine by itself fit for jobs: its session, its cores, its clock, what jobs left?"""
+"""Rules of each machine: its session, cores, clock and leftovers, its processors, memory and sensors.
+
+A machine check exception is an error that the hardware could not correct (Intel SDM volume 3, "Machine-Check
+Architecture"). A threshold interrupt tells of corrected errors. The kernel polls every five minutes, and faster and
+faster while it finds errors (Linux, Documentation/arch/x86/x86_64/machinecheck.rst, check_interval). Corrected errors
+have no limit of their own in these sources, so a node is held against its neighbours.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,8 @@ import statistics
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules import launchable
+from clusterctl.diagnosis.rules.engines import LEAST, SHOWN, beyond, groups, growth, span, stands_out, unlike
+from clusterctl.diagnosis.rules.table import MEMORY, MODULE, PROCESSORS, SLOW_PROCESSORS
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare
 from clusterctl.model.findings import Finding, Severity, majority
 from clusterctl.support.words import and_more
@@ -13,18 +21,19 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from clusterctl.diagnosis.rules.engines import CounterKey, Growth
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.hardware import Hardware, HardwareLooks
     from clusterctl.remote.login_probe import Clock
 
-ORDER = 50
 _GIB = 1 << 30
 _CLOCK_WARNING_S, _CLOCK_ERROR_S = 2.0, 60.0  # make and Horovod's logs; certificates and Kerberos
 _SWAPPED_PART = 0.1
 _SHOWN_LEFTOVERS = 2
 
 
-def findings(view: View) -> Iterator[Finding]:
+def machine(view: View) -> Iterator[Finding]:
     """Return what is wrong with machines."""
     yield from _artifacts(view.nodes)
     yield from _session(view.nodes)
@@ -146,3 +155,141 @@ def clocks(found: Mapping[str, Clock]) -> Iterator[Finding]:
             severity: Severity = "error" if least > _CLOCK_ERROR_S else "warning"
             cause = f"its clock is {abs(away):.1f} s {'ahead of' if away > 0 else 'behind'} most nodes'"
             yield Finding("clock", severity, (host,), cause, "have chrony or systemd-timesyncd set it")
+
+
+# --- processors and machine checks ------------------------------------------------------------------------------------
+
+_EXCEPTIONS, _THRESHOLDS, _POLLS = "machine check exceptions", "threshold interrupts", "machine check polls"
+_LEAST_CHECKS = {_THRESHOLDS: 10, _POLLS: 100}  # smaller growth tells nothing
+_EXCEPTION_CURE = (
+    "drain the node and read 'ras-mc-ctl --errors' or the board's log; replace the processor or module named there"
+)
+_CHECK_CURE = "read 'ras-mc-ctl --errors', 'mcelog' or the board's log, which name the module or processor"
+
+
+def machine_checks(view: View) -> Iterator[Finding]:
+    """Return nodes with exceptions, and those whose corrected errors grow far faster than on their like."""
+    for host, looks in view.hardware.items():
+        for (kind, _device, name), one in _since_start(looks).items():
+            if kind == "machine check" and name == _EXCEPTIONS and one.grown:
+                cause = f"{one.grown} {name} in {span(one.seconds)}, each counted once for a processor that took it"
+                yield Finding("machine checks", "error", (host,), cause, _EXCEPTION_CURE)
+    for group in groups(view):
+        for name, least in _LEAST_CHECKS.items():
+            rates = {
+                host: grown
+                for host in group
+                if (grown := _since_start(view.hardware[host]).get(("machine check", "", name)))
+            }
+            for host, one in rates.items():
+                if one.grown < least or len(rates) < LEAST:
+                    continue
+                usual = stands_out(host, {peer: other.per_hour for peer, other in rates.items()})
+                if usual is not None:
+                    often = f"{one.grown} {name} in {span(one.seconds)}"
+                    beside = f"{usual * one.seconds / 3600:.3g} are the median of its like"
+                    cause = f"{often}, and {beside}; they tell of errors that were corrected"
+                    yield Finding("machine checks", "warning", (host,), cause, _CHECK_CURE)
+
+
+def _since_start(looks: HardwareLooks) -> Mapping[CounterKey, Growth]:
+    """Return the growth since the oldest look that the counters can be compared with."""
+    earlier = [look for look in looks.earlier() if look.boot_id == looks.now.boot_id]
+    return growth(earlier[-1], looks.now) if earlier else {}
+
+
+def processors(view: View) -> Iterator[Finding]:
+    """Return settings that differ between nodes of one kind, and those that are slow everywhere."""
+    yield from unlike(view, "processors", PROCESSORS)
+    for host, looks in view.hardware.items():
+        yield from beyond(host, looks.now, SLOW_PROCESSORS)
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+_CORRECTED_A_DAY = 10  # for a module
+_MCELOG = "mcelog.conf, ce-error-threshold"
+_DAY_S = 86_400.0
+_LESS = 0.98  # of the memory that most nodes of the kind have
+_MEMORY_CURE = "run its memory test, then replace the module; until then leave the node out"
+
+
+def memory(view: View) -> Iterator[Finding]:
+    """Return modules whose errors grow, and nodes with less memory than their like."""
+    for host, looks in view.hardware.items():
+        yield from _module_errors(host, looks)
+    yield from unlike(view, "memory", MEMORY)
+    for group in groups(view):
+        yield from _less(group)
+
+
+def _less(group: Mapping[str, Hardware]) -> Iterator[Finding]:
+    """Name nodes with less memory than is usual, in sum or on a NUMA node; a node's modules may be named already."""
+    sizes = {host: int(seen.number("memory", "memory in KiB") or 0) for host, seen in group.items()}
+    usual = statistics.median_high(sizes.values())
+    places = {host: seen.numbers("numa", "memory in KiB") for host, seen in group.items()}
+    counted = {seen.number("memory", "memory modules") for seen in group.values()}
+    for host, size in sizes.items():
+        short = {
+            place: (int(own), most)
+            for place, own in places[host].items()
+            if own < (most := statistics.median_high(int(other.get(place, 0)) for other in places.values())) * _LESS
+        }
+        if 0 < size < usual * _LESS:
+            where = f", less on {and_more(short, SHOWN)}" if short else ""
+            cause = f"it has {size >> 20} GiB of memory, and {usual >> 20} GiB are usual on its like{where}"
+            if len(counted) < 2:  # noqa: PLR2004 - else the modules are named
+                yield Finding("memory", "warning", (host,), cause, MODULE)
+        elif size:
+            for place, (own, most) in short.items():
+                cause = f"its NUMA {place} has {own >> 20} GiB of memory, and {most >> 20} GiB are usual on its like"
+                yield Finding("memory", "warning", (host,), cause, MODULE)
+
+
+def _module_errors(host: str, looks: HardwareLooks) -> Iterator[Finding]:
+    """Compare with the oldest look of the last day, so that single errors add up."""
+    day = [look for look in looks.earlier() if looks.now.time - look.time <= _DAY_S]
+    if not day:
+        return
+    for (kind, device, name), grown in growth(day[-1], looks.now).items():
+        if kind != "memory" or not grown.grown:
+            continue
+        hours = grown.seconds / 3600
+        errors = "1 error" if grown.grown == 1 else f"{grown.grown} errors"
+        cause = f"the memory module {device} made {errors} in {hours:.2g} h that were {name}"
+        if name == "uncorrected":
+            yield Finding("memory", "error", (host,), cause, _MEMORY_CURE)
+        elif grown.grown >= _CORRECTED_A_DAY:
+            yield Finding(
+                "memory",
+                "warning",
+                (host,),
+                f"{cause}; {_CORRECTED_A_DAY} a day are the limit",
+                _MEMORY_CURE,
+                source=_MCELOG,
+            )
+
+
+# --- what the board's management controller says ----------------------------------------------------------------------
+
+_SHOWN_EVENTS = 3
+_SENSORS: dict[str, tuple[Severity, str]] = {
+    "nc": ("warning", "outside its normal limits"),
+    "cr": ("error", "critical"),
+    "nr": ("error", "beyond recovery"),
+    "us": ("error", "faulty"),
+}
+
+
+def sensors(view: View) -> Iterator[Finding]:
+    """Return sensors that are not well, and events of the last day."""
+    for host, looks in view.hardware.items():
+        for sensor, state in looks.now.texts("sensor", "state").items():
+            word, _, value = state.partition(", ")
+            severity, means = _SENSORS.get(word, ("warning", word))
+            cure = "look at fans, power supplies and cooling: 'ipmitool sdr list', 'ipmitool sel elist'"
+            yield Finding("sensors", severity, (host,), f"the sensor {sensor} is {means} ({value})", cure)
+        told = list(dict.fromkeys(event.text for event in looks.now.events if event.source == "ipmi"))
+        if told:
+            cause = f"the board's event log has {and_more(told, _SHOWN_EVENTS, '; ')}"
+            yield Finding("sensors", "warning", (host,), cause, "read all of it: 'ipmitool sel elist'")

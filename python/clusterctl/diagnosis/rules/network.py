@@ -1,25 +1,30 @@
-"""Do the nodes share a network in which any port of one reaches any other, and what are its interfaces worth?"""
+"""Rules of networks: is there one in which any port of a node reaches any other, and what are its interfaces worth?
+
+Interfaces are held against those of other nodes: speed, duplex, a lost carrier, and members of bonds that are down. One
+that is off, or without a carrier on every node, is meant to be so.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.rules import alike
+from clusterctl.diagnosis.rules.engines import groups, unlike
 from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
+from clusterctl.diagnosis.rules.table import BONDS
 from clusterctl.diagnosis.skew import PROVISION, compare, provisioned
 from clusterctl.model import fabric, ip_address, nodeset
 from clusterctl.model.findings import Finding, Severity
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
     from clusterctl.model.fabric import Network, PairKind, PairResult
     from clusterctl.model.facts import Interface, NodeFacts
+    from clusterctl.model.hardware import Hardware
 
-ORDER = 30
 _SOFTWARE = frozenset({"bridge", "tun", "virtual"})  # kinds of interfaces that programs make on their own
 _SHOWN_RULES = 2
 _WORDS: Mapping[PairKind, str] = {
@@ -54,12 +59,6 @@ def findings(view: View) -> Iterator[Finding]:
         yield from _connections(view, network)
         yield from _links(view, network)
     yield from _rdma(view)
-
-
-def judged_interfaces(view: View) -> frozenset[tuple[str, str]]:
-    """Return the interfaces of the network that jobs go over, by host: their speeds are compared here."""
-    network, _ = _judged(view)
-    return frozenset(network.interfaces.items()) if network is not None else frozenset()
 
 
 def between(view: View) -> Iterator[Finding]:
@@ -228,19 +227,17 @@ def _one_machine(view: View, hosts: Sequence[str]) -> bool:
 
 
 def _links(view: View, network: Network) -> Iterator[Finding]:
-    links = {
-        host: _interface(view.nodes[host], name) for host, name in network.interfaces.items() if host in view.nodes
-    }
+    links = {host: _link(view.nodes[host], name) for host, name in network.interfaces.items() if host in view.nodes}
     speeds = {host: f"{link.speed_mbps} Mb/s" if link and link.speed_mbps else "" for host, link in links.items()}
     mtus = {host: str(link.mtu) if link and link.mtu else "" for host, link in links.items()}
     what = f"of the interface in {network.key}"
     yield from compare("network", "warning", f"the speed {what}", speeds, "look at the cable and at the switch's port")
-    fix = alike.mtu_fix(network.interfaces.values())
+    fix = mtu_fix(network.interfaces.values())
     cure = "set the same MTU on all nodes and on the switch"
     yield from compare("network", "warning", f"the MTU {what}", mtus, cure, fix)
 
 
-def _interface(node: NodeFacts, name: str) -> Interface | None:
+def _link(node: NodeFacts, name: str) -> Interface | None:
     return next((link for link in node.interfaces if link.name == name), None)
 
 
@@ -258,7 +255,7 @@ def _rdma(view: View) -> Iterator[Finding]:
 def _rdma_ports(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Compare RDMA ports of one name between nodes; a port that is down on every node is unused.
 
-    The rules of ``rdma_links`` judge nodes whose hardware was looked at.
+    The rules of ``rdma`` judge nodes whose hardware was looked at.
     """
     states: dict[str, dict[str, str]] = defaultdict(dict)
     rates: dict[str, dict[str, str]] = defaultdict(dict)
@@ -280,3 +277,76 @@ def _rdma_ports(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         yield from compare(
             "rdma", "warning", f"the rate of RDMA {name}", found, "look at the cable and at the switch's port"
         )
+
+
+def mtu_fix(interfaces: Iterable[str]) -> Callable[[str], tuple[tuple[str, ...], ...]]:
+    """Return what makes the command that sets the usual MTU, where the interface has the same name on all nodes."""
+    names = set(interfaces) - {""}
+
+    def commands(usual: str) -> tuple[tuple[str, ...], ...]:
+        is_one = len(names) == 1 and usual.isdecimal()
+        return tuple(("ip", "link", "set", "dev", name, "mtu", usual) for name in names) if is_one else ()
+
+    return commands
+
+
+# --- interfaces -------------------------------------------------------------------------------------------------------
+
+_PORT = "look at the cable, and at the speed that the switch's port allows"
+
+
+def interfaces(view: View) -> Iterator[Finding]:
+    """Return what differs between interfaces of one name and one driver, and what is wrong with bonds."""
+    network, _ = _judged(view)
+    judged = frozenset(network.interfaces.items() if network is not None else ())  # their speeds are compared above
+    for seen in groups(view, least=1):
+        for (device, _driver), hosts in _alike(seen).items():
+            yield from _interface(device, {host: seen[host] for host in hosts}, judged)
+        for host, look in seen.items():
+            yield from _members(host, look)
+    yield from unlike(view, "bonds", BONDS, least=1)
+
+
+def _interface(device: str, looks: Mapping[str, Hardware], judged: frozenset[tuple[str, str]]) -> Iterator[Finding]:
+    up = {host: look for host, look in looks.items() if look.text("interface", "operstate", device) == "up"}
+    yield from _carrier(device, looks, list(up))
+    speeds = {
+        host: f"{speed} Mb/s"
+        for host, look in up.items()
+        if (speed := look.number("interface", "speed", device)) and (host, device) not in judged
+    }
+    yield from compare("interfaces", "warning", f"the speed of {device}", speeds, _PORT)
+    for host, look in up.items():
+        if look.text("interface", "duplex", device) == "half":
+            cause = f"{device} runs in half duplex"
+            yield Finding("interfaces", "warning", (host,), cause, "set both ends to negotiate by themselves")
+
+
+def _alike(seen: Mapping[str, Hardware]) -> dict[tuple[str, str], list[str]]:
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for host, look in seen.items():
+        for device, driver in look.texts("interface", "driver").items():
+            found[device, driver].append(host)
+    return found
+
+
+def _carrier(device: str, looks: Mapping[str, Hardware], up: list[str]) -> Iterator[Finding]:
+    for host, look in looks.items():
+        wanted = look.flag("interface", "wanted_up", device)
+        lost = look.text("interface", "operstate", device) == "down"
+        others = [other for other in up if other != host]
+        if wanted and lost and len(others) > 1 and len(others) * 2 > len(looks):
+            cause = f"{device} is switched on and has no carrier, and it is up on {nodeset.folded(others)}"
+            yield Finding("interfaces", "warning", (host,), cause, "look at the cable and at the switch's port")
+
+
+def _members(host: str, look: Hardware) -> Iterator[Finding]:
+    bonds, grouped = look.texts("bond_member", "bond"), look.flags("bond_member", "in_group")
+    for member, state in look.texts("bond_member", "mii_status").items():
+        bond = bonds.get(member, "a bond")
+        if state != "up":
+            cause = f"{member} of {bond} is {state}, so the bond has lost a link"
+            yield Finding("bonds", "warning", (host,), cause, "look at the cable and at the switch's port")
+        elif grouped.get(member) is False:
+            cause = f"{member} of {bond} is up and outside its LACP group, so it carries nothing"
+            yield Finding("bonds", "warning", (host,), cause, "put both ports of the switch into one LACP group")

@@ -1,1 +1,1 @@
-"""A shared cache: signed packs and locks in a folder, on an HTTP server, in S3 storage or in an OCI registry."""
+"""A shared cache: signed packs and locks in a folder, on an HTTP server or in S3 storage."""

@@ -24,7 +24,7 @@ GRACE_S = 86400.0  # a content that no entry names may belong to a push that goe
 
 
 @dataclass(frozen=True)
-class EntryWish:
+class EntryOptions:
     """Which entries are meant: all, or those of some names and platforms."""
 
     names: tuple[str, ...] = ()  # names of software, of folders, or patterns of them
@@ -152,7 +152,7 @@ def _lacks(store: SharedStore, entry: LocalEntry) -> bool:
 
 def pull(
     store: SharedStore,
-    wish: EntryWish,
+    wish: EntryOptions,
     verifier: SignatureVerifier,
     cache: Path,
     tell: Callable[[str, Statement], None],
@@ -220,7 +220,7 @@ def _take(
 
 
 def listed(
-    store: SharedStore, verifier: SignatureVerifier, wish: EntryWish | None = None
+    store: SharedStore, verifier: SignatureVerifier, wish: EntryOptions | None = None
 ) -> tuple[list[Listed], list[ClusterctlError]]:
     """Return the verified entries of a shared cache, and why others are refused."""
     entries, problems = [], list[ClusterctlError]()

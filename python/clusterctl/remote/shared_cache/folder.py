@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, blob_path, index_bytes, is_sha256
@@ -15,9 +16,8 @@ from clusterctl.state import cache_entries, files
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
-    from pathlib import Path
     from typing import IO
 
     from clusterctl.model.shared_cache import Statement
@@ -26,6 +26,8 @@ _READABLE = 0o644
 _CHUNK = 1 << 20
 _TRIES = 5
 _LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})  # a link, a link as a folder, a socket
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_FILES = Path("/proc/self/fd")  # missing on macOS, where a folder has its name alone
 _OWN_FOLDERS = ("entries", "entries/pack", "entries/lock", "blobs", "blobs/sha256")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -85,11 +87,8 @@ class FolderStore:
 
     def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:
         """See :class:`SharedStore`."""
-        blob, entry = self.root / blob_path(statement.sha256), self.root / statement.entry.path
-        self._refuse_links()
-        with self._writing():
-            for folder in (blob.parent, entry.parent):
-                folder.mkdir(parents=True, exist_ok=True)
+        blob_at, entry_at = blob_path(statement.sha256), statement.entry.path
+        with self._writing(blob_at, make=True) as blob, self._writing(entry_at, make=True) as entry:
             if not self.has_content(statement):
                 with files.replacing(blob, _READABLE) as stream:
                     for chunk in cache_entries.chunks_of(content):
@@ -101,30 +100,27 @@ class FolderStore:
 
     def finish(self) -> None:
         """See :class:`SharedStore`; the index is for readers over HTTP. It is written until it names what is there."""
-        self._refuse_links()
         for _ in range(_TRIES):
             names = self.names()
-            with self._writing():
-                files.write_atomically(self.root / INDEX, index_bytes(names), _READABLE)
+            with self._writing(INDEX) as index:
+                files.write_atomically(index, index_bytes(names), _READABLE)
             if self.names() == names:
                 return
 
     def remove(self, name: EntryName) -> None:
         """See :class:`SharedStore`."""
-        self._refuse_links()
-        with self._writing():
-            (self.root / name.path).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError), self._writing(name.path) as entry:
+            entry.unlink(missing_ok=True)
 
     def sweep(self, wanted: AbstractSet[str], before: float) -> int:
         """See :class:`SharedStore`."""
-        self._refuse_links()
         freed = 0
-        for path in self.root.glob("blobs/sha256/*"):
-            state = path.lstat()
-            if is_sha256(path.name) and path.name not in wanted and state.st_mtime < before:
-                with self._writing():
+        with contextlib.suppress(FileNotFoundError), self._writing(blob_path("*")) as blobs:
+            for path in blobs.parent.iterdir():
+                state = path.lstat()
+                if is_sha256(path.name) and path.name not in wanted and state.st_mtime < before:
                     path.unlink(missing_ok=True)
-                freed += state.st_size
+                    freed += state.st_size
         return freed
 
     def written(self, name: EntryName) -> float | None:
@@ -134,14 +130,33 @@ class FolderStore:
         return None
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Name the path that cannot be written, and the disk that is full: it is often of another machine."""
+    def _writing(self, path: str, *, make: bool = False) -> Iterator[Path]:
+        """Yield a path to write to, whose folder is held open: no link that takes the folder's place leads elsewhere.
+
+        A message names the path that cannot be written, and the disk that is full: it is often of another machine.
+
+        Args:
+            path: below the root.
+            make: make the folders that are missing.
+
+        Raises:
+            ConfigError: it cannot be written, or a folder of the shared cache is a link.
+            FileNotFoundError: the folder is missing.
+        """
+        self._refuse_links()
+        *folders, name = path.split("/")
+        shown = held = self.root.joinpath(*folders)
         try:
-            yield
+            if make:
+                self.root.mkdir(parents=True, exist_ok=True)
+            with self._walked(folders, make=make) as place:
+                here = _OPEN_FILES / str(place)
+                held = here if here.exists() else shown
+                yield held / name
         except (PermissionError, NotADirectoryError, FileExistsError) as error:
-            place = error.filename or self.root
+            where = str(error.filename or self.root).replace(str(held), str(shown))
             raise ConfigError(
-                f"{place} cannot be written ({error.strerror}); push as a user who may, or to another folder."
+                f"{where} cannot be written ({error.strerror}); push as a user who may, or to another folder."
             ) from None
         except OSError as error:
             if error.errno not in _FULL:
@@ -151,6 +166,22 @@ class FolderStore:
                 " again."
             ) from None
 
+    @contextlib.contextmanager
+    def _walked(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
+        """Hold a folder below the root, to which no link leads; ``make`` makes what is missing."""
+        place = os.open(self.root, _FOLDER)
+        try:
+            for folder in folders:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(folder, dir_fd=place)
+                inner = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=place)
+                os.close(place)
+                place = inner
+            yield place
+        finally:
+            os.close(place)
+
     def _opened(self, path: str) -> IO[bytes]:
         """Open a regular file below the root; others may write there, so no link is followed, and no pipe waited for.
 
@@ -159,19 +190,15 @@ class FolderStore:
             OSError: it cannot be opened.
         """
         *folders, name = path.split("/")
-        place = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for folder in folders:
-                inner = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-                os.close(place)
-                place = inner
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
+            with self._walked(folders) as place:
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
         except OSError as error:
+            if str(error.filename) == str(self.root):
+                raise
             if error.errno not in _LINK:
                 raise type(error)(error.errno, error.strerror, str(self.root / path)) from None
             raise self._not_a_file(path) from None
-        finally:
-            os.close(place)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise self._not_a_file(path)

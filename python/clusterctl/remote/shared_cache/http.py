@@ -1,4 +1,4 @@
-"""A shared cache on any HTTP server, to read: 'cache serve', or a web server over the folder of a push."""
+"""A shared cache on any web server over the folder of a push, to read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import os
 import socket
+import ssl
 import urllib.error
 import urllib.request
 import urllib.response
@@ -22,15 +23,7 @@ from clusterctl.model.shared_cache import (
     blob_path,
     index_names,
 )
-from clusterctl.remote.shared_cache.store import (
-    CERTIFICATE,
-    PASSWORD,
-    USER,
-    not_there,
-    read_only,
-    refused_login,
-    untrusted,
-)
+from clusterctl.remote.shared_cache.store import not_there, read_only, refused_login
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -38,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
+USER, PASSWORD = "CLUSTERCTL_CACHE_USER", "CLUSTERCTL_CACHE_PASSWORD"
 _TIMEOUT_S = 30.0  # without a byte
 _CHUNK = 1 << 20
 _DENIED = frozenset({401, 403, 407})
@@ -69,22 +63,6 @@ class _Proxies(urllib.request.ProxyHandler):
         return None if urlsplit(req.full_url).hostname in LOOPBACK else super().proxy_open(req, proxy, type)
 
 
-def login(host: str, *, encrypted: bool) -> tuple[str, str] | None:
-    """Return user and password for a server from the environment; None without them.
-
-    Raises:
-        ConfigError: they would go through a network in clear text.
-    """
-    user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
-    if not user and not password:
-        return None
-    if not encrypted and host not in LOOPBACK:
-        raise ConfigError(
-            f"{USER} and {PASSWORD} would reach {host} in clear text; use an address with TLS, or unset them."
-        )
-    return user, password
-
-
 class HttpStore:
     """The files of a folder store below an address."""
 
@@ -96,8 +74,13 @@ class HttpStore:
         """
         self.where = url.rstrip("/")
         parts = urlsplit(url)
-        found = login(parts.hostname or "", encrypted=parts.scheme == "https")
-        self._login = "" if found is None else base64.b64encode(":".join(found).encode()).decode()
+        user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
+        if (user or password) and parts.scheme != "https" and parts.hostname not in LOOPBACK:
+            raise ConfigError(
+                f"{USER} and {PASSWORD} would reach {parts.hostname} in clear text; use an address with TLS, or unset"
+                " them."
+            )
+        self._login = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
 
     def names(self) -> list[EntryName]:
         """See :class:`SharedStore`."""
@@ -185,8 +168,11 @@ class HttpStore:
 
     def _silent(self, error: BaseException) -> UnreachableError:
         cause = getattr(error, "reason", error)
-        if CERTIFICATE in str(cause):
-            return untrusted(self.where)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return UnreachableError(
+                f"{self.where} cannot be used, because its certificate is not trusted; name the file of its authority"
+                " in SSL_CERT_FILE."
+            )
         words = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         if isinstance(cause, socket.timeout | TimeoutError):
             words = f"no byte for {_TIMEOUT_S:g} s"

@@ -1,21 +1,41 @@
-"""The place of a shared cache: a path, http(s)://, s3:// or oci://, and the store behind it."""
+"""Open the shared cache at a place: a path, http(s):// or s3://. Everything that it answers has a deadline.
+
+A timeout of a socket is not enough: a server may send a byte a minute, a name server or a network file system may hang.
+So the asking happens in a thread that is left behind, and the store is not asked again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from clusterctl.support.errors import ConfigError
+from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from collections.abc import Set as AbstractSet
+
+    from clusterctl.model.shared_cache import EntryName, Statement
     from clusterctl.remote.shared_cache.store import SharedStore
 
-_SCHEMES = "a folder, http://…, https://…, s3://BUCKET/PREFIX, oci://REGISTRY/NAME or oci+http://REGISTRY/NAME"
+_SCHEMES = "a folder, http://…, https://… or s3://BUCKET/PREFIX"
+_T = TypeVar("_T")
+_ANSWER_S = 60.0  # until an answer is whole, and without a part of a content
+_LIST_S = 120.0  # a long list has many pages
+_SLOWEST_BYTES_PER_S = 64 << 10
+_PARTS = 4  # that are read ahead
+
+
+_Parts: TypeAlias = "queue.Queue[bytes | BaseException | None]"  # None: the end
 
 
 def opened(where: str, within_s: float | None = None) -> SharedStore:
-    """Return the store at a place; nothing is asked over the network yet, except how a registry wants a login.
+    """Return the store at a place; nothing is asked over the network yet.
 
     Args:
         where: the place.
@@ -23,10 +43,7 @@ def opened(where: str, within_s: float | None = None) -> SharedStore:
 
     Raises:
         ConfigError: the place is not one, or a library for it is missing.
-        UnreachableError: a registry does not answer.
     """
-    from clusterctl.remote.shared_cache.patience import PatientStore  # noqa: PLC0415 - one kind is used
-
     return PatientStore(where, lambda: _store(where), within_s)
 
 
@@ -45,13 +62,9 @@ def _store(where: str) -> SharedStore:
         from clusterctl.remote.shared_cache.http import HttpStore  # noqa: PLC0415 - the same
 
         return HttpStore(where)
-    if scheme == "s3":
-        from clusterctl.remote.shared_cache.s3 import S3Store  # noqa: PLC0415 - the same
+    from clusterctl.remote.shared_cache.s3 import S3Store  # noqa: PLC0415 - the same
 
-        return S3Store(where)
-    from clusterctl.remote.shared_cache.oci import OciStore  # noqa: PLC0415 - the same
-
-    return OciStore(where)
+    return S3Store(where)
 
 
 def refuse(where: str) -> None:
@@ -63,7 +76,7 @@ def refuse(where: str) -> None:
     if "://" not in where:
         return
     scheme, _, rest = where.partition("://")
-    if scheme not in {"file", "http", "https", "s3", "oci", "oci+http"} or not rest.strip("/"):
+    if scheme not in {"file", "http", "https", "s3"} or not rest.strip("/"):
         raise ConfigError(f"'{scheme}://' is not the beginning of a shared cache's address; give {_SCHEMES}.")
     try:
         parts = urlsplit(where)
@@ -75,3 +88,132 @@ def refuse(where: str) -> None:
             "The address of the shared cache carries a user, a password or a query, and records would show it; set"
             " CLUSTERCTL_CACHE_USER and CLUSTERCTL_CACHE_PASSWORD in the environment instead."
         )
+
+
+class PatientStore:
+    """A store whose reading ends in time; what writes has the user before it, who can stop it."""
+
+    def __init__(self, where: str, make: Callable[[], SharedStore], within_s: float | None = None) -> None:
+        """Open a store.
+
+        Args:
+            where: its place, as a message names it.
+            make: opens it; may ask over the network.
+            within_s: the time for all answers together but contents, in seconds; None sets none.
+
+        Raises:
+            UnreachableError: it did not open in time.
+        """
+        self.where = where
+        self._end = None if within_s is None else time.monotonic() + within_s
+        self._given_up = ""
+        self._store = self._within(_ANSWER_S, make)
+        self.where = self._store.where
+
+    def names(self) -> list[EntryName]:
+        """See :class:`SharedStore`."""
+        return self._within(_LIST_S, self._store.names)
+
+    def envelope(self, name: EntryName) -> bytes | None:
+        """See :class:`SharedStore`."""
+        return self._within(_ANSWER_S, lambda: self._store.envelope(name))
+
+    def has_content(self, statement: Statement) -> bool:
+        """See :class:`SharedStore`."""
+        return self._within(_ANSWER_S, lambda: self._store.has_content(statement))
+
+    def written(self, name: EntryName) -> float | None:
+        """See :class:`SharedStore`."""
+        return self._within(_ANSWER_S, lambda: self._store.written(name))
+
+    def content(self, statement: Statement) -> Iterator[bytes]:
+        """See :class:`SharedStore`.
+
+        Raises:
+            UnreachableError: nothing comes any more, or it comes too slowly to end in time.
+        """
+        parts: _Parts = queue.Queue(_PARTS)
+        stopped = threading.Event()
+        end = time.monotonic() + _ANSWER_S + statement.size / _SLOWEST_BYTES_PER_S
+        self._refuse_given_up()
+        threading.Thread(target=_read, args=(self._store, statement, parts, stopped), daemon=True).start()
+        try:
+            while (part := self._part(parts, end, statement)) is not None:
+                yield part
+        finally:
+            stopped.set()
+
+    def _part(self, parts: _Parts, end: float, statement: Statement) -> bytes | None:
+        """Return the next part of a content, None behind the last."""
+        try:
+            part = parts.get(timeout=max(0.0, min(_ANSWER_S, end - time.monotonic())))
+        except queue.Empty:
+            slow = time.monotonic() >= end
+            words = f"less than {_SLOWEST_BYTES_PER_S >> 10} KiB a second" if slow else "nothing any more"
+            self._given_up = f"{self.where} sends {words} of {statement.entry.name}; look at that server."
+            raise UnreachableError(self._given_up) from None
+        if isinstance(part, BaseException):
+            raise part
+        return part
+
+    def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:
+        """See :class:`SharedStore`."""
+        return self._store.put(statement, content, envelope, replace=replace)
+
+    def finish(self) -> None:
+        """See :class:`SharedStore`."""
+        self._store.finish()
+
+    def remove(self, name: EntryName) -> None:
+        """See :class:`SharedStore`."""
+        self._store.remove(name)
+
+    def sweep(self, wanted: AbstractSet[str], before: float) -> int:
+        """See :class:`SharedStore`."""
+        return self._store.sweep(wanted, before)
+
+    def _within(self, limit_s: float, ask: Callable[[], _T]) -> _T:
+        """Return an answer that comes in time."""
+        self._refuse_given_up()
+        answers: list[_T] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                answers.append(ask())
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
+                errors.append(error)
+
+        left = limit_s if self._end is None else max(0.0, min(limit_s, self._end - time.monotonic()))
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(left)
+        if errors:
+            raise errors[0]
+        if answers:
+            return answers[0]
+        self._given_up = f"{self.where} did not answer in time; look at that server and at the network."
+        raise UnreachableError(self._given_up)
+
+    def _refuse_given_up(self) -> None:
+        if self._given_up:
+            raise UnreachableError(self._given_up)
+
+
+def _read(store: SharedStore, statement: Statement, parts: _Parts, stopped: threading.Event) -> None:
+    """Read a content until its end, or until nobody takes it any more."""
+
+    def give(part: bytes | BaseException | None) -> None:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                parts.put(part, timeout=1.0)
+                return
+
+    try:
+        for part in store.content(statement):
+            give(part)
+            if stopped.is_set():
+                return
+        give(None)
+    except BaseException as error:  # noqa: BLE001 - raised where the content is taken
+        give(error)

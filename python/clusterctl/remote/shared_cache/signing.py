@@ -35,7 +35,7 @@ def signers_file(asked: str) -> Path:
     path = Path(asked).expanduser() if asked else paths.allowed_signers()
     try:
         state = path.stat()
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_bytes().decode("utf-8", "replace")  # as text, a line would also end at \r
     except OSError as error:
         raise ConfigError(
             f"The file of allowed signers {path} cannot be read ({error.strerror}), so nothing tells whose packs to"
@@ -43,7 +43,7 @@ def signers_file(asked: str) -> Path:
         ) from None
     if state.st_uid not in {0, os.geteuid()} or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(f"Other users can change the file of allowed signers {path}; run 'chmod go-w {path}' as you.")
-    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.split("\n")):
         raise ConfigError(
             f"The file of allowed signers {path} names nobody; write 'NAME PUBLIC-KEY' of a site into it."
         )
@@ -127,7 +127,7 @@ class SignatureVerifier:
             ConfigError: ssh-keygen is missing.
         """
         self.signers = signers
-        self._lines = signers.read_text(encoding="utf-8", errors="replace") if signers else ""
+        self._lines = signers.read_bytes().decode("utf-8", "replace") if signers else ""
         self._lines += f'\nown namespaces="{NAMESPACE}" {own}\n' if own else ""
         program()
 
@@ -145,7 +145,7 @@ class SignatureVerifier:
             raise RefusedContentError(f"{what} carries no signature, so it is not taken; have its site push it again.")
         with held_files.folder() as folder:
             signers, signature = folder / "signers", folder / "signature"
-            signers.write_text(self._lines, encoding="utf-8")
+            signers.write_bytes(self._lines.encode())
             signature.write_text(envelope.signature, encoding="utf-8", errors="replace")
             found = _run(["-Y", "find-principals", "-f", str(signers), "-s", str(signature)])
             for principal in found.stdout.decode("utf-8", "replace").split("\n"):

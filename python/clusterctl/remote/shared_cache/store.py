@@ -1,4 +1,4 @@
-"""What every kind of shared cache can do: one face for a folder, HTTP, S3 storage and an OCI registry."""
+"""What every kind of shared cache can do: one face for a folder, HTTP and S3 storage."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 MOST_NAMES = 100_000
-CERTIFICATE = "CERTIFICATE_VERIFY_FAILED"  # in what OpenSSL says
-USER, PASSWORD = "CLUSTERCTL_CACHE_USER", "CLUSTERCTL_CACHE_PASSWORD"
 
 
 class SharedStore(Protocol):
@@ -87,9 +85,7 @@ def counted(where: str, names: Iterable[_T]) -> Iterator[_T]:
 
 def read_only(where: str) -> ConfigError:
     """Return the error for a push to a store that takes none."""
-    return ConfigError(
-        f"{where} can be read only; push to the folder that this server serves, to s3://BUCKET or to oci://REGISTRY."
-    )
+    return ConfigError(f"{where} can be read only; push to the folder that this server serves, or to s3://BUCKET.")
 
 
 def refused_login(where: str, said: str, cure: str) -> UnreachableError:
@@ -101,12 +97,4 @@ def not_there(where: str, statement: Statement) -> UnreachableError:
     """Return the error for an entry whose content is missing."""
     return UnreachableError(
         f"{where} names {statement.entry.name} and does not have its content; push it again with --replace."
-    )
-
-
-def untrusted(where: str) -> UnreachableError:
-    """Return the error of a server whose certificate no authority of this machine signed."""
-    return UnreachableError(
-        f"{where} cannot be used, because its certificate is not trusted; name the file of its authority in"
-        " SSL_CERT_FILE."
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 import sqlite3
 import time
@@ -16,7 +15,7 @@ from clusterctl.state.history import schema
 from clusterctl.state.history.errors import StoreError, explained, is_damage
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
     from pathlib import Path
 
 _BUSY_S = 30.0
@@ -142,6 +141,11 @@ def _is_damaged(path: Path) -> bool:
     return False
 
 
-def _locked(path: Path, *, shared: bool) -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def _locked(path: Path, *, shared: bool) -> Iterator[None]:
     lock = path.with_name(f"{path.name}.lock")
-    return locks.held(lock, "clusterctl, which renames a damaged history", shared=shared, patience_s=math.inf)
+    try:
+        with locks.held(lock, "clusterctl, which renames a damaged history", shared=shared, patience_s=_BUSY_S):
+            yield
+    except locks.HeldError as holder:
+        raise StoreError(f"The history {path} is held by {holder}; wait for it to end, or stop it first.") from None

@@ -8,9 +8,8 @@ import zlib
 from array import array
 from typing import TYPE_CHECKING, Any
 
-import zstandard
-
 from clusterctl.model import results
+from clusterctl.state import compressed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +20,7 @@ _CHECKSUM = 4  # bytes
 # A stored record leaves out the samples (medians and intervals stay), the trends, and matrices of more links than 200
 # nodes have. The folder of the run holds all of them as long as it is kept.
 _MOST_LINKS = 20_000
+_MOST_BYTES = 1 << 30  # unpacked
 _WITHOUT: Any = {"trends": True, "checks": {"__all__": {"figures": {"__all__": {"samples"}}}}}
 
 
@@ -36,7 +36,7 @@ def pack_record(record: ValidationRecord) -> bytes:
             for check in record.checks
         ]
         record = record.model_copy(update={"checks": tuple(slim)})
-    return _compress(record.model_dump_json(exclude=_WITHOUT).encode())
+    return compressed.compress(record.model_dump_json(exclude=_WITHOUT).encode())
 
 
 def unpack_record(data: bytes, place: str) -> ValidationRecord:
@@ -51,7 +51,7 @@ def unpack_record(data: bytes, place: str) -> ValidationRecord:
 
 def pack_keys(keys: Sequence[str]) -> bytes:
     """Return a layout's keys as one compressed column."""
-    return _compress(json.dumps(list(keys)).encode())
+    return compressed.compress(json.dumps(list(keys)).encode())
 
 
 def unpack_keys(data: bytes) -> dict[str, int]:
@@ -90,12 +90,8 @@ def unpack_figures(data: bytes) -> array[float]:
     return values
 
 
-def _compress(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(data)
-
-
 def _decompress(data: bytes) -> bytes:
     try:
-        return zstandard.ZstdDecompressor().decompress(data)
-    except zstandard.ZstdError as error:
+        return compressed.decompress(data, _MOST_BYTES)
+    except ValueError as error:
         raise BrokenError(str(error)) from None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from clusterctl.launch import hostfile
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation.checks import startup
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.culprits import Culprit
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import CheckResult, Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
@@ -86,6 +86,10 @@ class Judgement:
     matrices: tuple[PairMatrix, ...] = ()
     next_step: str = ""
     culprits: tuple[Culprit, ...] = ()  # where more than its hosts is known: the kind and the cause
+
+    def result(self, check: str, **more: Any) -> CheckResult:
+        """Return the result of a check; ``more`` are fields of it that the judgement lacks, or others than its own."""
+        return CheckResult(check=check, **{**vars(self), **more})
 
 
 class Check(Protocol):

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.analysis.nccl_path import (
+    NcclPath,
     carrier_faults,
+    joined,
     nccl_faults,
     proof,
     silent,
     together,
 )
-from clusterctl.analysis.nccl_told import NcclPath, joined
 from clusterctl.model.culprits import Culprit
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Verdict

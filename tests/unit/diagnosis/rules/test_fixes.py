@@ -13,47 +13,59 @@ from pathlib import Path
 
 import pytest
 from clusterctl.diagnosis import rules
-from clusterctl.diagnosis.rules import blocked, lossless, ssh_startups
+from clusterctl.diagnosis.rules import logins, rdma, storage
 from clusterctl.support import content
 
 QUOTED = re.compile(r"'([a-z][a-z0-9_.-]*(?: [^']+)?)'")
 # By module: the first word of a quoted command, and the reason why it has no fix; '' where it has one.
 LOOK, OTHER, RISK, MANY = "it only looks", "another machine runs it", "it ends jobs", "what to give it is not known"
 COMMANDS = {
-    "alike": {"lspci": LOOK},
-    "blocked": {"rm": ""},
-    "disks": {"mdadm": LOOK},
-    "file_systems": {"mount": "", "umount": ""},
-    "gid_index": {"show_gids": LOOK},
-    "gpu": {"clusterctl": OTHER, "nvidia-modprobe": MANY, "nvidia-smi": MANY},
-    "gpu_card_ways": {"nvidia-smi": LOOK},
-    "gpu_health": {"nvidia-smi": RISK},
-    "gpu_settings": {"kill": "", "nvidia-smi": ""},
-    "job_user": {"clusterctl": OTHER},
+    "changes_since_last_look": {"clusterctl": OTHER},
+    "engines": {"lspci": LOOK},
+    "gpus": {
+        "clusterctl": OTHER,
+        "journalctl": LOOK,
+        "kill": "",
+        "modprobe": "",
+        "nvidia-modprobe": MANY,
+        "nvidia-smi": f"{RISK}, or {MANY}",
+        "setpci": MANY,
+        "systemctl": "",
+    },
     "kernel_log": {"cat": LOOK, "ipmitool": LOOK, "nvme": LOOK, "ras-mc-ctl": LOOK, "smartctl": LOOK},
-    "launchable": {"chmod": ""},
-    "link_counters": {"perfquery": "it is a note"},
-    "lossless": {"dcb": "", "mlnx_qos": ""},
-    "machine": {"kill": "", "mv": "provision has to follow", "swapoff": RISK, "taskset": LOOK},
-    "machine_checks": {"mcelog": LOOK, "ras-mc-ctl": LOOK},
-    "names": {"hostnamectl": MANY},
+    "launchable": {"chmod": "", "ln": "Slurm has to be restarted after it", "srun": "it is how a job is started"},
+    "logins": {"clusterctl": OTHER, "hostnamectl": MANY, "ssh": LOOK},
+    "machine": {
+        "ipmitool": LOOK,
+        "kill": "",
+        "mcelog": LOOK,
+        "mv": "provision has to follow",
+        "ras-mc-ctl": LOOK,
+        "swapoff": RISK,
+        "taskset": LOOK,
+    },
     "network": {"clusterctl": OTHER},
-    "nvlink": {"journalctl": LOOK, "systemctl": ""},
-    "own_past": {"mlxconfig": RISK, "nvidia-smi": ""},
-    "parts": {"clusterctl": OTHER},
-    "pcie": {"modprobe": "", "setpci": MANY},
-    "processors": {"cpupower": "", "hugeadm": MANY, "tuned-adm": MANY},
-    "rdma_links": {
+    "parameters": {"show_gids": LOOK},
+    "rdma": {
+        "dcb": "",
         "flint": MANY,
         "ibportstate": "",
         "ip": "",
         "lspci": LOOK,
+        "mlnx_qos": "",
         "mlxfwmanager": MANY,
+        "perfquery": "it is a note",
         "sminfo": LOOK,
     },
-    "sensors": {"ipmitool": LOOK},
-    "slurm_pmix": {"ln": "Slurm has to be restarted after it", "srun": "it is how a job is started"},
-    "ssh": {"clusterctl": OTHER, "ssh": LOOK},
+    "storage": {"mount": "", "rm": "", "umount": ""},
+    "table": {
+        "cpupower": "",
+        "hugeadm": MANY,
+        "mdadm": LOOK,
+        "mlxconfig": RISK,
+        "nvidia-smi": "",
+        "tuned-adm": MANY,
+    },
 }
 NO_COMMAND = {"s"}  # of an apostrophe, as in NVIDIA's
 
@@ -90,17 +102,17 @@ def test_a_command_with_a_fix_stands_as_a_word_in_its_module() -> None:
         module = ast.parse(sources()[name])
         whole = {node.value for node in ast.walk(module) if isinstance(node, ast.Constant)}
         lacking = [command for command, reason in commands.items() if not reason and command not in whole]
-        allowed = ["rm"] if name == "blocked" else []  # find runs it
+        allowed = ["rm"] if name == "storage" else []  # find runs it
         assert lacking == allowed, name
         importlib.import_module(f"{rules.__name__}.{name}")
 
 
 def test_the_command_removes_the_names_that_the_look_counts() -> None:
-    source = (content.root() / "plugins" / "module_utils" / "node_hardware" / "shared_memory.py").read_text("utf-8")
+    source = (content.root() / "plugins" / "module_utils" / "node_look" / "hardware" / "machine.py").read_text("utf-8")
     begins = re.search(r'r"\^\((.+)\)"', source)
     assert begins is not None
     looked_for = {word.replace("\\", "") for word in begins[1].split("|")}
-    assert {name.removesuffix("*") for name in blocked._JOBS} == looked_for  # noqa: SLF001
+    assert {name.removesuffix("*") for name in storage.SEGMENTS_OF_JOBS} == looked_for
 
 
 @pytest.mark.skipif(shutil.which("fuser") is None, reason="psmisc is not installed")
@@ -111,7 +123,7 @@ def test_only_old_segments_that_nobody_uses_are_removed(tmp_path: Path) -> None:
         if name != "nccl-new":
             os.utime(tmp_path / name, (time.time() - 7200,) * 2)
     with (tmp_path / "nccl-used").open("rb"):
-        for command in blocked._removal(str(tmp_path)):  # noqa: SLF001 - what the finding carries
+        for command in storage.removal_of_segments(str(tmp_path)):
             subprocess.run(command, check=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nccl-new", "nccl-used", "other"]
 
@@ -119,7 +131,7 @@ def test_only_old_segments_that_nobody_uses_are_removed(tmp_path: Path) -> None:
 def test_without_fuser_nothing_is_removed(tmp_path: Path) -> None:
     (tmp_path / "nccl-old").write_bytes(b"x")
     os.utime(tmp_path / "nccl-old", (0, 0))
-    (command,) = blocked._removal(str(tmp_path))  # noqa: SLF001
+    (command,) = storage.removal_of_segments(str(tmp_path))
     at = command.index("sh")
     script = [*command[:at], "/bin/sh", *command[at + 1 :]]
     ended = subprocess.run(["/usr/bin/find", *script[1:]], env={"PATH": "/nowhere"}, check=False)
@@ -134,7 +146,7 @@ def test_sshd_gets_the_line_or_its_old_file(tmp_path: Path, accepts: bool) -> No
     for name, code in (("sshd", 0 if accepts else 255), ("systemctl", 0)):
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n", encoding="utf-8")
         (tmp_path / name).chmod(0o755)
-    ((shell, option, script, value),) = ssh_startups._fix("40:30:100")  # noqa: SLF001
+    ((shell, option, script, value),) = logins.start_limit("40:30:100")
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     words = [shell, option, script.replace("/etc/ssh", str(tmp_path)), value]
     assert (subprocess.run(words, env=environment, check=False).returncode == 0) is accepts
@@ -143,7 +155,7 @@ def test_sshd_gets_the_line_or_its_old_file(tmp_path: Path, accepts: bool) -> No
 
 
 def test_lossless_settings_are_set_with_the_tool_that_read_them() -> None:
-    commands = lossless._commands  # noqa: SLF001
+    commands = rdma.lossless_commands
     states = ("0:off", "1:off", "2:off", "3:on", "4:off", "5:off", "6:off", "7:off")
     assert commands("pfc", "eth1", "dcb", "3") == (("dcb", "pfc", "set", "dev", "eth1", "prio-pfc", *states),)
     assert commands("pfc", "eth1", "mlnx_qos", "3") == (("mlnx_qos", "-i", "eth1", "--pfc", "0,0,0,1,0,0,0,0"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import doctor_view
 import pytest
-from clusterctl.diagnosis.rules import gid_index
+from clusterctl.diagnosis.rules import parameters
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
 
@@ -24,7 +24,7 @@ def causes(
             block = {"NCCL_IB_GID_INDEX": own}
             record["parameter_files"] = [{"path": "/etc/nccl.conf", "exists": True, "own": block}]
 
-    return [one.cause for one in gid_index.findings(doctor_view.seen(node1=change))]
+    return [one.cause for one in parameters.gid_index(doctor_view.seen(node1=change))]
 
 
 def index(value: str, source: str = "environment") -> tuple[str, str, str]:

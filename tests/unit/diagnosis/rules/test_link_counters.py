@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.diagnosis.rules import link_counters
+from clusterctl.diagnosis.rules import rdma
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Counter, Hardware, HardwareLooks, HardwareReading
 
@@ -23,7 +23,7 @@ def look(time: float, boot_id: str = "b", *, up: bool = True, **values: int) -> 
 
 
 def causes(looks: HardwareLooks) -> list[str]:
-    return [one.cause for one in link_counters.findings(View(hosts=(), nodes={}, hardware={"node1": looks}))]
+    return [one.cause for one in rdma.counters(View(hosts=(), nodes={}, hardware={"node1": looks}))]
 
 
 def test_growth_since_the_last_run_counts_and_that_over_a_restart_does_not() -> None:

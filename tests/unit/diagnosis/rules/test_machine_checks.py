@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.diagnosis.rules import gpu_health, machine_checks
+from clusterctl.diagnosis.rules import gpus, machine
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Counter, Hardware, HardwareLooks
 
@@ -20,7 +20,7 @@ def view(kind: str, name: str, *grown: int, boots: tuple[str, str] = ("b", "b"))
 
 
 def told(name: str, *grown: int, boots: tuple[str, str] = ("b", "b")) -> list[tuple[str, tuple[str, ...], str]]:
-    found = machine_checks.findings(view("machine check", name, *grown, boots=boots))
+    found = machine.machine_checks(view("machine check", name, *grown, boots=boots))
     return [(one.severity, one.hosts, one.cause) for one in found]
 
 
@@ -44,7 +44,7 @@ def test_corrected_errors_count_beside_other_nodes() -> None:
 
 def test_corrected_errors_of_a_gpu_count_beside_other_gpus() -> None:
     name = "corrected ECC errors"
-    (found,) = gpu_health.findings(view("gpu", name, 3, 900, 0))
+    (found,) = gpus.health(view("gpu", name, 3, 900, 0))
     assert (found.check, found.severity, found.hosts) == ("ecc", "warning", ("node2",))
-    assert list(gpu_health.findings(view("gpu", name, 500, 900, 700))) == []
-    assert list(gpu_health.findings(view("gpu", name, 0, 99, 0))) == []
+    assert list(gpus.health(view("gpu", name, 500, 900, 700))) == []
+    assert list(gpus.health(view("gpu", name, 0, 99, 0))) == []

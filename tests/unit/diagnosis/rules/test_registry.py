@@ -1,84 +1,56 @@
-"""All rules together, and a rule that a contributor adds as one module."""
+"""All rules together, and rules that a contributor adds: a function, and a row."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING
 
-import pytest
-from clusterctl.diagnosis import rules
-from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules import registry, storage
+from clusterctl.diagnosis.rules.engines import ReadingLimit, ReadingLimits
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.findings import Finding
+from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from clusterctl.remote import login_probe
 from doctor_view import NODES, failing, seen, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
+    import pytest
     from doctor_view import Record
-
-
-MODULE = '''
-"""A rule that a contributor adds."""
-
-from clusterctl.model.findings import Finding
-
-ORDER = 15
-
-
-def findings(view):
-    """Return nodes whose name is too long."""
-    for name, node in view.nodes.items():
-        if len(node.hostname) > 20:
-            yield Finding("long name", "error", (name,), "its name is long", "give it a short name")
-
-
-def notes(view):
-    """Return one sentence."""
-    yield "A note of the new rule."
-'''
-
-
-@pytest.fixture
-def add_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Put a module with a rule beside those of the package."""
-
-    def add(text: str) -> None:
-        (tmp_path / "toy_rule.py").write_text(text, encoding="utf-8")
-        monkeypatch.setattr(rules, "__path__", [*rules.__path__, str(tmp_path)])
-        registry.doctor_rules.cache_clear()
-
-    yield add
-    registry.doctor_rules.cache_clear()
-    sys.modules.pop("clusterctl.diagnosis.rules.toy_rule", None)
 
 
 def worst(record: Record) -> None:
     record.update(hostname="node3-in-the-second-rack-of-the-hall", names=[])
 
 
-def test_a_new_module_is_all_that_a_new_rule_takes(add_rule: Callable[[str], None]) -> None:
+def long_names(view: View) -> Iterator[Finding]:
+    for name, node in view.nodes.items():
+        if len(node.hostname) > 20:
+            yield Finding("long name", "error", (name,), "its name is long", "give it a short name")
+
+
+def test_a_function_in_its_place_is_a_new_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     view = seen(node3=worst)
     view = dataclasses.replace(failing(view, ("node1", "node2", "refused")), pinned="fabric_cidr is wrong")
-    before = told(view)
-    assert [check for check, _, _ in before] == ["ssh", "network"]
-    add_rule(MODULE)
+    assert [check for check, _, _ in told(view)] == ["ssh", "network"]
+    rule = (long_names, lambda _view: ("A note of the new rule.",))
+    monkeypatch.setattr(registry, "RULES", (*registry.RULES[:2], rule, *registry.RULES[2:]))
     assert [check for check, _, _ in told(view)] == ["ssh", "long name", "network"]
     assert registry.notes(view) == ("A note of the new rule.",)
     assert told(seen()) == []
 
 
-def test_a_rule_without_its_place_is_a_mistake_of_its_module(add_rule: Callable[[str], None]) -> None:
-    add_rule(MODULE.replace("ORDER = 15", ""))
-    with pytest.raises(AttributeError, match=r"toy_rule.*ORDER"):
-        registry.diagnose(seen())
-
-
-def test_every_rule_has_a_place_of_its_own() -> None:
-    places = [rule.order for rule in registry.doctor_rules()]
-    assert len(places) >= 5
-    assert len(set(places)) == len(places)
+def test_a_row_is_a_new_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (
+        ReadingLimit("error", "bays", lambda it: it.number("bays") > 8, "{device} has {bays} bays", "close '{device}'"),
+    )
+    monkeypatch.setattr(storage, "ARRAYS", ReadingLimits("bays", "array", rows))
+    look = Hardware(
+        schema_version=1, time=0.0, readings=[HardwareReading("array", f"md{bays}", "bays", bays) for bays in (8, 9)]
+    )
+    found = registry.diagnose(View(hosts=(), nodes={}, hardware={"node1": HardwareLooks(look)}))
+    assert found == (Finding("bays", "error", ("node1",), "md9 has 9 bays", "close 'md9'"),)
 
 
 def test_a_healthy_cluster_has_nothing() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import factory
 import pytest
-from clusterctl.diagnosis.rules import slurm_pmix
+from clusterctl.diagnosis.rules import launchable
 from doctor_view import seen
 
 FOLDER = "/usr/lib/x86_64-linux-gnu/pmix2/lib"
@@ -30,8 +30,8 @@ def node(
 
 def told(record: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]]:
     view = seen(node1=lambda captured: captured.update(record))
-    found = [(one.severity, one.cause, one.cure) for one in slurm_pmix.findings(view)]
-    return found, list(slurm_pmix.notes(view))
+    found = [(one.severity, one.cause, one.cure) for one in launchable.slurm_pmix(view)]
+    return found, list(launchable.slurm_pmix_notes(view))
 
 
 def test_nothing_is_said_without_slurm_or_where_all_fits() -> None:

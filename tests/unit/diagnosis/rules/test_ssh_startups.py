@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import rehearsal
-from clusterctl.diagnosis.rules import registry, ssh_startups
+from clusterctl.diagnosis.rules import logins, registry
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
 from doctor_view import NODES, seen
@@ -45,19 +45,19 @@ def test_a_limit_below_the_number_of_nodes_is_found_in_the_files_of_sshd() -> No
 
 @pytest.mark.parametrize("value", ["", "4", "10:30:100", "2:99:4, 10:30:100", "many", "9" * 5000])
 def test_enough_logins_and_what_is_unclear_are_no_finding(value: str) -> None:
-    assert list(ssh_startups.findings(limited(value))) == []
-    assert list(ssh_startups.notes(limited(value))) == []
+    assert list(logins.login_limits(limited(value))) == []
+    assert list(logins.login_limits_notes(limited(value))) == []
 
 
 def test_what_sshd_says_itself_goes_before_its_files() -> None:
-    assert list(ssh_startups.findings(asked("10:30:100"))) == []
-    assert [one.hosts for one in ssh_startups.findings(asked("3:30:100"))] == [("node3",)]
+    assert list(logins.login_limits(asked("10:30:100"))) == []
+    assert [one.hosts for one in logins.login_limits(asked("3:30:100"))] == [("node3",)]
 
 
 def test_the_default_is_a_note_on_a_cluster_of_more_nodes() -> None:
     view = asked("10:30:100", 64)
-    assert list(ssh_startups.findings(view)) == []
-    (note,) = ssh_startups.notes(view)
+    assert list(logins.login_limits(view)) == []
+    (note,) = logins.login_limits_notes(view)
     assert note.endswith("A program that logs in from all 64 nodes at once needs 'MaxStartups 64:30:128'.")
 
 

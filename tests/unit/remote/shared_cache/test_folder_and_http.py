@@ -1,30 +1,33 @@
-"""Push and pull between controllers over a folder, a web server and 'cache serve', and what is refused."""
+"""Push and pull between controllers over a folder and a web server, and what is refused."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import functools
 import http.client
 import http.server
+import ipaddress
 import json
 import os
-import re
 import shutil
-import signal
+import ssl
 import subprocess
 import threading
 import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pytest
 from clusterctl.model import shared_cache
 from clusterctl.remote.shared_cache.http import HttpStore
 from clusterctl.state import cache_files
 from clusterctl.support.errors import UnreachableError
-from shared_caches import PLATFORM, Site
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from shared_caches import PLATFORM, Site, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +65,9 @@ def shared(tmp_path: Path, first: Site) -> Path:
 
 
 @contextlib.contextmanager
-def web_server(folder: Path, handler: type[http.server.SimpleHTTPRequestHandler] | None = None) -> Iterator[str]:
+def web_server(
+    folder: Path, handler: type[http.server.SimpleHTTPRequestHandler] | None = None, certificate: Path | None = None
+) -> Iterator[str]:
     kind = handler or http.server.SimpleHTTPRequestHandler
 
     class Quiet(kind):  # type: ignore[misc, valid-type]
@@ -71,30 +76,35 @@ def web_server(folder: Path, handler: type[http.server.SimpleHTTPRequestHandler]
 
     serving = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serving) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
         finally:
             server.shutdown()
             thread.join()
 
 
-@contextlib.contextmanager
-def served(site: Site, *options: str) -> Iterator[str]:
-    """Run 'cache serve' of a site at a free port."""
-    argv = site.argv("serve", "--port", "0", *options)
-    process = subprocess.Popen(argv, env=site.variables(), stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        line = process.stderr.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, line + process.stderr.read()
-        yield found[0]
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(timeout=20)
-        process.stderr.close()
+def certified(folder: Path) -> Path:
+    """Return a file with a key and a certificate for 127.0.0.1 that is its own authority."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "site")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    now = dt.datetime.now(dt.timezone.utc)
+    building = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    building = building.not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=1))
+    building = building.add_extension(address, critical=False)
+    building = building.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path = folder / "certificate.pem"
+    path.write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
+    with path.open("ab") as file:
+        file.write(building.sign(key, hashes.SHA256()).public_bytes(pem))
+    return path
 
 
 def pack_of(site: Site) -> Path:
@@ -142,51 +152,6 @@ def test_any_web_server_over_the_folder_will_do(first: Site, second: Site, share
     assert "can be read only; push to the folder that this server serves" in refused.stderr
 
 
-def test_a_controller_serves_what_it_signed_and_what_it_pulled(first: Site, second: Site, tmp_path: Path) -> None:
-    with served(first) as url:
-        assert second.run("pull", url).returncode == 0
-    second.key.unlink()
-    third = Site(tmp_path / "third").trusts(first)
-    with served(second) as url:  # without a key of its own: the signatures of the first go on
-        assert third.run("pull", url).returncode == 0
-    assert pack_of(third).read_bytes() == CONTENT
-
-
-def test_the_server_opens_nothing_else(first: Site, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("a secret", encoding="utf-8")
-    record = next(first.cache.glob("artifacts/openmpi-*.json")).name
-    with served(first) as url:
-        parts = urlsplit(url)
-        for path in (
-            "/",
-            "/../secret",
-            "/entries/pack/../../../../secret",
-            "/entries/pack/..%2f..%2f..%2fsecret.json",
-            f"/artifacts/{record}",
-            f"//{tmp_path}/secret",
-            f"/{first.key}",
-            "/blobs/sha256/../../../config/clusterctl/signing_key",
-            "/entries/pack/" + "a" * 9000 + ".json",
-        ):
-            client = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=10)
-            client.request("GET", path)
-            answer = client.getresponse()
-            assert (answer.status in {404, 414}, b"secret" in answer.read()) == (True, False), path
-            client.close()
-        assert parts.hostname == "127.0.0.1"
-        client = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=10)
-        client.request("PUT", "/index.json", b"{}")
-        assert client.getresponse().status == 501
-        client.close()
-
-
-def test_a_pack_that_is_built_while_the_server_runs_is_served(first: Site, second: Site) -> None:
-    with served(first) as url:
-        first.has("mpi4py", b"later")
-        assert second.run("pull", url, "mpi4py").returncode == 0
-    assert [path.read_bytes() for path in second.cache.glob("artifacts/*.tar.zst")] == [b"later"]
-
-
 @pytest.mark.usefixtures("shared")
 def test_a_signed_statement_goes_with_its_pack(first: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(first.root / "cache"))
@@ -216,15 +181,6 @@ def test_names_and_platforms_choose(first: Site, second: Site, shared: Path) -> 
 
 
 # --- what is refused: one sentence, exit 10, and nothing is left ------------------------------------------------------
-
-
-def refused(site: Site, where: str | Path, words: str, code: int = 10, **variables: str) -> None:
-    done = site.run("pull", where, "openmpi", **variables)
-    told = [line for line in done.stderr.splitlines() if line.startswith("clusterctl: ")]
-    assert (done.returncode, len(told)) == (code, 1), done.stderr
-    assert words in told[0]
-    assert "Traceback" not in done.stderr
-    assert site.litter() == []
 
 
 def test_a_stranger_is_refused(first: Site, second: Site, shared: Path, tmp_path: Path) -> None:
@@ -349,10 +305,7 @@ def test_a_password_goes_nowhere_in_clear_text_and_to_no_other_server(second: Si
     assert set(seen) == {None}
 
 
-@pytest.mark.parametrize("scheme", ["http", "oci+http"])
-def test_a_password_for_this_machine_goes_to_no_proxy(second: Site, shared: Path, scheme: str) -> None:
-    if scheme == "oci+http":
-        pytest.importorskip("oras")
+def test_a_password_for_this_machine_goes_to_no_proxy(second: Site, shared: Path) -> None:
     seen: dict[str, list[str | None]] = {"proxy": [], "own": []}
 
     def asking(name: str) -> type[http.server.SimpleHTTPRequestHandler]:
@@ -369,9 +322,17 @@ def test_a_password_for_this_machine_goes_to_no_proxy(second: Site, shared: Path
     with web_server(shared, asking("proxy")) as proxy, web_server(shared, asking("own")) as own:
         login = {"CLUSTERCTL_CACHE_USER": "user", "CLUSTERCTL_CACHE_PASSWORD": "secret"}
         lines = {"http_proxy": proxy, "all_proxy": proxy, "no_proxy": "", "NO_PROXY": ""}
-        second.run("pull", f"{scheme}://{own.removeprefix('http://')}/site", **login, **lines)
+        second.run("pull", f"{own}/site", **login, **lines)
     assert seen["proxy"] == []
     assert any(seen["own"])
+
+
+def test_a_web_server_with_tls_and_an_authority_of_the_site(second: Site, shared: Path, tmp_path: Path) -> None:
+    own = certified(tmp_path)
+    with web_server(shared, certificate=own) as url:
+        refused(second, url, "certificate is not trusted; name the file of its authority in SSL_CERT_FILE", 4)
+        done = second.run("pull", url, SSL_CERT_FILE=str(own))
+    assert (done.returncode, "2 pulled" in done.stderr) == (0, True), done.stderr
 
 
 def test_an_address_with_a_password_is_refused(second: Site) -> None:

@@ -9,25 +9,24 @@ import os
 import threading
 import time
 import tracemalloc
+import zlib
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from clusterctl.model.shared_cache import EntryName, Envelope, Statement, blob_path
-from clusterctl.remote.shared_cache import exchange, oci, patience, place, s3
-from clusterctl.remote.shared_cache.store import PASSWORD, USER
+from clusterctl.remote.shared_cache import exchange, place, s3
+from clusterctl.remote.shared_cache.folder import FolderStore
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-    from clusterctl.remote.shared_cache.store import SharedStore
 
 NAME = EntryName("pack", "openmpi-1.0-0123456789abcdef")
 STATEMENT = Statement(NAME, "debian", hashlib.sha256(b"whole").hexdigest(), 5)
-BASIC = "Basic dXNlcjpzZWNyZXQ="  # user:secret
 MOST_MEMORY = 200 << 20
 
 Answer: TypeAlias = "Callable[[BaseHTTPRequestHandler], None]"
@@ -46,12 +45,8 @@ class Server(ThreadingHTTPServer):
         self.ended = threading.Event()
 
     @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
-
-    @property
     def url(self) -> str:
-        return f"http://{self.host}"
+        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, *_words: object) -> None:
         """Say nothing of a reader that went away."""
@@ -91,12 +86,6 @@ def serve() -> Iterator[Callable[[Answer], Server]]:
         server.server_close()
 
 
-@pytest.fixture
-def login(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(USER, "user")
-    monkeypatch.setenv(PASSWORD, "secret")
-
-
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the user's own configuration counts."""
@@ -109,7 +98,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for long."""
     for name in ("_ANSWER_S", "_LIST_S"):
-        monkeypatch.setattr(patience, name, 1.5)
+        monkeypatch.setattr(place, name, 1.5)
 
 
 def send(handler: BaseHTTPRequestHandler, code: int, body: bytes = b"", **headers: str) -> None:
@@ -172,184 +161,12 @@ def told(error: Any, kind: type[ClusterctlError], words: str) -> None:
     assert "\n" not in str(error)
 
 
-def registry_of(server: Server) -> SharedStore:
-    return place.opened(f"oci+http://{server.host}/packs")
-
-
-def is_ping(handler: BaseHTTPRequestHandler) -> bool:
-    """Answer the first question of a registry's client."""
-    if handler.path == "/v2/":
-        send(handler, 401, Www_Authenticate='Basic realm="site"')
-        return True
-    return False
-
-
-# --- OCI: the password stays with its server --------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("login")
-def test_the_next_page_of_a_registry_lies_on_the_same_server(serve: Callable[[Answer], Server]) -> None:
-    other = serve(lambda handler: send(handler, 200, b'{"tags": []}'))
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if not is_ping(handler):
-            send(handler, 200, b'{"tags": []}', Link=f'<{other.url}/v2/packs/tags/list>; rel="next"')
-
-    own = serve(answer)
-    told(in_time(registry_of(own).names), UnreachableError, f"another server ({other.host})")
-    assert other.logins == []
-    assert BASIC in own.logins
-
-
-@pytest.mark.parametrize("link", ["<{path}>", "<{path}?again={number}>", "<//{host}{path}>"])
-def test_a_list_of_a_registry_ends(
-    serve: Callable[[Answer], Server], link: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(oci, "_MOST_PAGES", 20, raising=False)
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if not is_ping(handler):
-            number = len(own.paths)
-            page = link.format(path="/v2/packs/tags/list", number=number, host=own.host)
-            send(handler, 200, b'{"tags": ["pack-a"]}', Link=f'{page}; rel="next"')
-
-    own = serve(answer)
-    told(in_time(registry_of(own).names), UnreachableError, "has no end")
-
-
-@pytest.mark.usefixtures("login")
-@pytest.mark.parametrize("code", [302, 307])
-def test_a_redirect_of_a_registry_takes_no_password_along(serve: Callable[[Answer], Server], code: int) -> None:
-    other = serve(lambda handler: send(handler, 200, b"whole"))
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if not is_ping(handler):
-            send(handler, code, Location=f"{other.url}{handler.path}")
-
-    own = serve(answer)
-    assert in_time(lambda: b"".join(registry_of(own).content(STATEMENT))) == b"whole"
-    assert set(other.logins) == {None}
-
-
-@pytest.mark.usefixtures("login")
-@pytest.mark.parametrize("size", [5, 40 << 20])
-def test_an_upload_elsewhere_gets_no_password(serve: Callable[[Answer], Server], tmp_path: Path, size: int) -> None:
-    other: Server = serve(lambda handler: send(handler, 201, Location=f"{other.url}/more"))
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if is_ping(handler):
-            return
-        if handler.command == "POST":
-            send(handler, 202, Location=f"{other.url}/upload")
-        else:
-            send(handler, 404 if handler.command == "GET" else 201)
-
-    own = serve(answer)
-    content = tmp_path / "content"
-    content.write_bytes(b"x" * size)
-    statement = Statement(NAME, "debian", hashlib.sha256(content.read_bytes()).hexdigest(), size)
-    assert in_time(lambda: registry_of(own).put(statement, content, b"{}", replace=True), 30) is True
-    assert other.logins
-    assert set(other.logins) == {None}
-    assert BASIC in own.logins
-
-
-@pytest.mark.usefixtures("login")
-def test_another_server_cannot_ask_for_the_password(serve: Callable[[Answer], Server]) -> None:
-    """A registry that wants tokens leads to a store of blobs, and that store names a token server of its own."""
-    thief = serve(lambda handler: send(handler, 200, b'{"token": "t"}'))
-    other = serve(lambda handler: send(handler, 401, Www_Authenticate=f'Bearer realm="{thief.url}/token"'))
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if handler.path == "/v2/":
-            send(handler, 401, Www_Authenticate=f'Bearer realm="{own.url}/token"')
-        else:
-            send(handler, 307, Location=f"{other.url}{handler.path}")
-
-    own = serve(answer)
-    told(in_time(lambda: registry_of(own).envelope(NAME)), UnreachableError, f"leads to {other.host}")
-    assert thief.logins == []
-    assert set(other.logins) == {None}
-
-
-@pytest.mark.usefixtures("login")
-def test_a_token_goes_to_no_other_server(serve: Callable[[Answer], Server]) -> None:
-    """A token server may be another one, and gets the password; what it gave goes to the registry alone."""
-    other = serve(lambda handler: send(handler, 200, b"whole"))
-    tokens = serve(lambda handler: send(handler, 200, b'{"token": "given"}'))
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if handler.headers.get("Authorization") != "Bearer given":
-            send(handler, 401, Www_Authenticate=f'Bearer realm="{tokens.url}/token",service="s"')
-        else:
-            send(handler, 302, Location=f"{other.url}{handler.path}")
-
-    own = serve(answer)
-    assert in_time(lambda: b"".join(registry_of(own).content(STATEMENT))) == b"whole"
-    assert set(tokens.logins) == {BASIC}
-    assert "Bearer given" in own.logins
-    assert BASIC not in own.logins
-    assert set(other.logins) == {None}
-
-
-# --- OCI: bounds ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("code", [200, 302, 404, 500])
-@pytest.mark.parametrize("question", ["names", "envelope", "content"])
-def test_an_endless_answer_of_a_registry_ends(serve: Callable[[Answer], Server], code: int, question: str) -> None:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if not is_ping(handler):
-            endless(handler, code, Location=handler.path)
-
-    own = serve(answer)
-    asked: dict[str, Callable[[SharedStore], Any]] = {
-        "names": lambda store: store.names(),
-        "envelope": lambda store: store.envelope(NAME),
-        "content": lambda store: sum(len(part) for part in store.content(STATEMENT)) < MOST_MEMORY,
-    }
-    in_time(lambda: asked[question](registry_of(own)))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"[]", b"5", b'{"tags": 5}', b'{"tags": {"a": 1}}', b'{"layers": 5}', b'{"layers": [5]}', b"[" * 100_000, b"\xff"],
-)
-def test_a_registry_that_answers_something_else_is_told(serve: Callable[[Answer], Server], body: bytes) -> None:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if not is_ping(handler):
-            send(handler, 200, body)
-
-    own = serve(answer)
-    names = in_time(registry_of(own).names)
-    assert names == [] or "did not answer as a registry does" in str(names)
-    told(in_time(lambda: registry_of(own).envelope(NAME)), UnreachableError, "")
-
-
-def test_a_small_answer_that_unpacks_to_a_large_one_is_not_unpacked(serve: Callable[[Answer], Server]) -> None:
-    import zlib  # noqa: PLC0415 - here alone
-
-    pack = zlib.compressobj(9, zlib.DEFLATED, 31)
-    bomb = b"".join(pack.compress(b" " * (1 << 20)) for _ in range(300)) + pack.flush()
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        if not is_ping(handler):
-            send(handler, 200, bomb, Content_Encoding="gzip")
-
-    own = serve(answer)
-    told(in_time(registry_of(own).names), UnreachableError, "did not answer as a registry does")
-    assert in_time(lambda: sum(len(part) for part in registry_of(own).content(STATEMENT))) <= len(bomb)
-
-
 # --- deadlines of all kinds -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("scheme", ["http", "oci+http"])
-def test_a_server_that_drips_is_given_up(serve: Callable[[Answer], Server], scheme: str) -> None:
-    server = serve(dripping)
-    where = f"{scheme}://{server.host}/packs"
+def test_a_server_that_drips_is_given_up(serve: Callable[[Answer], Server]) -> None:
+    where = f"{serve(dripping).url}/packs"
     began = time.monotonic()
     told(in_time(lambda: place.opened(where).envelope(NAME)), UnreachableError, f"{where} did not answer in time")
     assert time.monotonic() - began < 5
@@ -419,6 +236,14 @@ def test_an_endless_answer_of_a_web_server_ends(serve: Callable[[Answer], Server
 def test_a_web_server_leads_to_web_servers_alone(serve: Callable[[Answer], Server], target: str) -> None:
     server = serve(lambda handler: send(handler, 302, Location=target))
     told(in_time(lambda: place.opened(server.url).envelope(NAME)), UnreachableError, "answered 302")
+
+
+def test_a_small_answer_that_unpacks_to_a_large_one_is_not_unpacked(serve: Callable[[Answer], Server]) -> None:
+    pack = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(pack.compress(b" " * (1 << 20)) for _ in range(300)) + pack.flush()
+    own = serve(lambda handler: send(handler, 200, bomb, Content_Encoding="gzip"))
+    told(in_time(place.opened(own.url).names), ConfigError, "is not an index of a shared cache")
+    assert in_time(lambda: sum(len(part) for part in place.opened(own.url).content(STATEMENT))) <= len(bomb)
 
 
 def test_names_that_climb_are_refused(serve: Callable[[Answer], Server]) -> None:
@@ -610,3 +435,39 @@ def test_a_folder_of_a_shared_cache_is_no_link(shared: Path, tmp_path: Path, fol
     told(in_time(lambda: store.remove(NAME)), ConfigError, "is a link")
     told(in_time(lambda: store.sweep(frozenset(), time.time() + 9)), ConfigError, "is a link")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="macOS has no path to an open folder")
+@pytest.mark.parametrize("folder", ["entries", "entries/pack", "blobs", "blobs/sha256"])
+@pytest.mark.parametrize("what", ["put", "replace", "remove", "sweep"])
+def test_a_link_that_comes_after_the_look_leads_nowhere(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, what: str
+) -> None:
+    """Whoever may write to the shared cache swaps a folder for a link while a push or a gc is at work."""
+    victim = tmp_path / "victim"
+    for path in (NAME.path, blob_path(STATEMENT.sha256)):
+        (victim / path).parent.mkdir(parents=True)
+        (victim / path).write_bytes(b"mine")
+    before = {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()}
+    content = tmp_path / "content"
+    content.write_bytes(b"other")
+    store = FolderStore(shared)
+    look = store._refuse_links  # noqa: SLF001 - the moment after it is what this is about
+
+    def swapped() -> None:
+        look()
+        if not (shared / folder).is_symlink():
+            (shared / folder).rename(tmp_path / "moved")
+            (shared / folder).symlink_to(victim / folder)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(store, "_refuse_links", swapped)
+    with contextlib.suppress(ConfigError):
+        if what == "remove":
+            store.remove(NAME)
+        elif what == "sweep":
+            store.sweep(frozenset(), time.time() + 9)
+        else:
+            store.put(STATEMENT, content, b"{}", replace=what == "replace")
+
+    assert {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()} == before

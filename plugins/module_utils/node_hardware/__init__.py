@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Look at the hardware of one node: GPUs, links, counters, the kernel's log, disks, memory, settings of the machine.
-
-One module per subject, each with ``read(tree, answer)``; ``record`` runs them. The package needs the standard library
-of Python 3.9 alone, changes nothing on the node, and needs no root: what only root may read is named in ``unseen``.
-
-It runs over ssh as a zip on stdin (``clusterctl.remote.hardware``), and by hand: ``python3 -m node_hardware '{}'`` in
-this package's folder's parent.
-"""

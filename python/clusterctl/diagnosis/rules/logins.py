@@ -1,0 +1,367 @@
+"""Rules of logins and names: do all nodes log in to each other without a question, and do names mean their machines?
+
+The subjects are logins between nodes, the user that jobs run as, how many logins sshd lets begin, and host names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
+from clusterctl.diagnosis.skew import PROVISION, provisioned
+from clusterctl.model import ip_address, job_login, nodeset
+from clusterctl.model.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from clusterctl.diagnosis.rules.evidence import Pair, View
+    from clusterctl.model.facts import JobUser, NodeFacts
+    from clusterctl.model.probe import FailureKind, ProbeFailure
+    from clusterctl.remote.login_probe import LoginFailure, LoginKind
+
+# This machine cannot log in to these hosts, so a failed login from another node adds nothing.
+_AWAY: frozenset[FailureKind] = frozenset({"unreachable", "timeout"})
+_FAILED: Mapping[FailureKind, str] = {
+    "unreachable": "do not answer",
+    "timeout": "do not answer in time",
+    "refused": "refuse the login",
+    "host_key": "show host keys that this machine does not know or that have changed",
+    "no_python": "have no Python",
+    "no_sudo": "cannot use sudo",
+    "error": "could not be looked at",
+}
+_CLASSES: Mapping[LoginKind, str] = {
+    "key_changed": "key",
+    "key_unknown": "key",
+    "refused": "refused",
+    "name": "name",
+    "closed": "network",
+    "timeout": "network",
+    "error": "error",
+}
+_REFUSED_CURE = f"{PROVISION} (role ssh_mesh); else look at sshd_config, at the modes of the home and at sshd's log"
+_KEY_CURE = f"{PROVISION} if the node was installed anew; else find out who answers at its address"
+_NETWORK_CURE = (
+    "look for a firewall between them, or set cluster_address or cluster_port to where they reach each other"
+)
+_CURES = {
+    "key": _KEY_CURE,
+    "refused": _REFUSED_CURE,
+    "name": f"{PROVISION} (roles hosts and ssh_mesh)",
+    "network": _NETWORK_CURE,
+    "error": "try 'ssh -v' by hand between the two",
+}
+
+
+def findings(view: View) -> Iterator[Finding]:
+    """Return what is wrong with logins."""
+    yield from _from_here(view.failures)
+    without = [
+        name
+        for name, report in view.logins.items()
+        if not report.mesh and not report.passed and (report.failures or report.keyless)
+    ]
+    if without:
+        cause = "logins to other nodes do not work without a question, which mpirun needs; the mesh of keys is missing"
+        yield Finding("ssh", "error", tuple(without), cause, "run 'clusterctl provision', whose role ssh_mesh makes it")
+    for name, report in view.logins.items():
+        if report.problem:
+            cause = f"logins from it could not be tried ({report.problem})"
+            yield Finding("ssh", "warning", (name,), cause, "see that it answers, and run doctor again")
+    yield from _between(view, frozenset(without))
+    yield from _own_lines(view)
+
+
+def _own_lines(view: View) -> Iterator[Finding]:
+    """Name nodes whose known hosts lack the node itself; a login to its own name would ask a question."""
+    for name, node in view.nodes.items():
+        known = node.known_hosts
+        if known is None or not known.has_mesh or not node.ssh.host_keys:
+            continue
+        own = {entry.partition("]")[0].removeprefix("[") for entry in known.own_names}
+        called = {name, node.hostname, node.fqdn, *view.addresses(name)}
+        if not any(fnmatchcase(word, entry) for word in called for entry in own) and not any(
+            entry.startswith("|") for entry in own
+        ):
+            cause = "its known_hosts has no line of the node itself, so that a login to its own name asks a question"
+            yield Finding("host_key", "warning", (name,), cause, f"{PROVISION} (role ssh_mesh)")
+
+
+def _from_here(failures: Mapping[str, ProbeFailure]) -> Iterator[Finding]:
+    """Tell who cannot be looked at: alone in its own sentence, several of one kind in one line."""
+    kinds: dict[FailureKind, list[ProbeFailure]] = defaultdict(list)
+    for failure in failures.values():
+        kinds[failure.kind].append(failure)
+    for kind, alike in kinds.items():
+        check = "host_key" if kind == "host_key" else "reachable"
+        cause, _, cure = alike[0].message.rstrip(".").partition("; ")
+        if len(alike) > 1:
+            cause = f"{_FAILED[kind]}, for example {cause}"
+        yield Finding(check, "error", tuple(one.host for one in alike), cause, cure or "see that it answers to ssh")
+
+
+def _between(view: View, without: frozenset[str]) -> Iterator[Finding]:
+    away = {name for name, failure in view.failures.items() if failure.kind in _AWAY}
+    classes: dict[str, dict[Pair, LoginFailure]] = defaultdict(dict)
+    for source, report in view.logins.items():
+        for failure in report.failures:
+            if source not in without and failure.target not in away:
+                classes[_CLASSES[failure.kind]][source, failure.target] = failure
+    tried = sum(report.passed + len(report.failures) for report in view.logins.values())
+    asked = {(source, target) for source, report in view.logins.items() for target in report.targets}
+    for name, failed in classes.items():
+        if is_everywhere(len(failed), tried, len(view.hosts)):
+            words = _last(next(iter(failed.values())).said)
+            yield Finding(_check(name), "error", ends(failed), f"logins between them fail: {words}", _CURES[name])
+            continue
+        blamed, rest = blame(failed, len(view.hosts), asked)
+        for one in blamed:
+            others = nodeset.folded(one.others)
+            pair = (one.others[0], one.host) if one.role == "target" else (one.host, one.others[0])
+            words = _words(name, failed[pair], others, is_target=one.role == "target")
+            yield Finding(_check(name), "error", (one.host,), words, _CURES[name])
+        if len(rest) > FEW_PAIRS and name not in {"key", "name"}:
+            cause = f"logins fail {shown(rest)}: {_last(failed[rest[0]].said)}"
+            yield Finding("ssh", "error", ends(rest), cause, _CURES[name])
+            continue
+        for source, target in rest:
+            yield _alone(name, source, target, failed[source, target])
+
+
+def _check(name: str) -> str:
+    return "host_key" if name == "key" else "ssh"
+
+
+def _words(name: str, failure: LoginFailure, others: str, *, is_target: bool) -> str:
+    changed = failure.kind == "key_changed"
+    if name == "key" and is_target:
+        return f"it shows a host key that is {f'not the one that {others} know' if changed else f'unknown to {others}'}"
+    if name == "key":
+        known = f"another host key for {others} than is shown there" if changed else f"no host key for {others}"
+        return f"its known_hosts has {known}"
+    where = f"logins from {others} to it" if is_target else f"logins from it to {others}"
+    return f"{where} fail: {_last(failure.said)}"
+
+
+def _alone(name: str, source: str, target: str, failure: LoginFailure) -> Finding:
+    """Tell of one login between nodes that get on with others; a key is known by the one who asks."""
+    if name in {"key", "name"}:
+        words = _words(name, failure, target, is_target=False)
+        return Finding(_check(name), "error", (source,), words, _CURES[name])
+    cause = f"the login from {source} to {target} fails: {_last(failure.said)}"
+    return Finding("ssh", "error", (source, target), cause, _CURES[name])
+
+
+def _last(said: str) -> str:
+    words: Sequence[str] = [part.strip() for part in said.split(" / ") if part.strip()]
+    return words[-1].rstrip(".") if words else "ssh says nothing"
+
+
+# --- the user that jobs run as ----------------------------------------------------------------------------------------
+
+
+def job_user(view: View) -> Iterator[Finding]:
+    """Return the nodes that refuse the account, and the provisioned nodes that lack it."""
+    for name, failure in view.closed_to_jobs.items():
+        cause, _, cure = failure.message.rstrip(".").partition("; ")
+        yield Finding("job_user", "error", (name,), cause, cure or "see that it answers to ssh")
+    users = _job_users(view)
+    without = tuple(name for name in view.provisioned if name in users and not users[name].exists)
+    if without:
+        cause = f"the user {users[without[0]].name}, which jobs run as, is missing"
+        yield Finding("job_user", "error", without, cause, "run 'clusterctl provision' (role ssh_mesh)")
+    for name, user in users.items():
+        cause, cure = job_login.without_home(user)
+        if cause:
+            yield Finding("job_user", "error", (name,), cause, cure)
+
+
+def job_user_notes(view: View) -> Iterator[str]:
+    """Return a sentence where jobs can become root, and one where the account's uid differs."""
+    users = {name: user for name, user in _job_users(view).items() if user.exists}
+    reaching = {name: "root" if user.uid == 0 else "sudo" for name, user in users.items() if user.sudo}
+    if reaching:
+        yield job_login.root_reach(users[next(iter(reaching))].name, reaching, len(users))
+    uids: dict[int, list[str]] = {}
+    for name, user in users.items():
+        uids.setdefault(user.uid, []).append(name)
+    if len(uids) > 1:
+        shown = ", ".join(f"{uid} on {nodeset.folded(hosts)}" for uid, hosts in sorted(uids.items()))
+        name = next(iter(users.values())).name
+        yield (
+            f"The uid of user {name} differs: {shown}. Files in a folder that the nodes share then "
+            "belong to different users; give the user one uid with usermod."
+        )
+
+
+def _job_users(view: View) -> dict[str, JobUser]:
+    return {name: node.job_user for name, node in view.nodes.items() if node.job_user is not None}
+
+
+# --- how many logins sshd lets begin ----------------------------------------------------------------------------------
+
+# From ``start`` logins on that have not yet proven who they are, sshd refuses new ones at random (sshd_config(5),
+# MaxStartups ``start:rate:full``). The value is that of ``sshd -T`` where root could ask it, else that of sshd's files.
+# This undoes the change where sshd does not take it. The service is ssh on Debian, and sshd elsewhere.
+_SET = (
+    'cd /etc/ssh && cp -p sshd_config sshd_config.before && sed -i "1i $0" sshd_config && '
+    "{ sshd -t || { mv sshd_config.before sshd_config; exit 1; }; } && "
+    "{ systemctl reload sshd || systemctl reload ssh; }"
+)
+_DEFAULT = 10  # OpenSSH's own start; the role environment raises a lower one to it
+
+
+def login_limits(view: View) -> Iterator[Finding]:
+    """Return the nodes that let fewer logins begin than there are nodes, and fewer than sshd by default."""
+    for value, hosts in _low(view).items():
+        if _start(value) < min(len(view.hosts), _DEFAULT):
+            cause = (
+                f"sshd refuses logins at random when {_start(value)} are under way (MaxStartups {value}), and "
+                f"{len(view.hosts)} nodes log in at once"
+            )
+            cure = f"{PROVISION} (role environment), or set 'MaxStartups {_enough(len(view.hosts))}' in sshd_config"
+            yield Finding("ssh", "warning", tuple(hosts), cause, cure, start_limit(_enough(len(view.hosts))))
+
+
+def start_limit(value: str) -> tuple[tuple[str, ...], ...]:
+    """Return the command that sets it: sshd takes the first line of a name (sshd_config(5))."""
+    return (("sh", "-c", _SET, f"MaxStartups {value}"),)
+
+
+def login_limits_notes(view: View) -> Iterator[str]:
+    """Return the nodes whose limit is sshd's default or more, and below the number of nodes."""
+    for value, hosts in _low(view).items():
+        if _start(value) >= _DEFAULT:
+            yield (
+                f"On {nodeset.folded(hosts)}, sshd refuses logins at random when {_start(value)} are under way "
+                f"(MaxStartups {value}). A program that logs in from all {len(view.hosts)} nodes at once needs "
+                f"'MaxStartups {_enough(len(view.hosts))}'."
+            )
+
+
+def _low(view: View) -> dict[str, list[str]]:
+    """Return the hosts with a limit below the number of nodes, by its value."""
+    found: dict[str, list[str]] = {}
+    for host, node in view.nodes.items():
+        looks = view.hardware.get(host)
+        asked = looks.now.text("sshd", "MaxStartups") if looks else ""
+        values = [asked] if asked else node.ssh.settings.get("MaxStartups", "").split(", ")
+        value = max(values, key=_start)  # which of several lines counts depends on the release of sshd
+        if 0 <= _start(value) < len(view.hosts):
+            found.setdefault(value, []).append(host)
+    return found
+
+
+def _start(value: str) -> int:
+    begin = value.partition(":")[0]
+    return int(begin) if begin.isascii() and begin.isdecimal() and len(begin) < len(str(1 << 31)) else -1
+
+
+def _enough(nodes: int) -> str:
+    return f"{max(nodes, _DEFAULT)}:30:{2 * max(nodes, 5 * _DEFAULT)}"
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+_HOSTS = f"{PROVISION} (role hosts), or correct /etc/hosts or the name server"
+
+
+def names(view: View) -> Iterator[Finding]:
+    """Return what is wrong with names."""
+    yield from _one_machine(view)
+    yield from _one_name(view)
+    yield from _own(view)
+    yield from _of_others(view)
+
+
+def _one_machine(view: View) -> Iterator[Finding]:
+    """Name hosts of the inventory that are one machine: its host keys, its name and an address of its own agree."""
+    machines: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    for name, node in view.nodes.items():
+        if node.ssh.host_keys and (hardware := _hardware(node)):
+            machines[node.hostname, node.ssh.host_keys, hardware].append(name)
+    for names in machines.values():
+        if len(names) > 1:
+            cause = "are names of one and the same machine, which would get the ranks of all of them"
+            yield Finding("names", "error", tuple(names), cause, "leave one of them in the inventory")
+
+
+def _hardware(node: NodeFacts) -> frozenset[str]:
+    return frozenset(
+        f"{link.mac} {entry.address}"
+        for link in node.interfaces
+        if link.kind not in {"loopback", "bridge"} and link.mac
+        for entry in link.addresses
+        if entry.scope == "global"
+    )
+
+
+def _one_name(view: View) -> Iterator[Finding]:
+    """Name machines that call themselves the same: launchers tell nodes apart by that."""
+    called: dict[str, dict[frozenset[str], str]] = defaultdict(dict)
+    for name, node in view.nodes.items():
+        if node.hostname:
+            called[node.hostname].setdefault(_hardware(node), name)
+    for hostname, machines in called.items():
+        if len(machines) > 1:
+            cause = f"all call themselves {hostname}, and mpirun takes them for one node"
+            cure = "give each its own name with 'hostnamectl set-hostname'"
+            yield Finding("names", "error", tuple(machines.values()), cause, cure)
+
+
+def _own(view: View) -> Iterator[Finding]:
+    for name, node in view.nodes.items():
+        own = next((entry for entry in node.names if entry.name == node.hostname), None)
+        if own is None:
+            continue
+        if not own.addresses:
+            yield Finding("names", "error", (name,), f"it cannot resolve its own name ({own.problem})", _HOSTS)
+        elif _is_loopback(own.addresses[0]):
+            cause = f"its own name leads to {own.addresses[0]}, at which no other node finds it"
+            yield Finding("names", "error", (name,), cause, _HOSTS)
+
+
+def _of_others(view: View) -> Iterator[Finding]:
+    owners: dict[str, set[str]] = defaultdict(set)
+    for name in view.nodes:
+        for address in view.addresses(name):
+            owners[address].add(name)
+    for looking, node in view.nodes.items():
+        known = {entry.name: entry for entry in node.names if entry.name != node.hostname}
+        asked = [other for other in view.nodes if other in known and other != looking]
+        unknown = [other for other in asked if not known[other].addresses]
+        if unknown:
+            severity: Severity = "error" if provisioned(node) else "warning"
+            whom = "any other node" if len(unknown) == len(view.nodes) - 1 else nodeset.folded(unknown)
+            yield Finding("names", severity, (looking,), f"it cannot resolve the name of {whom}", _HOSTS)
+        for other in asked:
+            yield from _meaning(view, looking, other, known[other].addresses, owners)
+
+
+def _meaning(
+    view: View, looking: str, other: str, addresses: Sequence[str], owners: dict[str, set[str]]
+) -> Iterator[Finding]:
+    if not addresses or view.addresses(other) & set(addresses):
+        return
+    if all(_is_loopback(address) for address in addresses):
+        cause = f"the name {other} leads it to {addresses[0]}, which is itself"
+        yield Finding("names", "error", (looking,), cause, _HOSTS)
+        return
+    for address in addresses:
+        whose = owners.get(address, set()) - {other}
+        if len(whose) == 1:
+            cause = f"the names {other} and {next(iter(whose))} lead it to one address, {address}"
+            yield Finding("names", "error", (looking,), cause, _HOSTS)
+            return
+    cause = f"the name {other} leads it to {addresses[0]}, which is not an address of {other}"
+    yield Finding("names", "warning", (looking,), cause, _HOSTS)  # unless something translates addresses in between
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address.parsed(address, may_have_scope=True).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,209 @@
+"""The text that hands a job to an existing scheduler: Run:AI's commands, two of Kubeflow's manifests, a Slurm script.
+
+Inside, ``clusterctl launch`` reads what the scheduler sets; only MPIJob's launcher starts the ranks itself, by mpirun.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from clusterctl.launch import manifest, nccl_options, srun
+from clusterctl.launch.submission import refuse
+from clusterctl.support.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.launch.submission import Submission
+    from clusterctl.model.layout import Layout
+
+RENDEZVOUS_PORT = 29500
+_POLICY = {"cleanPodPolicy": "Running"}
+
+
+def runai(job: Submission) -> str:
+    """Return the command line that submits the job to Run:AI (its command line since 2.18), quoted for a shell.
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Run:AI.
+    """
+    return _runai_line(
+        job,
+        ["runai", "training", "pytorch", "submit", job.name],
+        gpus="--gpu-devices-request",
+        capability="--capability",
+        cpus="--cpu-core-request",
+        memory="--cpu-memory-request",
+        of_master=True,
+    )
+
+
+def runai_submit_dist(job: Submission) -> str:
+    """Return the command line for Run:AI's older client (``runai submit-dist pytorch``, since 2.10).
+
+    It gives the master the same resources as a worker.
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Run:AI.
+    """
+    return _runai_line(
+        job,
+        ["runai", "submit-dist", "pytorch", "--name", job.name],
+        gpus="--gpu",
+        capability="--add-capability",
+        cpus="--cpu",
+        memory="--memory",
+        of_master=False,
+    )
+
+
+def _runai_line(
+    job: Submission, start: Sequence[str], *, gpus: str, capability: str, cpus: str, memory: str, of_master: bool
+) -> str:
+    """Return a command line of one of Run:AI's clients, which differ in their words for the same things."""
+    refuse(
+        job,
+        start[1] if start[1] == "submit-dist" else "runai",
+        ("namespace", "partition", "account", "time", "by_torchrun", "by_srun", "shm_size"),
+    )
+    line = [*start, *(["--project", job.project] if job.project else []), "--image", job.image]
+    # The first node is the master's pod; all of them train.
+    line += ["--workers", str(job.nodes - 1)] if job.nodes > 1 else []
+    several = of_master and job.nodes > 1
+    if job.gpus_per_node:
+        line += [gpus, str(job.gpus_per_node)]
+        line += [f"--master-{gpus.removeprefix('--')}", str(job.gpus_per_node)] if several else []
+    for name, count in job.rdma.items():
+        line += ["--extended-resource", f"{name}={count}"]
+        line += ["--master-extended-resource", f"{name}={count}"] if several else []
+    for name, value in manifest.pod_annotations(job).items():
+        line += ["--annotation", f"{name}={value}"]
+    line += [capability, "IPC_LOCK"] if job.rdma else []
+    line += [cpus, job.cpus] if job.cpus else []
+    line += [memory, job.memory] if job.memory else []
+    line += ["--working-dir", job.working_dir] if job.working_dir else []
+    for name, value in job.variables.items():
+        line += ["-e", f"{name}={manifest.literal(value)}"]
+    line += ["--large-shm", "--command", "--", *map(manifest.literal, _in_pod(job))]
+    return shlex.join(line)
+
+
+def pytorchjob(job: Submission) -> str:
+    """Return a PyTorchJob (kubeflow.org/v1) as YAML.
+
+    ``nprocPerNode`` is left out on purpose: with it the operator's ``WORLD_SIZE`` counts processes instead of pods.
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
+    """
+    refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun", "by_srun"))
+    return manifest.text(manifest.pytorchjob(job, _in_pod(job), job.variables, _POLICY))
+
+
+def mpijob(job: Submission) -> str:
+    """Return an MPIJob (kubeflow.org/v2beta1) as YAML.
+
+    By default its launcher starts ``nproc_per_node`` ranks a pod with mpirun, for MPI and Horovod programs; with
+    ``by_torchrun`` one ``clusterctl launch`` a pod. The workers' pods run what the operator gives them, sshd.
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
+    """
+    refuse(job, "mpijob", ("project", "partition", "account", "time", "by_srun"), by_launch=job.by_torchrun)
+    slots = job.nproc_per_node or job.gpus_per_node
+    if not slots and not job.by_torchrun:
+        raise ConfigError("An MPIJob needs to know its ranks; give --nproc-per-node, or --gpus-per-node.")
+    line = ["mpirun", "-np", str(job.nodes * (1 if job.by_torchrun else slots)), "--bind-to", "none"]
+    line += ["--map-by", "ppr:1:node" if job.by_torchrun else "slot"]
+    handed_on = {**({} if job.by_torchrun else nccl_options.variables(job.nccl)), **job.environment}
+    if job.by_torchrun:
+        handed_on = {
+            "MASTER_ADDR": f"{job.name}-worker-0.{job.name}",
+            "MASTER_PORT": str(RENDEZVOUS_PORT),
+            **handed_on,
+        }
+    for name in ("PATH", "LD_LIBRARY_PATH", *handed_on):
+        line += ["-x", name]
+    line += _in_pod(job) if job.by_torchrun else list(job.program)
+    line = list(job.program) if job.is_idle else line
+    slots = 1 if job.by_torchrun else slots
+    return manifest.text(manifest.mpijob(job, slots, line, handed_on, _POLICY))
+
+
+def slurm(job: Submission) -> str:
+    """Return a batch script for ``sbatch``, whose srun starts one ``clusterctl launch`` on each node.
+
+    With an image, srun is asked for it as NVIDIA's pyxis understands it (``--container-image``).
+
+    Raises:
+        ConfigError: a value is malformed, missing, or means nothing to Slurm.
+    """
+    elsewhere = ("project", "namespace", "rdma", "networks", "annotations", "shm_size", "by_torchrun")
+    refuse(
+        job,
+        "slurm",
+        (*elsewhere, "image") if job.by_srun else elsewhere,
+        image=False,
+        by_launch=not job.by_srun,
+    )
+    tasks = (job.nproc_per_node or job.gpus_per_node) if job.by_srun else 1
+    if not tasks:
+        raise ConfigError("srun needs to know the ranks of a node; give --nproc-per-node, or --gpus-per-node.")
+    options = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": tasks,
+        "gpus-per-node": job.gpus_per_node or None,
+        "cpus-per-task": job.cpus or None,
+        "mem": job.memory or None,
+        "time": job.time or None,
+        "partition": job.partition or None,
+        "account": job.account or None,
+    }
+    step = ["srun", f"--nodes={job.nodes}", f"--ntasks-per-node={tasks}", "--kill-on-bad-exit=1"]
+    step += ["--mpi=pmix"] if job.by_srun else []
+    # srun has not taken the batch script's --cpus-per-task since Slurm 22.05.
+    step += [f"--cpus-per-task={job.cpus}"] if job.cpus else []
+    step += [f"--container-image={job.image}"] if job.image else []
+    there = "--container-workdir" if job.image else "--chdir"
+    step += [f"{there}={job.working_dir}"] if job.working_dir else []
+    lines = ["#!/bin/bash"]
+    lines += [f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None]
+    lines += ["", "set -euo pipefail", ""]
+    variables = {**(dict([srun.FENCE]) if job.by_srun else {}), **job.variables}
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    if job.by_srun:
+        lines += [_proof_of_pmix(step, job.nodes * tasks, job.layout), ""]
+    return "\n".join([*lines, shlex.join([*step, *(job.program if job.by_srun else _in_pod(job))]), ""])
+
+
+def _proof_of_pmix(step: Sequence[str], ranks: int, layout: Layout) -> str:
+    """Return lines of a script that end it where srun's ranks are not one world: each would be alone and end with 0."""
+    cure = "run 'clusterctl doctor', and see 'srun --mpi=list'"
+    words = f"srun --mpi=pmix does not start one world of {ranks} ranks; {cure}, or start the program by mpirun."
+    return "\n".join(
+        (
+            f"found=$({shlex.join([*step, layout.hello])} 2>&1) || true",
+            f"""if [ "$(grep -c '"size": {ranks},' <<<"$found")" != {ranks} ]; then""",
+            f"  printf '%s\\n' \"$found\" {shlex.quote(words)} >&2",
+            f"  exit {int(ExitCode.VALIDATION_ERROR)}",
+            "fi",
+        )
+    )
+
+
+KINDS: Mapping[str, Callable[[Submission], str]] = {
+    "runai": runai,
+    "runai-submit-dist": runai_submit_dist,
+    "mpijob": mpijob,
+    "pytorchjob": pytorchjob,
+    "slurm": slurm,
+}
+
+
+def _in_pod(job: Submission) -> list[str]:
+    if job.is_idle:
+        return list(job.program)
+    count = [f"--nproc-per-node={job.nproc_per_node}"] if job.nproc_per_node else []
+    return ["clusterctl", "launch", *count, *nccl_options.words(job.nccl), "--", *job.program]

@@ -1,0 +1,239 @@
+"""Measure a run: the wall time of each stage, and the critical path, whose steps add up to the wall time.
+
+A stage lasts until the next one begins. Ansible's linear strategy begins a task when all hosts have ended the one
+before. So each task is a step, and the host whose result came last decided its length. What the controller does by
+itself is a step without a host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from clusterctl.model.events import Finished, HostResult, StageStarted
+from clusterctl.model.run_record import CriticalPath, PathStep, RunTiming, StageTiming
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from clusterctl.model.events import AskingObserver, Event
+
+END = "end of the run"
+_LEAST_SHARE = 0.02  # of the path; shorter steps of one stage in a row are joined
+
+
+@dataclass
+class _Step:
+    stage: str
+    task: str
+    at: float
+    wall_s: float = 0.0
+    ends: dict[str, float] = field(default_factory=dict)  # host → when its last result came; no host that skipped
+    changes: dict[str, str] = field(default_factory=dict)  # host → the first thing that changed
+
+    def record(self, hosts: int) -> PathStep:
+        """Return the step for the record; ``hosts`` is how many hosts the run has."""
+        last = max(self.ends, key=lambda host: self.ends[host], default="")
+        before = max((at for host, at in self.ends.items() if host != last), default=self.at)
+        waited_s = min(self.wall_s, self.ends[last] - before) if last and hosts > 1 else 0.0
+        return PathStep(
+            stage=self.stage,
+            task=self.task,
+            host=last,
+            change=self.changes.get(last, ""),
+            wall_s=round(self.wall_s, 2),
+            waited_s=round(max(0.0, waited_s), 2),
+        )
+
+
+class PathFinder:
+    """Collects the steps of a run as they come."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Begin; ``clock`` gives the seconds since 1970."""
+        self._clock = clock
+        self._past: list[_Step] = []
+        self._now: _Step | None = None
+        self._hosts: set[str] = set()
+
+    def begin(self, stage: str, at: float | None = None, task: str = "") -> None:
+        """End the present step and begin another; '' begins none."""
+        now = self._clock() if at is None else at
+        if self._now is not None:
+            self._past.append(self._ended(self._now, now))
+        self._now = _Step(stage, task, now) if stage else None
+
+    def take(self, event: Event) -> None:
+        """Take an event into account."""
+        if isinstance(event, StageStarted):
+            self.begin(event.stage, event.at, event.task)
+        elif isinstance(event, Finished):
+            self.begin(END, event.at)
+        elif isinstance(event, HostResult):
+            self._hosts.add(event.host)
+            if self._now is None or event.outcome == "skipped":
+                return
+            self._now.ends[event.host] = event.at
+            if event.changes:
+                self._now.changes.setdefault(event.host, event.changes[0])
+
+    def path(self) -> CriticalPath:
+        """Return the path until now: its long steps in their order, and the sum of the others."""
+        steps, hosts = self._steps(), len(self._hosts)
+        least_s = _LEAST_SHARE * sum(step.wall_s for step in steps)
+        joined: list[PathStep] = []
+        for (stage, short), group in groupby(steps, lambda step: (step.stage, step.wall_s < least_s)):
+            parts = list(group)
+            if short and len(parts) > 1:
+                wall_s = round(sum(part.wall_s for part in parts), 2)
+                joined.append(PathStep(stage=stage, tasks=len(parts), wall_s=wall_s))
+            else:
+                joined += [part.record(hosts) for part in parts]
+        short_ones = [step for step in joined if step.wall_s < least_s]
+        return CriticalPath(
+            steps=tuple(step for step in joined if step.wall_s >= least_s),
+            others=sum(step.tasks for step in short_ones),
+            others_s=round(sum(step.wall_s for step in short_ones), 2),
+        )
+
+    def longest(self, most: int, least_s: float) -> list[PathStep]:
+        """Return the longest steps until now, in the order of the run.
+
+        Args:
+            most: how many of them.
+            least_s: leave out what took less than this.
+        """
+        steps = [step for step in self._steps() if step.wall_s >= least_s]
+        chosen = sorted(range(len(steps)), key=lambda number: -steps[number].wall_s)[:most]
+        return [steps[number].record(len(self._hosts)) for number in sorted(chosen)]
+
+    def _steps(self) -> Sequence[_Step]:
+        if self._now is None:
+            return self._past
+        return [*self._past, self._ended(self._now, self._clock())]
+
+    @staticmethod
+    def _ended(step: _Step, at: float) -> _Step:
+        return _Step(step.stage, step.task, step.at, max(0.0, at - step.at), step.ends, step.changes)
+
+
+START = "start of Ansible"
+_ASKING = "asking the user"
+TOTAL = "total"
+
+PreviewT = TypeVar("PreviewT")
+
+
+@dataclass
+class _Stage:
+    wall_s: float = 0.0
+    run: int = 0
+    skipped: int = 0
+
+    def timing(self, name: str) -> StageTiming:
+        return StageTiming(stage=name, wall_s=round(self.wall_s, 2), run=self.run, skipped=self.skipped)
+
+
+class Stopwatch:
+    """Adds up what each stage takes."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Begin; ``clock`` gives the seconds since 1970."""
+        self._clock = clock
+        self._stages: dict[str, _Stage] = {}
+        self._now = ""
+        self._since = clock()
+        self._path = PathFinder(clock)
+
+    def begin(self, name: str, at: float | None = None) -> None:
+        """End the present stage and begin another, at a time in seconds since 1970 (None: now)."""
+        if name != self._now:
+            self._path.begin(name, at)
+            self._enter(name, at)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a block as a stage."""
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.begin("")
+
+    def take(self, event: Event) -> None:
+        """Take an event into account."""
+        self._path.take(event)
+        if isinstance(event, StageStarted):
+            self._enter(event.stage, event.at)
+        elif isinstance(event, HostResult):
+            stage = self._of(event.stage)
+            stage.run += event.outcome != "skipped"
+            stage.skipped += event.outcome == "skipped"
+        elif isinstance(event, Finished):
+            self._enter(END, event.at)
+
+    def timing(self) -> RunTiming:
+        """Return what was measured until now, for the record; a stage that took no time is left out."""
+        self._end(self._clock())
+        stages = tuple(stage.timing(name) for name, stage in self._stages.items())
+        return RunTiming(
+            stages=tuple(stage for stage in stages if stage.wall_s or stage.run or stage.skipped),
+            total=_total(self._stages.values()).timing(TOTAL),
+            critical_path=self._path.path(),
+        )
+
+    def _enter(self, name: str, at: float | None) -> None:
+        """End the present stage and begin another, if it is another."""
+        if name != self._now:
+            self._end(self._clock() if at is None else at)
+            self._now = name
+
+    def _of(self, name: str) -> _Stage:
+        return self._stages.setdefault(name, _Stage())
+
+    def _end(self, at: float) -> None:
+        """Add the time since the last call to the present stage."""
+        wall_s, self._since = max(0.0, at - self._since), max(at, self._since)
+        if self._now:
+            self._of(self._now).wall_s += wall_s
+
+
+class TimedObserver(Generic[PreviewT]):
+    """Passes a run on to another observer, and measures its stages."""
+
+    def __init__(self, observer: AskingObserver[PreviewT], watch: Stopwatch) -> None:
+        """Begin."""
+        self._observer, self._watch = observer, watch
+
+    def phase(self, text: str) -> None:
+        """Begin a stage."""
+        self._watch.begin(text)
+        self._observer.phase(text)
+
+    def event(self, event: Event) -> None:
+        """Take the event into account."""
+        self._watch.take(event)
+        self._observer.event(event)
+
+    def stopping(self, requests: int) -> None:
+        """Pass it on."""
+        self._observer.stopping(requests)
+
+    def confirm(self, preview: PreviewT) -> bool:
+        """Ask; the user's time is a stage of its own."""
+        self._watch.begin(_ASKING)
+        answer = self._observer.confirm(preview)
+        self._watch.begin(START)
+        return answer
+
+
+def _total(stages: Iterable[_Stage]) -> _Stage:
+    total = _Stage()
+    for stage in stages:
+        total.wall_s += stage.wall_s
+        total.run += stage.run
+        total.skipped += stage.skipped
+    return total

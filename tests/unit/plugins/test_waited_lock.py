@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whoever waits for another process of the controller says so, and names that process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import waited_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import authority
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_chain, wheels
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
+from clusterctl.model.shared_cache import EntryName
+from clusterctl.state import cache_entries
+from clusterctl.state.history import file as history
+from clusterctl.state.history.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Lock = contextlib.AbstractContextManager[Any]
+
+
+def _wheels(folder: Path, note: Callable[[str], None]) -> Lock:
+    return wheels.WheelStore(folder, note=note)._alone(folder / "x")  # noqa: SLF001 - without an index to ask
+
+
+def _authority(folder: Path, note: Callable[[str], None]) -> Lock:
+    return authority.Authority(str(folder), note)._locked()  # noqa: SLF001 - without keys to make
+
+
+def _meeting(folder: Path, note: Callable[[str], None]) -> Lock:
+    return artifact_chain.Meeting(folder, "x").held(note)
+
+
+LOCKS = {
+    "wheels": (".x.flock", _wheels),
+    "authority": ("lock", _authority),
+    "chain": ("clusterctl-chain-x.json", _meeting),
+}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_the_holder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(artifact_chain, "_QUIET_S", 0.0)
+    lock, held = LOCKS[name]
+    notes: list[str] = []
+
+    with (tmp_path / lock).open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=_enter, args=[held(tmp_path, notes.append)])
+        waiting.start()
+        _until(lambda: bool(notes))
+    waiting.join(10)
+
+    assert notes[0].endswith(f"(process {os.getpid()})")
+
+
+def test_the_conversion_of_a_pack_is_waited_for_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ArtifactCache(tmp_path)
+    pack = CachedArtifact(cache.folder / "demo.tar.zst", "", 0, {})
+    cache.folder.mkdir(parents=True)
+    monkeypatch.setattr(cache, "_transcode", lambda artifact: artifact)
+    notes: list[str] = []
+
+    with (cache.folder / ".demo.tar.zst.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=cache.gzip_of, args=[pack, notes.append])
+        waiting.start()
+        _until(lambda: bool(notes))
+    waiting.join(10)
+
+    assert notes == [f"waiting for demo.tar.zst as .tar.gz (process {os.getpid()})"]
+
+
+def test_an_entry_of_the_cache_is_waited_for_on_stderr(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    with (tmp_path / ".demo-1.0-k.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        held = cache_entries._alone(tmp_path, EntryName.parse("pack/demo-1.0-k"))  # noqa: SLF001 - without a pack
+        waiting = threading.Thread(target=_enter, args=[held])
+        waiting.start()
+        _until(lambda: bool(said.append(capfd.readouterr().err) or "".join(said)))
+    waiting.join(10)
+
+    assert f"(process {os.getpid()})" in "".join(said)
+
+
+def test_a_history_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_BUSY_S", 0.1)
+    with (tmp_path / "history.db.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        with pytest.raises(StoreError, match="is held by"):
+            history.connect(tmp_path / "history.db")
+
+
+def test_a_usual_wait_is_quiet_at_first(tmp_path: Path) -> None:
+    notes: list[str] = []
+    with (tmp_path / "lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        held = waited_lock.held(tmp_path / "lock", "x", notes.append, quiet_s=60)
+        waiting = threading.Thread(target=_enter, args=[held])
+        waiting.start()
+        time.sleep(0.3)
+    waiting.join(10)
+
+    assert not waiting.is_alive()
+    assert notes == []
+
+
+def _enter(held: Lock) -> None:
+    with contextlib.suppress(authority.AuthorityError), held:  # it has no record
+        pass
+
+
+def _until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,0 +1,208 @@
+"""What a worker must have, and what a worker takes into its cache."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import tracemalloc
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from clusterctl.model.hosts import Host
+from clusterctl.provisioning import controllers, playbook, worker, worker_part
+from clusterctl.remote import bounded, python
+from clusterctl.support.errors import ConfigError, UnreachableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.provisioning.ansible_events import Translator
+
+HOST = Host("ops2", "ops2", python="/opt/clusterctl/bin/python")
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, **differs: Any) -> controllers.Worker:
+    answer = {**worker.installed(), **{name.replace("_", "-"): value for name, value in differs.items()}}
+    monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(answer))
+    return controllers.ready([HOST])["ops2"]
+
+
+def test_a_worker_like_this_controller_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = asked(monkeypatch, cached=["artifacts/openmpi-5.json"])
+    assert found.cached == {"artifacts/openmpi-5.json"}
+    assert found.argv("check")[-1] == "/opt/clusterctl/bin/python -m clusterctl.provisioning.worker check"
+
+
+@pytest.mark.parametrize(
+    ("differs", "words"),
+    [
+        ({"ansible_core": "2.1.0"}, "The worker ops2 has ansible-core 2.1.0, and this controller has "),
+        ({"ansible_core": ""}, "The worker ops2 has no ansible-core, and this controller has "),
+        ({"clusterctl": "0.0.1"}, "The worker ops2 has clusterctl 0.0.1, and this controller has "),
+        ({"ansible_runner": ""}, "The worker ops2 has no ansible-runner beside /opt/clusterctl/bin/python; install "),
+        ({"content": "0"}, "The worker ops2 has other roles or plugins in its collection than this controller"),
+    ],
+)
+def test_a_worker_that_differs_is_named_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, differs: dict[str, str], words: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        asked(monkeypatch, **differs)
+    assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        {"cached": 5},
+        {"cached": ["artifacts/../../etc.json"]},
+        {"cached": ["artifacts/a.json"] * 200_000},
+        {"cached": [{"a": 1}]},
+        {"playbooks": "relative"},
+        {"playbooks": "/a\nb"},
+        {"playbooks": 5},
+        {"ansible_core": ["2"]},
+        {"clusterctl": "1\n2"},
+        {"content": "x" * 10_000},
+    ],
+)
+def test_what_a_worker_says_has_types_and_bounds(monkeypatch: pytest.MonkeyPatch, differs: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^The worker ops2 gave an answer that no clusterctl gives") as refused:
+        asked(monkeypatch, **differs)
+    assert len(str(refused.value)) < 300
+    assert "\n" not in str(refused.value)
+
+
+def test_a_worker_that_says_nothing_of_ours_is_read_within_bounds() -> None:
+    class Endless:
+        seen = 0
+
+        def readline(self, most: int) -> bytes:
+            self.seen += most
+            return b"x" * most
+
+    stream = Endless()
+    with pytest.raises(worker_part.BrokenOffError, match="does not begin"):
+        worker_part._beginning(stream)  # type: ignore[arg-type] # noqa: SLF001 - needs a process otherwise
+    assert stream.seen < 64 << 20
+    lines = io.BytesIO(b"welcome\n" + worker.BEGINS + b"/tmp/clusterctl-held-1\n")
+    assert worker_part._beginning(lines) == "/tmp/clusterctl-held-1"  # noqa: S108, SLF001 - not a file
+
+
+def test_a_worker_speaks_of_its_own_hosts_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def streamed(_part: object, _log: object, translator: Translator, _cancel: object) -> tuple[str, tuple[str, ...]]:
+        for host in ("node1", "node9"):
+            data = {"host": host, "task": "t", "res": {"msg": "forged"}}
+            translator.handle({"event": "runner_on_failed", "event_data": data, "at": 1.0})
+        stats = {"failures": {"node1": 1, "node9": 1}, "dark": {"node8": 1}}
+        translator.handle({"event": "playbook_on_stats", "event_data": stats})
+        return "failed", ()
+
+    monkeypatch.setattr(worker_part, "_streamed", streamed)
+    monkeypatch.setattr(worker_part, "give_cache", lambda *_given: None)
+    heard: list[Any] = []
+    play = SimpleNamespace(diff=False)
+    part = worker_part.WorkerPart(controllers.Worker(HOST, "/p", frozenset()), play, ("node1",), "", ())  # type: ignore[arg-type]
+    end = worker_part.play(part, tmp_path / "log", heard.append, playbook.Cancel())
+    assert {event.host for event in heard if hasattr(event, "host")} == {"node1"}
+    assert (end.failed, end.unreachable) == ({"node1"}, frozenset())
+
+
+def test_a_worker_that_floods_while_it_takes_packs_is_read_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    locks = tmp_path / "clusterctl" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "a.json").write_bytes(b"{}")
+    flood = "import os,sys\nfor _ in range(400): os.write(1, b'x' * (1 << 20))\nsys.stdin.buffer.read()"
+    monkeypatch.setattr(controllers.Worker, "argv", lambda *_words: [sys.executable, "-c", flood])
+    tracemalloc.start()
+    try:
+        with pytest.raises(worker_part.BrokenOffError, match="could not take the artifacts"):
+            worker_part.give_cache(controllers.Worker(HOST, "/p", frozenset()), (), playbook.Cancel())
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("word", ["./ops.ini", "/srv/none", "ops.yaml"])
+def test_an_inventory_of_workers_that_does_not_exist_is_named_as_such(word: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--workers names {word}, which does not exist; give an inventory"):
+        controllers.named(word)
+
+
+def test_a_worker_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = bounded.Done(255, b"", b"ssh: connect to host ops2 port 22: Connection refused\n")
+    monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "refused", done=done))
+    with pytest.raises(UnreachableError, match=r"^The worker ops2 cannot be used: ops2 .*does not answer"):
+        controllers.ready([HOST])
+    monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "did not answer within 60 s", timed_out=True))
+    with pytest.raises(UnreachableError, match="it did not answer within 60 s; see whether it hangs"):
+        controllers.ready([HOST])
+
+
+def test_a_worker_runs_the_python_of_this_controller_unless_it_names_one(tmp_path: Path) -> None:
+    (tmp_path / "workers.ini").write_text("ops2 ansible_python_interpreter=/opt/python\nops3\n", encoding="utf-8")
+    assert [host.python for host in controllers.named(str(tmp_path / "workers.ini"))] == ["/opt/python", sys.executable]
+    assert [host.name for host in controllers.named("ops2,ops3")] == ["ops2", "ops3"]
+    assert [host.name for host in controllers.named("ops2")] == ["ops2"]
+
+
+def test_a_worker_takes_whole_files_of_a_cache_and_nothing_else(tmp_path: Path) -> None:
+    assert worker.take(packed({"artifacts/a-1.tar.zst": b"pack", "artifacts/a-1.json": b"{}"}), tmp_path) == 2
+    assert worker.cached(tmp_path) == ["artifacts/a-1.json"]
+    for name in ("../outside.json", "artifacts/../../outside.json", "/etc/passwd", "artifacts/.hidden", "other/a.json"):
+        with pytest.raises(ValueError, match="is not a file of a cache"):
+            worker.take(packed({name: b"{}"}), tmp_path)
+    whole = packed({"artifacts/b-1.tar.zst": b"x" * 100_000}).getvalue()
+    with pytest.raises(tarfile.ReadError):
+        worker.take(io.BytesIO(whole[:50_000]), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "artifacts").iterdir()) == ["a-1.json", "a-1.tar.zst"]
+
+
+def packed(files: dict[str, bytes]) -> io.BytesIO:
+    found = io.BytesIO()
+    with tarfile.open(fileobj=found, mode="w") as stream:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            stream.addfile(member, io.BytesIO(data))
+    return io.BytesIO(found.getvalue())
+
+
+@pytest.mark.parametrize("says", ["", "clusterctl works in /nowhere\\n", "clusterctl works in /nowhere\\n{}\\n{"])
+def test_a_worker_that_falls_silent_is_lost(says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_part, "_SILENCE_S", 1.0, raising=False)
+    monkeypatch.setattr(worker_part, "_project", lambda *_given: [])
+    monkeypatch.setattr(worker_part.playbook, "passwords_of", lambda _play: {})
+    monkeypatch.setattr(worker_part.runner_stream, "transmit", lambda *_given: None)
+    monkeypatch.setattr(python, "ask", lambda *_given: python.Reply({}))
+    monkeypatch.setattr(controllers.Worker, "argv", lambda *_given: ["sh", "-c", f"printf '{says}'; exec sleep 15"])
+    play: Any = SimpleNamespace(playbook=tmp_path / "site.yml", retries=0, diff=False)
+    part = worker_part.WorkerPart(controllers.Worker(HOST, "/there", frozenset()), play, ("node1",), "", ())
+    heard: list[Any] = []
+    end = worker_part.play(part, tmp_path / "log", heard.append, playbook.Cancel())
+    assert end.failed == {"node1"}
+    assert "said nothing for" in heard[0].message
+
+
+@pytest.mark.parametrize("canceled", [False, True])
+def test_a_worker_that_takes_nothing_is_lost(
+    canceled: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(worker_part, "_SILENCE_S", 60.0 if canceled else 1.0, raising=False)
+    monkeypatch.setattr(worker_part.paths, "cache_dir", lambda: SimpleNamespace(value=tmp_path))
+    monkeypatch.setattr(controllers.Worker, "argv", lambda *_given: ["sleep", "15"])
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "tree.tar.zst").write_bytes(bytes(1 << 20))
+    cancel = playbook.Cancel()
+    if canceled:
+        cancel.request()
+    with pytest.raises(worker_part.BrokenOffError):
+        worker_part.give_cache(controllers.Worker(HOST, "/there", frozenset()), ["tree"], cancel)
