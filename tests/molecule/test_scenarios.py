@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.state import paths
+from clusterctl.support import content
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted(path.parent for path in ROOT.glob("roles/*/molecule/*/molecule.yml"))
@@ -24,6 +25,7 @@ def test_scenario(scenario: Path, tmp_path: Path) -> None:
 
 
 def played(scenario: Path, tmp_path: Path) -> None:
+    content.collections_path()  # a new checkout gets the link that .config/molecule/config.yml names
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
