@@ -59,7 +59,6 @@ def gc(
 def _of_cache(limits: Retention, form: StreamFormat, *, check: bool, ask: bool) -> int:
     """Remove old files of the controller's cache alone."""
     from clusterctl.provisioning import collect, old_artifacts  # noqa: PLC0415 - as above
-    from clusterctl.state import cache_files  # noqa: PLC0415 - as above
 
     files = collect.old_cache_files(limits)
     lines = old_artifacts.lines({}, files) or ["Nothing to do: the cache has nothing old."]
@@ -69,7 +68,7 @@ def _of_cache(limits: Retention, form: StreamFormat, *, check: bool, ask: bool) 
     if files and not check:
         if ask and not typer.confirm("Go on?", default=False, err=True):
             return ExitCode.INTERRUPTED
-        gone, _ = cache_files.remove(files)
+        gone, _ = old_artifacts.remove(files)
         files = gone
     if form is not StreamFormat.TEXT:
         answer = [{"kind": file.kind, "name": file.name, "bytes": file.size} for file in files]

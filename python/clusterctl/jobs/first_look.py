@@ -16,7 +16,7 @@ from clusterctl.diagnosis import training_stack
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import job_login
 from clusterctl.model.probe import Probe, ProbeFailure
-from clusterctl.remote import facts, one_trip, ssh, supervisor_files
+from clusterctl.remote import facts, one_trip, reach, supervised_job
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class FirstLook:
             return {}, {}
         requests = facts.requests(
             self.hosts.values(),
-            watch={name: supervisor_files.watch_entries(host) for name, host in self.hosts.items()},
+            watch={name: supervised_job.watch_entries(host) for name, host in self.hosts.items()},
             artifacts=[
                 {**entry, "inputs": [*entry.get("inputs", ()), *_INPUTS.get(str(entry["name"]), ())]}
                 for entry in training_stack.ARTIFACTS
@@ -108,7 +108,7 @@ def begun(inventory: AnyInventory, options: InventoryOptions) -> Iterator[FirstL
     """
     cluster = ansible_inventory.load(inventory, options)
     hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
-    with ssh.control_folder() as control, contextlib.closing(FirstLook(cluster, hosts, control)) as look:
+    with reach.control_folder() as control, contextlib.closing(FirstLook(cluster, hosts, control)) as look:
         yield look
 
 

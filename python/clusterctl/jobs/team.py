@@ -11,7 +11,7 @@ from clusterctl.jobs import first_look
 from clusterctl.model import fabric, job_login
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import supervised_job, supervisor_files
+from clusterctl.remote import supervised_job
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, UnreachableError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _looked(look: FirstLook) -> dict[str, NodeFacts]:
 
 def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) -> None:
     layout = next(iter(nodes.values())).layout
-    wanted = supervisor_files.digests(supervisor_files.SUPERVISOR_FILES, layout)
+    wanted = supervised_job.digests(supervised_job.SUPERVISOR_FILES, layout)
     bare, other = [], []
     for name, node in nodes.items():
         if not node.artifact(_OPENMPI).ok:

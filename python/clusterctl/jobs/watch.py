@@ -22,15 +22,14 @@ from clusterctl.analysis.rank_places import Place
 from clusterctl.jobs import suspects
 from clusterctl.model.nodeset import folded
 from clusterctl.model.stall import StallRecord
-from clusterctl.remote import rank_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.analysis.flight_records import Behind
+    from clusterctl.jobs.suspects import Stacks
     from clusterctl.model.memory_kills import MemoryKills
     from clusterctl.model.stall import NodeLook, StallVerdict
-    from clusterctl.remote.rank_look import Stacks
     from clusterctl.remote.supervised_job import JobLogin
 
 _Found = TypeVar("_Found")
@@ -183,7 +182,7 @@ class Watch:
         return [suspects.lost_words(name, lost[name], blamed.ours.get(name)) for name in named]
 
     def _look(self, stacks: Stacks) -> tuple[NodeLook, ...]:
-        found = rank_look.looks(self._job.logins, self._job.job, stacks)
+        found = suspects.looks(self._job.logins, self._job.job, stacks)
         for look in found:
             self.seen.setdefault(look.host, set()).update(rank.pid for rank in look.ranks)
             self._ranks.update(rank.rank for rank in look.ranks)

@@ -20,14 +20,14 @@ from clusterctl.provisioning.old_artifacts import Tree
 from clusterctl.provisioning.preview import CollectPreview
 from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.task_results import TaskResults
-from clusterctl.state import cache_files, locks, paths, runs, snapshots
+from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.cache import CacheFile
+    from clusterctl.provisioning.old_artifacts import CacheFile
 
 PLAYBOOK = "collect_artifacts"
 _FRESH_S = 3600.0  # a pack so young may be about to be installed by another run
@@ -87,7 +87,9 @@ def old_cache_files(limits: Retention, on_nodes: Sequence[str] = ()) -> list[Cac
     """Return the files of the cache that go; ``on_nodes`` are folders that stay on nodes."""
     names = {posixpath.basename(tree) for tree in (*kept_by_all(limits.keep), *on_nodes)}
     fresh = time.time() - _FRESH_S
-    return old_artifacts.old_cache_files(cache_files.found(), names, cache_files.words(names), limits.before(), fresh)
+    return old_artifacts.old_cache_files(
+        old_artifacts.found(), names, old_artifacts.words(names), limits.before(), fresh
+    )
 
 
 class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
@@ -143,7 +145,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
     def _remove(self, old: Mapping[str, Sequence[Tree]], files: Sequence[CacheFile]) -> run_record.RunRecord:
         if old and (stop := self.claim(None)):
             return stop
-        gone, left = cache_files.remove(files)
+        gone, left = old_artifacts.remove(files)
         if not old:
             self.messages = (*old_artifacts.lines({}, gone), *_staying(left))
             return self.finish("done", ExitCode.OK, hosts=self._expected({}))

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import platform
 from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from clusterctl.model.node_claim import ClaimAnswer
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.provisioning import claims, refusals
-from clusterctl.remote import node_claim
-from clusterctl.state import identity, process_table, processes
+from clusterctl.remote import one_trip
+from clusterctl.remote.reach import by_hand, where
+from clusterctl.state import identity, processes
+from clusterctl.support import node_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.model.hosts import Host
-    from clusterctl.model.node_claim import ClaimAnswer, NodeLock
-    from clusterctl.model.probe import ProbeFailure
+    from clusterctl.model.node_claim import NodeLock
     from clusterctl.model.run_record import Problem, ProcessIdentity, RunRecord
+    from clusterctl.remote import python
+
 
 _RELEASE_S = 8.0  # a node that died during the run does not hold up its end for long
 
@@ -81,11 +89,11 @@ class NodeClaims:
         requests = {
             host: look if wanted.look_only else {**look, "lock": self._lock(name)} for name, host in by_name.items()
         }
-        answers, failed = node_claim.ask(requests)
+        answers, failed = ask(requests)
         self._keep(answers, by_name)
         again = self._over(answers, take_lock=wanted.take_lock)
         if again:
-            more, lost = node_claim.ask({by_name[n]: {**requests[by_name[n]], **over} for n, over in again.items()})
+            more, lost = ask({by_name[n]: {**requests[by_name[n]], **over} for n, over in again.items()})
             answers, failed = {**answers, **more}, {**failed, **lost}
             self._keep(more, by_name)
         problems = [refusals.connection_problem(failure) for failure in failed.values()]
@@ -118,7 +126,7 @@ class NodeClaims:
         requests = {
             hosts[name]: {"mark": mark, **self._audit(claims.taken_from(answers[name], cluster))} for name in names
         }
-        done, failed = node_claim.ask(requests) if requests else ({}, {})
+        done, failed = ask(requests) if requests else ({}, {})
         problems = [refusals.connection_problem(failure) for failure in failed.values()]
         return [*problems, *claims.problems(done, self._record.run_id, adopt=True)], failed
 
@@ -127,13 +135,13 @@ class NodeClaims:
         own = identity.read(self._record.cluster_id)
         leaving = {host.with_sudo_password(self._sudo_password): {"forget": own} for host in hosts if host.by_ssh}
         if leaving and own:
-            node_claim.ask(leaving)
+            ask(leaving)
 
     def release(self) -> None:
         """Release the nodes. One that does not answer keeps its lock, which the next run here takes over."""
         locked, self._locked = self._locked, {}
         if locked:
-            node_claim.ask({host: {"release": self._record.run_id} for host in locked.values()}, _RELEASE_S)
+            ask({host: {"release": self._record.run_id} for host in locked.values()}, _RELEASE_S)
 
     def _keep(self, answers: Mapping[str, ClaimAnswer], hosts: Mapping[str, Host]) -> None:
         self._locked.update({name: hosts[name] for name, answer in answers.items() if answer.taken})
@@ -179,7 +187,7 @@ def _has_ended(lock: NodeLock, here: ProcessIdentity) -> bool:
     """Whether the run of a lock is known to have ended; a machine without an id is never taken for this one."""
     if not lock.machine:
         return False
-    return processes.has_ended(claims.identity_of(lock), here, process_table.started_ticks(lock.pid))
+    return processes.has_ended(claims.identity_of(lock), here, processes.started_ticks(lock.pid))
 
 
 def _this_process() -> ProcessIdentity:
@@ -187,3 +195,34 @@ def _this_process() -> ProcessIdentity:
     here = processes.this_process()
     digest = hashlib.sha256(f"clusterctl:{here.machine_id}".encode()).hexdigest()[:32] if here.machine_id else ""
     return here.model_copy(update={"machine_id": digest})
+
+
+# Look at the mark of a cluster on nodes, write it, and take and release the lock of a run: one ssh per node.
+
+NODE_CLAIM = "node_claim.__main__"
+_ANSWER = "node_claim"
+_TIMEOUT_S = 30.0
+
+
+def ask(
+    requests: Mapping[Host, Mapping[str, Any]], timeout_s: float = _TIMEOUT_S
+) -> tuple[dict[str, ClaimAnswer], dict[str, ProbeFailure]]:
+    """Send each host its request, see ``plugins/module_utils/node_claim``.
+
+    Returns:
+        The answers and the failures by the host's name; nothing is raised for a host.
+    """
+    lines = {host: json.dumps(request).encode() for host, request in requests.items()}
+    return one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s)
+
+
+def _read(host: Host, ending: python.Ending) -> ClaimAnswer | ProbeFailure:
+    """Return the answer in the output, which may have lines of a login script around it."""
+    for line in reversed(ending.output.splitlines()):
+        if line.startswith(f'{{"{_ANSWER}"'.encode()):
+            try:
+                return ClaimAnswer.model_validate(node_json.loads(line)[_ANSWER])
+            except (ValidationError, ValueError):
+                break
+    words = f"{where(host)} gave no readable answer about its cluster; see what a login prints: {by_hand(host)}."
+    return ProbeFailure(host.name, "error", words)

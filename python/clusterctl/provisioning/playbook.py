@@ -24,8 +24,8 @@ from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
 from clusterctl.provisioning import play_process
 from clusterctl.provisioning.ansible_events import Translator, first_complaint
-from clusterctl.remote import ssh
-from clusterctl.state import paths, process_table, processes
+from clusterctl.remote import reach
+from clusterctl.state import paths, processes
 from clusterctl.support import content, held_files
 from clusterctl.support.errors import ConfigError
 
@@ -237,7 +237,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
     """
     translator = Translator(on_event, keep_diff=play.diff)
     complaints: tuple[str, ...] = ()
-    with ssh.control_folder() as control_dir:
+    with reach.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(private), control_dir=control_dir)
         rc: int | None = None
         try:
@@ -299,7 +299,7 @@ class Stop:
             return False
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            for pid in process_table.children(os.getpid()):
+            for pid in processes.children(os.getpid()):
                 if self._is_ours(pid):
                     processes.send(pid, signal.SIGTERM)
             return False
@@ -317,4 +317,4 @@ class Stop:
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process carries the run's mark: the private folder in its environment, or a socket of ours."""
-        return process_table.carries(pid, self._mark, self._control_dir)
+        return processes.carries(pid, self._mark, self._control_dir)

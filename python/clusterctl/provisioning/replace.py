@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.events import RunObserver
-from clusterctl.provisioning import claims, known_hosts, members, partial, plan, playbook, refusals, software
+from clusterctl.provisioning import claims, members, partial, plan, playbook, refusals, software
 from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import plain, state_of
 from clusterctl.provisioning.request import HostRequest
@@ -80,7 +80,7 @@ def replace(request: ReplaceRequest, observer: Observer) -> run_record.RunRecord
                 "replace; use 'clusterctl provision'."
             )
         shown = host_key.shown_key(host, request.expected)
-        old = known_hosts.keys_in(place)
+        old = host_key.keys_in(place)
         if not _is_accepted(host, old, shown, request.expected, observer):
             raise ConfigError(f"The host key of {host.name} was not accepted; nothing was changed.")
         run = runs.start("replace", cluster.sources, request.argv, runs.versions())
@@ -175,8 +175,8 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
 
     def go(self, before: Snapshot, left_out: Sequence[str], place: KnownPlace, key: HostKey) -> run_record.RunRecord:
         self.certificates.refuse_unready((self._node,), anew=True)
-        if key not in known_hosts.keys_in(place):
-            known_hosts.keep(place, [key])
+        if key not in host_key.keys_in(place):
+            host_key.keep(place, [key])
             self.messages = (f"{place.path} has the host key {key.fingerprint} for {self._node}.",)
         last = next((run.argv for run in runs.read_runs(self.cluster.sources) if run.verb == "provision"), ())
         if missing := forgotten(last, self.run.record.argv):

@@ -23,7 +23,7 @@ from clusterctl.provisioning.preview import SwitchPreview
 from clusterctl.provisioning.request import HostRequest
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
-from clusterctl.state.history import run_names
+from clusterctl.state.history import rows
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def named(name: str, cluster: str, inventory: InventorySources) -> SoftwareSet:
     sets = kept.sets(cluster)
     run_id = _id_of_path(name, cluster, inventory) or name
     ids = [found.run_id for found in sets]
-    if ids and (run_names.is_last(run_id) or any(known.startswith(run_id) for known in ids if run_id)):
-        return sets[run_names.choose(run_id, ids, f"the runs of {inventory.shown} that left a set of links")]
+    if ids and (rows.is_last(run_id) or any(known.startswith(run_id) for known in ids if run_id)):
+        return sets[rows.choose(run_id, ids, f"the runs of {inventory.shown} that left a set of links")]
     others = sorted(place.name for place in paths.clusters_dir().glob("*/runs/*") if place.is_dir())
-    if run_id and not run_names.is_last(run_id) and any(other.startswith(run_id) for other in others):
+    if run_id and not rows.is_last(run_id) and any(other.startswith(run_id) for other in others):
         own = sorted(place.name for place in paths.runs_dir(cluster).glob(f"{glob.escape(run_id)}*"))
         if not own:
             raise ConfigError(f"The run '{name}' is of another inventory than {inventory.shown}; name one of its own.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
 from clusterctl.model.events import AskingObserver
-from clusterctl.provisioning import claims, known_hosts, members, plan, playbook, refusals
+from clusterctl.provisioning import claims, members, plan, playbook, refusals
 from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
@@ -110,12 +110,12 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
         }
         places = {name: place for name, place in found.items() if place is not None}
         for name, place in places.items():
-            known_hosts.keep(place, [*known_hosts.keys_in(place), fresh[name]])
+            host_key.keep(place, [*host_key.keys_in(place), fresh[name]])
         end = self.play(SWITCH_HOST_KEYS, limit=self.cluster.limit, variables=variables)
         if end.status == "successful" and end.rc == 0:
             for name, place in places.items():
-                others = [key for key in known_hosts.keys_in(place) if key.type != fresh[name].type]
-                known_hosts.keep(place, [*others, fresh[name]])
+                others = [key for key in host_key.keys_in(place) if key.type != fresh[name].type]
+                host_key.keep(place, [*others, fresh[name]])
             files = sorted({str(place.path) for place in places.values()})
             self.messages = (f"The new host keys are in {', '.join(files)}.",) if files else ()
         return end

@@ -23,7 +23,7 @@ from clusterctl.provisioning.request import ProvisionRequest
 from clusterctl.provisioning.software_hold import SoftwareHold
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.provisioning.timing import TimedObserver
-from clusterctl.state import artifacts, locks, runs, snapshots
+from clusterctl.state import locks, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ExitCode
 
@@ -170,7 +170,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         reasons = {**self.certificates.due(selected, now()), **decision.reasons}
         in_parts = request.batch or request.max_fail or request.workers
         if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
-            self._join_only = partial.join_only(decision.as_left, before.hosts, artifacts.cached_trees())
+            self._join_only = partial.join_only(decision.as_left, before.hosts, kept.cached_trees())
         self.messages = (*self.messages, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(selected, plan.ASKED_FOR)

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.provisioning.play_process import Call, execute
 from clusterctl.provisioning.playbook import Cancel, Stop, environment
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -162,7 +162,7 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
     from ansible_runner.utils.streaming import unstream_dir  # noqa: PLC0415
 
     cancel = Cancel()
-    with ssh.control_folder() as control_dir:
+    with reach.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(folder), control_dir=control_dir)
         settings = environment(folder, control_dir, retries)
         told = 0.0

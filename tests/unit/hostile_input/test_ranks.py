@@ -16,7 +16,7 @@ from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.remote import ssh_failure
-from clusterctl.remote.supervisor_answers import SupervisorAnswers
+from clusterctl.remote.supervised_job import SupervisorAnswers
 from clusterctl.suite import ExternalCheck
 from clusterctl.validation.checks import held_back, mapped_libraries, mpirun_output, rank_output, registry
 from clusterctl.validation.checks.parsers import (

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.cache import CacheFile
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
 from clusterctl.provisioning import old_artifacts, software
-from clusterctl.provisioning.old_artifacts import Tree
-from clusterctl.state import cache_files, paths
+from clusterctl.provisioning.old_artifacts import CacheFile, Tree
+from clusterctl.state import paths
 from clusterctl.state import software as kept
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def test_files_of_the_cache_are_found_and_removed_with_their_records(
         (cache / folder).mkdir(parents=True)
         for name in inside:
             (cache / folder / name).write_text(f"text of {name}")
-    found = cache_files.found()
+    found = old_artifacts.found()
     assert [(file.kind, file.name, len(file.paths)) for file in found] == [
         ("pack", other, 1),
         ("pack", base, 4),
@@ -134,11 +133,11 @@ def test_files_of_the_cache_are_found_and_removed_with_their_records(
         ("wheel", "numpy-2.4.6-cp311.whl", 1),
     ]
     assert found[2].mark == "97f10c04e9b9a177"
-    words = cache_files.words({other})
+    words = old_artifacts.words({other})
     assert (f"text of {other}.json" in words, base in words, "python_env-1" in words) == (True, False, True)
     with (cache / "artifacts" / f".{other}.lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)  # as a run that builds it
-        gone, staying = cache_files.remove(found)
+        gone, staying = old_artifacts.remove(found)
     assert ([file.name for file in staying], len(gone)) == ([other], 3)
     left_over = sorted(path.name for path in cache.rglob("*") if path.is_file() and not path.name.startswith("."))
     assert left_over == ["debian12.tar", f"{other}.json", "python_env-1.json"]
