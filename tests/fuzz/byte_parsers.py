@@ -54,8 +54,7 @@ def library_cache() -> Callable[[bytes], object]:
 
 def job_output() -> Callable[[bytes], object]:
     """Return the readers of a job's output, which comes in pieces."""
-    from clusterctl.jobs.launcher_noise import NoiseFilter
-    from clusterctl.jobs.prefixer import Prefixer
+    from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 
     def read(data: bytes) -> None:
         for reader in (

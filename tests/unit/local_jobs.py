@@ -15,7 +15,7 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.model.memory_kills import MemoryKills
+    from clusterctl.model.job_outcome import MemoryKills
 
 SUPERVISOR = content.role_files("validation") / "job_supervisor.py"
 # A child that leaves its parent's session and ignores TERM, as a stuck rank's relatives may.

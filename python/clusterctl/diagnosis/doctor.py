@@ -18,14 +18,14 @@ from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric, job_login
+from clusterctl.model.facts import slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.probe import Probe, ProbeFailure
-from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import facts, login_probe, network_probe, reach
 from clusterctl.state import doctor_errors, hardware_looks, paths
 from clusterctl.state.certificates import Certificates
-from clusterctl.support import memory_room, open_files
+from clusterctl.support import memory_room
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def examine(
     started = datetime.now(timezone.utc)
     hosts = cluster.selected_hosts
     if not options.quick:
-        open_files.allow_for(len(hosts))
+        memory_room.allow_open_files(len(hosts))
         memory_room.allow_for(len(hosts))
     name = paths.cluster_id(cluster.sources)
     past = hardware_looks.past(name, {host.name for host in hosts}, started)

@@ -13,10 +13,9 @@ from clusterctl.analysis import rank_deaths
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.job_outcome import Stack
+from clusterctl.model.job_outcome import NodeLook, Stack
 from clusterctl.model.nodeset import folded
 from clusterctl.model.probe import Probe
-from clusterctl.model.stall import NodeLook
 from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, RankDeath, RankExit, Tie
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
-    from clusterctl.model.memory_kills import MemoryKills
+    from clusterctl.model.job_outcome import MemoryKills
     from clusterctl.remote.supervised_job import JobLogin
 
 

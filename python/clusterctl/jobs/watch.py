@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterctl.analysis import flight_records, rank_deaths, rank_places, stall
 from clusterctl.analysis.rank_places import Place
 from clusterctl.jobs import suspects
+from clusterctl.model.job_outcome import StallRecord
 from clusterctl.model.nodeset import folded
-from clusterctl.model.stall import StallRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.analysis.flight_records import Behind
     from clusterctl.jobs.suspects import Stacks
-    from clusterctl.model.memory_kills import MemoryKills
-    from clusterctl.model.stall import NodeLook, StallVerdict
+    from clusterctl.model.job_outcome import MemoryKills, NodeLook, StallVerdict
     from clusterctl.remote.supervised_job import JobLogin
 
 _Found = TypeVar("_Found")

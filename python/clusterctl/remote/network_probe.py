@@ -18,7 +18,7 @@ from clusterctl.model import fabric
 from clusterctl.model.fabric import PairResult
 from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import one_trip, python, reach
-from clusterctl.support import memory_room, open_files
+from clusterctl.support import memory_room
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ def probe(
     asked = [host for host in hosts if host.name in taking_part]
     if len(asked) < 2 or not candidates.networks:  # noqa: PLR2004 - a pair has two ends
         return ()
-    open_files.allow_for(len(asked))  # all probes run at the same time
+    memory_room.allow_open_files(len(asked))  # all probes run at the same time
     memory_room.allow_for(len(asked))
     if only is None:
         plan = fabric.pairs([name for name in names if name in taking_part], seed)

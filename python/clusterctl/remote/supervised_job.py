@@ -19,8 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.model.job_outcome import Ending, JobOutcome, OutputLine, Stack, Sweep
-from clusterctl.model.memory_kills import MemoryKills
+from clusterctl.model.job_outcome import Ending, JobOutcome, MemoryKills, OutputLine, Stack, Sweep
 from clusterctl.remote import bounded, python, reach
 from clusterctl.support import content, node_json
 

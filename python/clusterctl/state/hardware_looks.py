@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from clusterctl.analysis import part_ledger
-from clusterctl.model.hardware import Hardware
-from clusterctl.model.parts import PartLedger
+from clusterctl.model.hardware import Hardware, PartLedger
 from clusterctl.state import files, paths
 
 if TYPE_CHECKING:

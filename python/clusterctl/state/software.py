@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from clusterctl.model.software import Hold, SoftwareSet
+from clusterctl.model.snapshot import Hold, SoftwareSet
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 

@@ -10,9 +10,9 @@ from clusterctl import __version__
 from clusterctl.diagnosis import skew, training_stack
 from clusterctl.diagnosis.rules import launchable
 from clusterctl.model import job_login, nodeset
+from clusterctl.model.facts import slots_of
 from clusterctl.model.findings import Finding
 from clusterctl.model.probe import Probe, ProbeFailure
-from clusterctl.model.rank_slots import slots_of
 from clusterctl.model.results import CheckResult, CheckStarted, Measurement, Verdict
 from clusterctl.remote import facts, supervised_job
 from clusterctl.support import content

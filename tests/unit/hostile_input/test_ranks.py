@@ -10,8 +10,7 @@ from typing import Any
 import captured_cluster
 import factory
 import pytest
-from clusterctl.jobs.launcher_noise import NoiseFilter
-from clusterctl.jobs.prefixer import Prefixer
+from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict

@@ -21,7 +21,7 @@ from factory import provisioned
 from local_jobs import GONE, HERE
 
 if TYPE_CHECKING:
-    from clusterctl.model.stall import StallRecord
+    from clusterctl.model.job_outcome import StallRecord
 
 GPU = Gpu(bus="0000:01:00.0", name="H100", driver="nvidia")
 # As struct DumpPipe and DebugInfoWriter of PyTorch: a pipe, and a record whenever something comes out of it.

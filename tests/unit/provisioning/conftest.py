@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.model.node_claim import ClaimAnswer
 from clusterctl.provisioning import node_claims
+from clusterctl.provisioning.node_claims import ClaimAnswer
 from clusterctl.support import content
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from clusterctl.analysis import trend
-from clusterctl.model import figure_keys, results
+from clusterctl.model import results
 from clusterctl.model.results import Trend, TrendPoint, Verdict
 from clusterctl.state import paths
 from clusterctl.state.history import file, rows
@@ -443,7 +443,7 @@ def of_record(
     found: dict[int, Trend] = {}
     for check in record.checks:
         chosen = check.model_copy(update={"figures": tuple(asked.get(check.check, ()))})
-        for key, figure in figure_keys.keys(record, chosen).items():
+        for key, figure in results.keys(record, chosen).items():
             found[id(figure)] = _trend(record, check, figure, past(check.check, key), points, noise)
     return tuple(found[id(figure)] for _, _, figure in wanted[:MOST_TRENDS] if id(figure) in found)
 

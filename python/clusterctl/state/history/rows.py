@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.model import figure_keys, results
+from clusterctl.model import results
 from clusterctl.model.base import Record
 from clusterctl.model.culprits import Culprit
 from clusterctl.model.results import Verdict
@@ -116,9 +116,7 @@ def insert(db: sqlite3.Connection, cluster: str, record: ValidationRecord) -> No
     db.execute("DELETE FROM results WHERE run = ?", (number,))
     for check in record.checks:
         figures = {
-            key.text: figure.value
-            for key, figure in figure_keys.keys(record, check).items()
-            if math.isfinite(figure.value)
+            key.text: figure.value for key, figure in results.keys(record, check).items() if math.isfinite(figure.value)
         }
         db.execute(
             "INSERT INTO results (run, name, verdict, layout, reason, culprits, figures, named, apart) "
