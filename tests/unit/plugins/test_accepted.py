@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, artifact_pack
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted as a
 from clusterctl.state import paths
-from clusterctl.state.compressed import zstd
+from clusterctl.state.files import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
-from clusterctl.state.compressed import zstd
+from clusterctl.state.files import zstd
 
 if TYPE_CHECKING:
     from pathlib import Path

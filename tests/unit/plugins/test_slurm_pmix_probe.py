@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import slurm_pmix
-from clusterctl.model.pmix import Pmix, SlurmSettings
+from clusterctl.model.facts import Pmix, SlurmSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
