@@ -48,10 +48,8 @@ PURE = (
     "provisioning.plan",
     "remote.kubectl_text",
     "remote.slurm_text",
-    "nightly.cron",
     "nightly.policy",
     "nightly.schedule",
-    "nightly.systemd",
 )
 # Pure modules may read files of the collection and of the package through these; nothing else of the machine.
 READS_OWN_CONTENT = frozenset({"support.content"})

@@ -23,7 +23,7 @@ from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import facts, login_probe, network_probe, reach
-from clusterctl.state import doctor_errors, hardware_looks, paths
+from clusterctl.state import hardware_looks, paths
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import memory_room
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -126,7 +126,7 @@ def _keep(name: str, view: View, findings: Sequence[Finding], cluster: Inventory
     """Keep the looks for later runs and the errors for the history, and return a note where that fails."""
     try:
         hardware_looks.keep(name, {host: looks.now for host, looks in view.hardware.items()}, at)
-        doctor_errors.keep(name, findings, {host.name for host in cluster.hosts}, at)
+        hardware_looks.keep_errors(name, findings, {host.name for host in cluster.hosts}, at)
     except (ConfigError, OSError) as error:
         return (f"What this look found is not kept: {error}",)
     return ()

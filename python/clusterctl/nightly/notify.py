@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from clusterctl.nightly import systemd, webhook_post
+from clusterctl.nightly import schedule, webhook_post
 from clusterctl.nightly.records import HookResult, HookTarget
 from clusterctl.support.errors import ConfigError
 
@@ -237,7 +237,7 @@ def _group_lives(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _checked_url(text: str) -> str:
-    systemd.refuse_control_characters(text)
+    schedule.refuse_control_characters(text)
     try:
         parts = urlsplit(text)
         good = parts.scheme.lower() in {"http", "https"} and bool(parts.hostname) and " " not in text

@@ -23,7 +23,7 @@ from clusterctl.provisioning.look import HostRequest
 from clusterctl.provisioning.preview import CollectPreview
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from clusterctl.provisioning.look import HostRequest, look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
-from clusterctl.state import identity, paths, snapshots
+from clusterctl.state import paths, snapshots
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
@@ -220,7 +220,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         return {
             "clusterctl_run": node_claims.who(self.run.record),
             "preflight_claimed": self.claims.claimed,
-            "preflight_cluster": identity.read(self.run.record.cluster_id),
+            "preflight_cluster": snapshots.read_identity(self.run.record.cluster_id),
             "preflight_adopt": self.request.adopt,
         }
 

@@ -23,7 +23,7 @@ from clusterctl.provisioning.look import HostRequest, look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview, UninstallPreview
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 from clusterctl.support.words import and_more
 
@@ -270,7 +270,7 @@ def changes(results: TaskResults) -> dict[str, tuple[str, ...]]:
 
 def forget(cluster: str, hosts: Sequence[str]) -> None:
     """Forget what earlier runs left on these hosts; the records of the runs stay."""
-    kept.forget_hosts(cluster, hosts)
+    kept.forget_software(cluster, hosts)
     snapshots.forget_hosts(cluster, hosts)
 
 

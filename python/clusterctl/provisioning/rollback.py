@@ -21,7 +21,7 @@ from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest, plain
 from clusterctl.provisioning.preview import SwitchPreview
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.state.history import rows
 from clusterctl.support.errors import ConfigError, ExitCode
 

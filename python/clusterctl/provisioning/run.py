@@ -23,7 +23,7 @@ from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.provisioning.timing import TimedObserver
 from clusterctl.state import locks, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:

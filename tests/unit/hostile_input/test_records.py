@@ -17,7 +17,7 @@ from clusterctl.model.snapshot import Hold, NodeState, Snapshot, SoftwareSet
 from clusterctl.provisioning import drift
 from clusterctl.report import files, jsonl, junit, page, prometheus, validation_table
 from clusterctl.state import locks, paths, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import visible
 from hostile import JSON, NASTY, changed, shape, written

@@ -15,7 +15,7 @@ from clusterctl.provisioning import playbook, rollback
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.rollback import RollbackRequest
 from clusterctl.state import paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:

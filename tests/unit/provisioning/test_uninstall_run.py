@@ -16,7 +16,7 @@ from clusterctl.provisioning import playbook, remove
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.remove import UninstallRequest
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, LockedError
 
 if TYPE_CHECKING:
