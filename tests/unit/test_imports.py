@@ -44,7 +44,6 @@ PURE = (
     "diagnosis.training_stack",
     "diagnosis.rules",
     "provisioning.ansible_events",
-    "provisioning.drift",
     "provisioning.plan",
     "remote.kubectl_text",
     "remote.slurm_text",

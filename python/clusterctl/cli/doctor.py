@@ -128,7 +128,7 @@ def drift(
 
 
 def _show_drift(report: DriftReport, inventory: str) -> None:
-    from clusterctl.provisioning import drift as words  # noqa: PLC0415 - text only
+    from clusterctl.provisioning import plan as words  # noqa: PLC0415 - text only
 
     def say(text: str) -> None:
         output.line(text)

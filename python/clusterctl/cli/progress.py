@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
-from clusterctl.model.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
+from clusterctl.model.run_record import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
 from clusterctl.provisioning.timing import PathFinder
 from clusterctl.support.words import one_line
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from typing_extensions import Self
 
-    from clusterctl.model.events import Event
+    from clusterctl.model.run_record import Event
     from clusterctl.provisioning.preview import MembersPreview, Preview, SwitchPreview, UninstallPreview
 
     AnyPreview = Preview | SwitchPreview | MembersPreview | UninstallPreview

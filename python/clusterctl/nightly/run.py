@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import tzinfo
 
-    from clusterctl.model.events import Event
     from clusterctl.model.results import ValidationEvent, ValidationRecord
+    from clusterctl.model.run_record import Event
     from clusterctl.nightly.records import Job
     from clusterctl.provisioning.preview import Preview
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset, run_record
-from clusterctl.model.events import AskingObserver
+from clusterctl.model.run_record import AskingObserver
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest

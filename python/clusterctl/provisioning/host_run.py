@@ -9,9 +9,8 @@ from datetime import datetime, timezone
 from functools import partial as partial_function
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clusterctl.model.events import RunObserver
 from clusterctl.model.nodeset import folded
-from clusterctl.model.run_record import HostSummary
+from clusterctl.model.run_record import HostSummary, RunObserver
 from clusterctl.provisioning import node_claims, partial, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
 from clusterctl.provisioning.look import HostRequest, look
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.model import run_record
-    from clusterctl.model.events import Event
+    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Host, Inventory
-    from clusterctl.model.probe import Probe
+    from clusterctl.model.run_record import Event
     from clusterctl.model.snapshot import SoftwareSet
     from clusterctl.state import runs
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from clusterctl.inventory import ansible_inventory
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import nodeset, run_record
-from clusterctl.model.events import AskingObserver
+from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import members, node_claims, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, recorded
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from clusterctl.inventory.ansible_inventory import ReadInventory
-    from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.probe import Probe
+    from clusterctl.model.facts import NodeFacts, Probe
     from clusterctl.provisioning.members import Removal
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
-from clusterctl.model.events import AskingObserver, RunObserver
+from clusterctl.model.run_record import AskingObserver, RunObserver
 from clusterctl.provisioning import members, node_claims, partial, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import HostRequest, plain, state_of
@@ -27,9 +27,9 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from clusterctl.model.facts import Probe
     from clusterctl.model.host_keys import HostKey
     from clusterctl.model.hosts import Host, Inventory
-    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import NodeState, Snapshot
     from clusterctl.remote.host_key import KnownPlace
 

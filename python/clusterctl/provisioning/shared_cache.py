@@ -13,8 +13,8 @@ from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.model.events import RunObserver
     from clusterctl.model.hosts import Host
+    from clusterctl.model.run_record import RunObserver
 
 _LOOK_S = 300.0  # for all that a run asks of the shared cache before it begins
 WHERE, SIGNERS = "cluster_cache", "cluster_cache_signers"  # variables of the inventory

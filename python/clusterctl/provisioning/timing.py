@@ -13,13 +13,20 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from clusterctl.model.events import Finished, HostResult, StageStarted
-from clusterctl.model.run_record import CriticalPath, PathStep, RunTiming, StageTiming
+from clusterctl.model.run_record import (
+    CriticalPath,
+    Finished,
+    HostResult,
+    PathStep,
+    RunTiming,
+    StageStarted,
+    StageTiming,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from clusterctl.model.events import AskingObserver, Event
+    from clusterctl.model.run_record import AskingObserver, Event
 
 END = "end of the run"
 _LEAST_SHARE = 0.02  # of the path; shorter steps of one stage in a row are joined

@@ -27,8 +27,8 @@ from clusterctl.support import held_files
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.model.events import Event
     from clusterctl.model.hosts import AnyInventory
+    from clusterctl.model.run_record import Event
 
 
 KEPT_RUNS = 50

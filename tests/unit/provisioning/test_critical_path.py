@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from clusterctl.model.events import Event, Finished, HostResult, Outcome, StageStarted
-from clusterctl.model.run_record import PathStep
+from clusterctl.model.run_record import Event, Finished, HostResult, Outcome, PathStep, StageStarted
 from clusterctl.provisioning.timing import PathFinder
 
 BUILD = "Compile Open MPI once per platform"

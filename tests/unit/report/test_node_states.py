@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import factory
 import pytest
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.findings import Finding
+from clusterctl.model.results import Culprit
 from clusterctl.report import run_overview
 from clusterctl.state import hardware_looks, paths
 from past_runs import SLOW, check, record, remember, run

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import simulated
 from clusterctl.analysis import agreement, sequential, undecided
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 
 SIZES = [("latency", 1), ("latency", 4096), ("bandwidth", 65536), ("bandwidth", simulated.SIZE)]
 NODES = 64
