@@ -149,7 +149,7 @@ def test_a_record_that_cannot_be_kept_is_told(
     def full(*_given: Any) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(runs, "keep", full)
+    monkeypatch.setattr(runs, "keep_stall", full)
     job(MemoryKills(all=0)).ends(KILLED)
     assert told[0].startswith("What was seen is not kept: ")
     assert told[1].endswith("--exclude node2.")

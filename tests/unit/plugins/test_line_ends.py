@@ -131,7 +131,6 @@ def test_the_name_of_a_process_adds_no_row_to_its_status(separator: str) -> None
     with subprocess.Popen(
         ["python3", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=run
     ) as process:
-        assert process.stdout
         process.stdout.readline()
 
         assert process.pid in {worker.pid for worker in leftovers.workers()}

@@ -69,7 +69,6 @@ def test_a_mark_is_written_once_and_keeps_its_beginning(node: Node, tmp_path: Pa
     assert not node.write_mark(WANTED)
     assert node.write_mark({**WANTED, "members": {"node1": "192.0.2.1"}})
     after = node.mark()
-    assert after is not None
     assert (after["since"], after["members"]) == (before["since"], {"node1": "192.0.2.1"})
     assert node.write_mark({**WANTED, "cluster": "other", "since": "2026-01-02T03:04:05Z"})
     assert (node.mark() or {})["since"] == "2026-01-02T03:04:05Z", "the run's time, which is that of all its nodes"

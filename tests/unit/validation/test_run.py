@@ -6,7 +6,6 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-import factory
 import pytest
 from clusterctl.model import facts, results
 from clusterctl.model.facts import Probe
@@ -19,6 +18,7 @@ from clusterctl.validation import check_results, check_runner, gate
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import base, registry
 from clusterctl.validation.options import ValidationOptions
+from factory import ready_node as node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,17 +28,6 @@ if TYPE_CHECKING:
     from clusterctl.state import runs
 
 pytestmark = pytest.mark.programs
-
-WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
-
-
-def node(name: str = "node1", **changed: Any) -> NodeFacts:
-    """Return a node that can take part."""
-    given = {
-        "artifacts": [factory.artifact(name) for name in ("openmpi", "python_env", "mpi4py")],
-        "watch": [{"path": path, "kind": "file", "sha256": digest} for path, digest in WANTED.items()],
-    }
-    return factory.node(name, **{**given, **changed})
 
 
 @pytest.mark.parametrize(
