@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import factory
-from clusterctl.model.facts import Scratch
+from clusterctl.model.facts import Probe, ProbeFailure, Scratch
 from clusterctl.model.hosts import Host
-from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.results import CheckFinished, CheckStarted, Verdict
 from clusterctl.remote import facts
 from clusterctl.support import content

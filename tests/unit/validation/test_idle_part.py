@@ -6,7 +6,7 @@ from typing import Any
 
 import factory
 import pytest
-from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import idle_part
 
