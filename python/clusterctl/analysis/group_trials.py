@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from clusterctl.analysis import boundary_words
+from clusterctl.analysis import culprit_words
 from clusterctl.model import nodeset
 from clusterctl.model.culprits import Culprit
 
@@ -192,9 +192,9 @@ class Blamed:
             kind="boundary",
             nodes=(*groups[0], *groups[1]),
             groups=groups,
-            words=f"{boundary_words.between(groups, boundary_words.apart(groups, self._switches))}: both pass by "
+            words=f"{culprit_words.between(groups, culprit_words.apart(groups, self._switches))}: both pass by "
             f"themselves, and {sum(both)} of {len(both)} launches with nodes of both failed; look at what lies between "
-            f"them: {boundary_words.way(groups, self._switches)}",
+            f"them: {culprit_words.way(groups, self._switches)}",
         )
 
     def _evidence(self, one: _Blame) -> str:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusterctl.analysis.distributions import t_quantile
-from clusterctl.analysis.robust_stats import NORMAL
+from clusterctl.analysis.robust_stats import NORMAL, t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

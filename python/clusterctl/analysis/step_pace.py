@@ -12,14 +12,15 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.analysis import outliers, significance
+from clusterctl.analysis import outliers
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # Own parts of healthy ranks differ by some per cent, and 5 % of the step is what a user would wait for.
-POLICY = significance.OutlierPolicy(floor=0.1)
+POLICY = OutlierPolicy(floor=0.1)
 LEAST_PART = 0.05
 FEWEST_RANKS = 3  # two differ, and nothing says which of them is late
 FEWEST_REPORTS = 6  # three in each half

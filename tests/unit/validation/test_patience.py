@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.analysis import speed_verdict
 from clusterctl.analysis.packet_loss import SENT_AGAIN
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import Verdict
 from clusterctl.validation import patience
 from factory import check, figure

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.analysis import detection_limit
+from clusterctl.analysis import speed_verdict
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
 from clusterctl.report import actions, figure_words, jsonl
@@ -71,7 +71,9 @@ def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) ->
         drawing=topology.drawing(record),
         checks=[checks.shown(check, (logs or {}).get(check.check, "")) for check in record.checks],
         counts=_counts(record),
-        fineness=[(check.check, words) for check in record.checks if (words := detection_limit.words(check.fineness))],
+        fineness=[
+            (check.check, words) for check in record.checks if (words := speed_verdict.fineness_words(check.fineness))
+        ],
         has={"matrices": bool(links), "sweeps": bool(curves), "trends": bool(trends)},
         blocks=max((matrix.get("block", 0) for matrix in links), default=0),
         trends_left=trends_left,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import node_programs
 import pytest
-from clusterctl.analysis import outliers, packet_loss, significance
+from clusterctl.analysis import outliers, packet_loss, robust_stats
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
@@ -146,7 +146,7 @@ def test_all_pairs_become_matrices_and_figures_of_nodes() -> None:
     assert by_nodes[()].value == pytest.approx(1e9, rel=0.01)
     assert (by_nodes["node1",].size_bytes, by_nodes["node1",].backend) == (MIB, "mpi")
     assert next(one.value for one in found.measurements if one.name == "measuring") == 1.5
-    assert [one.nodes for one in outliers.among_links(bandwidth, significance.OutlierPolicy())] == [("node2", "node4")]
+    assert [one.nodes for one in outliers.among_links(bandwidth, robust_stats.OutlierPolicy())] == [("node2", "node4")]
 
 
 def test_each_matrix_knows_the_switches_of_its_nodes() -> None:
