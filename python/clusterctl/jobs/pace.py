@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import step_pace
+from clusterctl.analysis import step_times
 from clusterctl.jobs import printed_steps
 from clusterctl.jobs import run as jobs
 from clusterctl.model import units
@@ -20,7 +20,7 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.analysis.step_pace import Pace, StepReport
+    from clusterctl.analysis.step_times import Pace, StepReport
     from clusterctl.jobs.prefixer import Take
     from clusterctl.jobs.run import RankPlaces, RunOptions
     from clusterctl.model.hosts import AnyInventory
@@ -127,7 +127,7 @@ class PaceTaker:
         if not self._reports and (reports := self._printed.reports(self._places.node)):
             self._reports.update({rank: deque(each, maxlen=_KEPT) for rank, each in reports.items()})
         if self._reports:
-            pace = step_pace.judge(self._reports_of_all())
+            pace = step_times.judge(self._reports_of_all())
             self._tell(f"Pace: {_steps(pace)}; {self._verdict(pace)}.")
         else:
             self._tell(f"Pace: {self._printed.words()}.")
@@ -141,7 +141,7 @@ class PaceTaker:
             self._unnumbered += 1
             return
         node = self._places.node(int(rank), host)
-        report = step_pace.StepReport(int(rank), node, int(steps), float(whole_s), float(waited_s))
+        report = step_times.StepReport(int(rank), node, int(steps), float(whole_s), float(waited_s))
         self._reports.setdefault(report.rank, deque(maxlen=_KEPT)).append(report)
         self._new += 1
         if self._new >= _JUDGED_EVERY * len(self._reports):
@@ -150,7 +150,7 @@ class PaceTaker:
 
     def _look(self) -> None:
         """Tell who is late now, where that is news."""
-        pace = step_pace.judge({rank: each[-2 * _JUDGED_EVERY :] for rank, each in self._reports_of_all().items()})
+        pace = step_times.judge({rank: each[-2 * _JUDGED_EVERY :] for rank, each in self._reports_of_all().items()})
         late = frozenset(one.rank for one in pace.late)
         if late - self._told:
             self._tell(f"Pace: {_late_words(pace)}.")

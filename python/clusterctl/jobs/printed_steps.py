@@ -11,14 +11,14 @@ import statistics
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import step_lines
-from clusterctl.analysis.step_pace import StepReport
+from clusterctl.analysis import step_times
+from clusterctl.analysis.step_times import StepReport
 from clusterctl.model import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from clusterctl.analysis.step_lines import StepLine
+    from clusterctl.analysis.step_times import StepLine
 
 _MOST_REPORTS = 60  # of each rank
 _KEPT = 6000  # steps of each rank
@@ -35,7 +35,7 @@ class PrintedSteps:
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
         """Begin with nothing; without the user's ``pattern`` the usual lines of training loops are read."""
         self._own = pattern is not None
-        self._patterns = step_lines.USUAL if pattern is None else (pattern,)
+        self._patterns = step_times.USUAL if pattern is None else (pattern,)
         self._held: dict[str, bytes] = defaultdict(bytes)
         self._steps: dict[int, deque[StepLine]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._count = 0
@@ -53,7 +53,7 @@ class PrintedSteps:
             self._add(rank, part.decode("utf-8", "replace"))
 
     def _add(self, rank: int, text: str) -> None:
-        found = step_lines.read(text, self._patterns)
+        found = step_times.read(text, self._patterns)
         if found is None:
             return
         tagged = _PREFIX.match(text) if rank < 0 else None

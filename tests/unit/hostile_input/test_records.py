@@ -17,7 +17,7 @@ from clusterctl.model.run_record import RunRecord
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.model.software import Hold, SoftwareSet
 from clusterctl.provisioning import drift
-from clusterctl.report import files, jsonl, junit, page, prometheus, validation_table
+from clusterctl.report import files, jsonl, junit, page, prometheus, tables
 from clusterctl.state import locks, paths, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError
@@ -67,7 +67,7 @@ def reports(record: ValidationRecord) -> str:
     prometheus.document(record)
     for line in jsonl.lines(record):
         json.loads(line)
-    validation_table.rows(record)
+    tables.validation_rows(record)
     return page.document(record, files.logs(record))
 
 

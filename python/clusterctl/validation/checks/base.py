@@ -13,7 +13,7 @@ from clusterctl.validation.checks import startup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.analysis.carriers import FabricPath
+    from clusterctl.analysis.nccl_path import FabricPath
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.culprits import Culprit
     from clusterctl.model.job_outcome import JobOutcome
