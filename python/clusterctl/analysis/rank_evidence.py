@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from clusterctl.model.stall import FlightGroup
+    from clusterctl.model.job_outcome import FlightGroup
 
 _PYTHON_FRAME = re.compile(r"^ {4}(?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
 _NATIVE_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+\s+)?(?:in )?(?P<name>[A-Za-z_][\w:~<>]*)")

@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clusterctl.analysis.robust_stats import NORMAL, t_quantile
-from clusterctl.model import figure_keys, units
+from clusterctl.model import results, units
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import TypeAlias
+
+    from numpy.typing import NDArray
 
     from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord
     from clusterctl.state.history import Store
 
-    _Figures: TypeAlias = "tuple[tuple[str, str], list[str], Floats | None]"
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+    Floats: TypeAlias = NDArray[np.float64]
+    _Figures: TypeAlias = tuple[tuple[str, str], list[str], Floats | None]
 
 _MOST_RUNS = 100
 
@@ -64,7 +62,7 @@ def _judged_of(history: Store, cluster: str, record: ValidationRecord, check: Ch
     """Yield check and quantity, the nodes in order, and their figures by kind, run and node, of each quantity."""
     groups: dict[tuple[str, str], dict[tuple[object, ...], dict[str, FigureKey]]] = {}
     better: dict[tuple[str, str], int] = {}
-    for key, figure in figure_keys.keys(record, check).items():
+    for key, figure in results.keys(record, check).items():
         if len(figure.nodes) == 1 and figure.better != "none":
             about = (figure.quantity, figure.backend)
             better[about] = -1 if figure.better == "higher" else 1

@@ -8,7 +8,7 @@ import pytest
 from clusterctl.analysis.rank_deaths import RankDeath, first_death
 from clusterctl.analysis.rank_evidence import Behind, Place, behind, behind_by_ras, place
 from clusterctl.analysis.stall import RankSight, judge
-from clusterctl.model.stall import FlightGroup
+from clusterctl.model.job_outcome import FlightGroup
 from factory import captured_ras
 
 KERNEL = "python3: sleeping, waits in unix_stream_read_generic, system call 45\n\n"
