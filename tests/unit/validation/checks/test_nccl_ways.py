@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.analysis import speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation import suites
-from clusterctl.validation.checks import base, nccl_ways, registry
+from clusterctl.validation.checks import base, nccl_ways, registry, startup
 from node_programs import load
 
 if TYPE_CHECKING:
@@ -213,8 +213,8 @@ def test_the_ways_are_those_of_the_program_and_run_on_request_alone() -> None:
     argv = registry.select(["nccl_nic"], own)[0].program(site(NODES), 90.0)
     assert argv[argv.index("--sizes") + 1] == str(64 << 20)
     assert argv[argv.index("--operations") + 1] == "allreduce"
-    many, few = (base.deadline_s(check("nic"), site(nodes)) for nodes in (NODES, NODES[:2]))
-    assert many > few > base.deadline_s(check("nvlink"), site(NODES[:2]))
+    many, few = (startup.deadline_s(check("nic"), site(nodes)) for nodes in (NODES, NODES[:2]))
+    assert many > few > startup.deadline_s(check("nvlink"), site(NODES[:2]))
 
 
 @pytest.mark.parametrize(
