@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from artifact_lab import LINK, SMALL, WORK, Lab, Played, makefile, tarball
-from clusterctl.state.compressed import zstd
+from clusterctl.state.files import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable

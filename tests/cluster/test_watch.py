@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import planting
 import pytest
 import stalled_jobs
-from clusterctl.model.stall import StallRecord
+from clusterctl.model.job_outcome import StallRecord
 from stalled_jobs import FAULTS, HEALTHY, NAMED, PROGRAM, STALL_AFTER_S, WORDS, Told, run, run_healthy
 from validated import CLUSTERCTL, NODES
 

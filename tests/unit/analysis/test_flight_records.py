@@ -6,7 +6,7 @@ import pytest
 from clusterctl.analysis.flight_records import Behind, behind
 from clusterctl.analysis.rank_places import Place
 from clusterctl.analysis.stall import RankSight, judge
-from clusterctl.model.stall import FlightGroup
+from clusterctl.model.job_outcome import FlightGroup
 
 WAITS = FlightGroup(group="0", last=1042, waits=1042, call="all_reduce", sizes="[[4]]")
 GONE_ON = FlightGroup(group="0", last=1041)

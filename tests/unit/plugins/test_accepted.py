@@ -17,7 +17,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted as 
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import DamagedPackError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
 from clusterctl.state import paths
-from clusterctl.state.compressed import zstd
+from clusterctl.state.files import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

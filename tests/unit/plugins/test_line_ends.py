@@ -27,7 +27,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 from clusterctl.model import host_keys
 from clusterctl.model.host_keys import HostKey
 from clusterctl.nightly import cron
-from clusterctl.provisioning import known_hosts as controllers
+from clusterctl.remote import host_key as controllers
 from clusterctl.remote.host_key import KnownPlace
 from clusterctl.remote.shared_cache import signing
 from clusterctl.sandbox import apt

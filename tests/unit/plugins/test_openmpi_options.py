@@ -13,7 +13,7 @@ from ansible_collections.clusterctl.hpc.plugins.filter import artifact as artifa
 from ansible_collections.clusterctl.hpc.plugins.filter import openmpi_pmix
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import slurm_pmix
-from clusterctl.model.pmix import Pmix, SlurmSettings
+from clusterctl.model.facts import Pmix, SlurmSettings
 from clusterctl.support import content
 from role_templates import rendered, variables_of
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.analysis.flight_records import Behind, behind
-from clusterctl.model.stall import FlightGroup
+from clusterctl.model.job_outcome import FlightGroup
 from clusterctl.support import content
 from factory import DATA
 

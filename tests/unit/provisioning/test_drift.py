@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
-from clusterctl.model.drift import SLICES, HostDifference, NodeState
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
+from clusterctl.model.snapshot import SLICES, HostDifference, HostSnapshot, NodeState, Snapshot
 from clusterctl.provisioning import drift
 
 FILE = {"path": "/etc/hosts", "kind": "file", "mode": "0644", "owner": "root", "group": "root", "sha256": "aa"}

@@ -10,8 +10,7 @@ import factory
 import pytest
 from clusterctl.model.events import HostResult
 from clusterctl.model.probe import Probe, ProbeFailure
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
-from clusterctl.model.software import HostSoftware, SoftwareSet
+from clusterctl.model.snapshot import HostSnapshot, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, rollback
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.rollback import RollbackRequest

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.model import shared_cache
-from clusterctl.remote.shared_cache.http import HttpStore
+from clusterctl.remote.shared_cache.store import HttpStore
 from clusterctl.state import cache_files
 from clusterctl.support.errors import UnreachableError
 from cryptography import x509
