@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
 from clusterctl.model.run_record import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
-from clusterctl.provisioning.timing import Stopwatch
-from clusterctl.support.words import one_line
+from clusterctl.provisioning.task_results import Stopwatch
+from clusterctl.support.words import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class _Board:
     def diff(self, event: HostResult) -> str:
         """Return the diff of a task on a host; one that another host has shown is a reference to it."""
         first = self._diffs.setdefault((event.task, event.diff), event.host)
-        head = one_line(f"--- {event.host}: {event.task}")
+        head = escaped(f"--- {event.host}: {event.task}")
         return f"{head}\n{event.diff}\n" if first == event.host else f"{head}: as on {first}\n"
 
     def phase(self, text: str, at: float) -> None:

@@ -11,8 +11,8 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import SLICES, DriftReport, NodeState
 from clusterctl.provisioning import plan, playbook
 from clusterctl.provisioning.playbook import DEFAULT_FORKS
-from clusterctl.provisioning.shared_cache import NO_SHARED_CACHE, SharedCache
 from clusterctl.remote import facts
+from clusterctl.remote.shared_cache.exchange import NO_SHARED_CACHE, SharedCache
 from clusterctl.state import locks, paths, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
     from clusterctl.model.snapshot import HostSnapshot
     from clusterctl.provisioning import partial
-    from clusterctl.provisioning.timing import Stopwatch
+    from clusterctl.provisioning.task_results import Stopwatch
 
 
 EVERY_SLICE = tuple(range(SLICES))

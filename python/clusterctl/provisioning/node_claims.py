@@ -21,7 +21,7 @@ from clusterctl.remote import one_trip
 from clusterctl.remote.reach import by_hand, where
 from clusterctl.state import processes, snapshots
 from clusterctl.support import node_json
-from clusterctl.support.words import and_more, one_line
+from clusterctl.support.words import and_more, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -269,7 +269,7 @@ class NodeLock(Fact):
     namespace: Text = ""
     pid: int = 0
     ticks: int = 0
-    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(one_line)] = ""
+    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(escaped)] = ""
     since: Text = ""
 
 

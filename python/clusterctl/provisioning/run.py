@@ -20,8 +20,7 @@ from clusterctl.provisioning.look import EVERY_SLICE, ProvisionRequest, plain, s
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
 from clusterctl.provisioning.software import SoftwareHold
-from clusterctl.provisioning.task_results import TaskResults
-from clusterctl.provisioning.timing import TimedObserver
+from clusterctl.provisioning.task_results import TaskResults, TimedObserver
 from clusterctl.state import locks, runs, snapshots
 from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ExitCode

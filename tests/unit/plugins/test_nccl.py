@@ -45,7 +45,7 @@ OLD = [member("node1", driver="550.54.15", gpus=1), member("node2", driver="580.
 
 
 def planned(*, members: list[dict[str, Any]] = CPU, frameworks: Any = None, **wish: str) -> nccl.PlatformPlan:
-    return nccl.plan(nccl.Wish(**wish), members, frameworks or {})[PLATFORM]
+    return nccl.plan(nccl.Options(**wish), members, frameworks or {})[PLATFORM]
 
 
 # --- version ---
@@ -121,8 +121,8 @@ def test_a_driver_that_is_too_old_is_named_with_its_host() -> None:
 def test_hosts_that_get_none_are_left_out() -> None:
     mixed = [member("node1", driver="580.65", gpus=1), member("node2")]
     assert planned(members=mixed, install="gpu").hosts == ("node1",)
-    assert nccl.plan(nccl.Wish(install="gpu"), CPU, {}) == {}
-    assert nccl.plan(nccl.Wish(install="never", cuda="13"), OLD, {}) == {}
+    assert nccl.plan(nccl.Options(install="gpu"), CPU, {}) == {}
+    assert nccl.plan(nccl.Options(install="never", cuda="13"), OLD, {}) == {}
 
 
 # --- archives ---
@@ -179,11 +179,11 @@ def test_a_file_that_is_no_archive_or_a_piece_of_one(tmp_path: Path) -> None:
 
 
 def test_an_archive_decides_about_the_version() -> None:
-    wish = nccl.Wish(source="archive", archive="/srv/a.txz", sha256=SUM)
+    wish = nccl.Options(source="archive", archive="/srv/a.txz", sha256=SUM)
     contents = nccl.Contents("built", "2.30.7")
     assert nccl.plan(wish, CPU, {}, contents)[PLATFORM].version == "2.30.7"
     with pytest.raises(nccl.NcclError, match=r"nccl_version is 2.32.3, but /srv/a.txz holds NCCL 2.30.7"):
-        nccl.plan(nccl.Wish(source="archive", archive="/srv/a.txz", version="2.32.3"), CPU, {}, contents)
+        nccl.plan(nccl.Options(source="archive", archive="/srv/a.txz", version="2.32.3"), CPU, {}, contents)
     with pytest.raises(nccl.NcclError, match=r"name an archive of 2.28.9"):
         nccl.plan(wish, CPU, framework(), contents)
 
@@ -199,19 +199,19 @@ def test_an_archive_decides_about_the_version() -> None:
 )
 def test_a_source_that_is_not_named(wish: dict[str, str], words: str) -> None:
     with pytest.raises(nccl.NcclError) as refused:
-        nccl.sources(nccl.Wish(**wish), "2.31.0")
+        nccl.sources(nccl.Options(**wish), "2.31.0")
     assert words in str(refused.value)
 
 
 def test_where_a_source_comes_from() -> None:
-    wish = nccl.Wish(source="archive", archive="https://x/y.txz", sha256=SUM)
+    wish = nccl.Options(source="archive", archive="https://x/y.txz", sha256=SUM)
     assert nccl.sources(wish, "") == [{"url": "https://x/y.txz", "sha256": SUM}]
-    assert nccl.sources(nccl.Wish(source="build", archive="/y.tgz", sha256=SUM), "") == [
+    assert nccl.sources(nccl.Options(source="build", archive="/y.tgz", sha256=SUM), "") == [
         {"path": "/y.tgz", "sha256": SUM}
     ]
-    (known,) = nccl.sources(nccl.Wish(source="build"), "2.29.7")
+    (known,) = nccl.sources(nccl.Options(source="build"), "2.29.7")
     assert known["apt"]["package"] == "nvidia-nccl"
-    assert nccl.sources(nccl.Wish(), "2.32.3") == []
+    assert nccl.sources(nccl.Options(), "2.32.3") == []
 
 
 # --- laying it out ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusterctl.model.run_record import Event, Finished, HostResult, Outcome, PathStep, StageStarted
-from clusterctl.provisioning.timing import Stopwatch
+from clusterctl.provisioning.task_results import Stopwatch
 
 BUILD = "Compile Open MPI once per platform"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from clusterctl.model.run_record import Finished, HostResult, Outcome, StageStarted
-from clusterctl.provisioning.timing import Stopwatch, TimedObserver
+from clusterctl.provisioning.task_results import Stopwatch, TimedObserver
 
 
 class Clock:
