@@ -234,10 +234,7 @@ def test_an_mpijobs_launcher_trains_what_one_process_trains(cluster: Cluster, al
     ("changed", "words"),
     [
         ({"RANK": ""}, "clusterctl: RANK is not set, so nothing says which of the nodes this is (WORLD_SIZE=2, "),
-        (
-            {"SLURM_NNODES": "4"},
-            "clusterctl: WORLD_SIZE=2 and SLURM_NNODES=4 contradict each other about the number of nodes; ",
-        ),
+        ({"SLURM_NNODES": "4"}, "clusterctl: WORLD_SIZE=2 and SLURM_NNODES=4 contradict each other about "),
         (
             {"MASTER_ADDR": "node1.elsewhere"},
             "clusterctl: MASTER_ADDR is node1.elsewhere, which does not resolve here (",
@@ -261,7 +258,6 @@ def test_what_is_stopped_takes_its_workers_along(cluster: Cluster) -> None:
     wait = "import sys, time; sys.stdout.write('here\\n'); sys.stdout.flush(); time.sleep(600)"
     pod = start(cluster, "node1", ("clusterctl", "launch", "--nproc-per-node=2", "--", "python3", "-c", wait), given)
     try:
-        assert pod.stdout is not None
         assert pod.stdout.readline() == "here\n"
         cluster.on("node1", "pkill", "-TERM", "-f", "^/usr/local/python_env/bin/python -m torch.distributed.run")
         ((code, _, errors),) = ended(pod)

@@ -154,7 +154,8 @@ def test_a_rank_that_dies_is_named(cluster: Cluster) -> None:
     found = result(cluster.validate("scatter", timeout_s=DEADLINE_S), "scatter")
     assert found.verdict is Verdict.FAIL
     assert "node3" in found.hosts
-    assert "SIGSEGV" in found.reason or "signal 11" in found.reason
+    # mpirun 5.0 that does not end after a rank died at its start tells no number of the signal.
+    assert any(word in found.reason for word in ("SIGSEGV", "signal 11", "by a signal before it was up")), found.reason
     assert cluster.is_clean()
 
 
@@ -184,7 +185,6 @@ def test_an_interrupted_run_leaves_nothing_on_any_node(cluster: Cluster, number:
     process = subprocess.Popen(
         cluster.command("--checks", "point_to_point", "--format", "jsonl"), stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     for line in process.stdout:
         if "ranks up" in line:
             break

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import simulated
 from clusterctl.analysis import speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, RankReport, Verdict
 from clusterctl.validation import confirming
 from clusterctl.validation.checks import base, registry

@@ -17,20 +17,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterctl.analysis import flight_records, rank_deaths, rank_places, stall
-from clusterctl.analysis.rank_places import Place
+from clusterctl.analysis import rank_deaths, rank_evidence, stall
+from clusterctl.analysis.rank_evidence import Place
 from clusterctl.jobs import suspects
+from clusterctl.model.job_outcome import StallRecord
 from clusterctl.model.nodeset import folded
-from clusterctl.model.stall import StallRecord
-from clusterctl.remote import rank_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from clusterctl.analysis.flight_records import Behind
-    from clusterctl.model.memory_kills import MemoryKills
-    from clusterctl.model.stall import NodeLook, StallVerdict
-    from clusterctl.remote.rank_look import Stacks
+    from clusterctl.analysis.rank_evidence import Behind
+    from clusterctl.jobs.suspects import Stacks
+    from clusterctl.model.job_outcome import MemoryKills, NodeLook, StallVerdict
     from clusterctl.remote.supervised_job import JobLogin
 
 _Found = TypeVar("_Found")
@@ -183,7 +181,7 @@ class Watch:
         return [suspects.lost_words(name, lost[name], blamed.ours.get(name)) for name in named]
 
     def _look(self, stacks: Stacks) -> tuple[NodeLook, ...]:
-        found = rank_look.looks(self._job.logins, self._job.job, stacks)
+        found = suspects.looks(self._job.logins, self._job.job, stacks)
         for look in found:
             self.seen.setdefault(look.host, set()).update(rank.pid for rank in look.ranks)
             self._ranks.update(rank.rank for rank in look.ranks)
@@ -287,7 +285,7 @@ def verdict_of(
     """
     before = {(look.host, rank.pid): (look, rank) for look in first for rank in look.ranks}
     places = [
-        {(look.host, stack.pid): rank_places.place(stack.text) for look in looks for stack in look.stacks}
+        {(look.host, stack.pid): rank_evidence.place(stack.text) for look in looks for stack in look.stacks}
         for looks in (first, second)
     ]
     sights = []
@@ -331,7 +329,7 @@ def verdict_of(
 def _behind(job: WatchedJob, looks: Sequence[NodeLook], fresh_s: float) -> tuple[Behind | None, Behind | None]:
     """Return the ranks for which others wait by the flight recorder's newer records, and by NCCL's RAS."""
     flights = {record.rank: record.groups for look in looks for record in look.flights if record.age_s < fresh_s}
-    return flight_records.behind(flights), _behind_by_ras(job, looks)
+    return rank_evidence.behind(flights), _behind_by_ras(job, looks)
 
 
 def _behind_by_ras(job: WatchedJob, looks: Sequence[NodeLook]) -> Behind | None:
@@ -341,7 +339,7 @@ def _behind_by_ras(job: WatchedJob, looks: Sequence[NodeLook]) -> Behind | None:
     def rank_of(node: str, pid: int) -> int | None:
         return ranks.get((job.addresses.get(node, node), pid))
 
-    told = (flight_records.behind_by_ras(look.ras, rank_of, len(ranks)) for look in looks if look.ras)
+    told = (rank_evidence.behind_by_ras(look.ras, rank_of, len(ranks)) for look in looks if look.ras)
     return next((one for one in told if one is not None), None)
 
 

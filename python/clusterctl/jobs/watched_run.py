@@ -12,10 +12,10 @@ from clusterctl.analysis import rank_deaths
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
 from clusterctl.model import fabric
+from clusterctl.model.job_outcome import NodeKills, StallRecord, StallVerdict
 from clusterctl.model.nodeset import folded
-from clusterctl.model.stall import NodeKills, StallRecord, StallVerdict
 from clusterctl.remote import network_probe
-from clusterctl.state import stalls
+from clusterctl.state import runs
 from clusterctl.support.errors import ClusterctlError, ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.jobs.prefixer import Take
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
-    from clusterctl.model.memory_kills import MemoryKills
+    from clusterctl.model.job_outcome import MemoryKills
     from clusterctl.remote.supervised_job import JobLogin
 
 _CONNECT_S = 2.0
@@ -230,7 +230,7 @@ class WatchedRun:
 
     def _keep(self, record: StallRecord) -> None:
         try:
-            self._kept = str(stalls.keep(self._nodes.cluster, record))
+            self._kept = str(runs.keep_stall(self._nodes.cluster, record))
         except (ConfigError, OSError) as error:
             self._tell(f"What was seen is not kept: {error}")
 

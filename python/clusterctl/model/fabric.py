@@ -12,14 +12,17 @@ from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from module_utils import fabric_rules as _rules  # mypy finds it by mypy_path
+    from module_utils import ip_address as _ip_rules  # mypy finds it by mypy_path
 
     from clusterctl.model.facts import NodeFacts
 else:
     _rules = content.module_util("fabric_rules")
+    _ip_rules = content.module_util("ip_address")
+
 
 PairKind = _rules.PairKind
 Network = _rules.Network
@@ -64,3 +67,41 @@ def rdma(node: NodeFacts) -> tuple[RdmaChoice, ...]:
 def rdma_of(record: Mapping[str, Any]) -> tuple[RdmaChoice, ...]:
     """Return the same from a node's record as the probe wrote it."""
     return _rules.rdma(record)
+
+
+# Parameters by which Open MPI chooses TCP networks; it refuses an inclusion and its exclusion together.
+
+# Of MPI's messages, and of the runtime of 4.1 and 5.0.
+INCLUSION_OF: Mapping[str, str] = {
+    "btl_tcp_if_exclude": "btl_tcp_if_include",
+    "oob_tcp_if_exclude": "oob_tcp_if_include",
+    "prte_if_exclude": "prte_if_include",
+}
+_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+
+
+def plain(name: str) -> str:
+    """Return the name of a parameter without the prefix that it has as a variable."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
+# IP addresses and networks that nodes and users gave, by the rules that the roles use as well.
+#
+# The rules are the collection's ``plugins/module_utils/ip_address``.
+
+IpAddress = _ip_rules.IpAddress
+IpNetwork = _ip_rules.IpNetwork
+parsed = _ip_rules.parsed
+network = _ip_rules.network
+network_or_none = _ip_rules.network_or_none
+
+
+def inside(address: str, cidrs: Iterable[str]) -> bool:
+    """Tell whether an address, with or without a scope, is in one of the networks; what is neither is in none."""
+    try:
+        found = parsed(address, may_have_scope=True)
+    except ValueError:
+        return False
+    return any(found in one for cidr in cidrs if (one := network_or_none(cidr)) is not None)

@@ -20,7 +20,7 @@ from clusterctl.model.hosts import InventorySources, is_host_list
 from clusterctl.model.nodeset import folded
 from clusterctl.provisioning import partial
 from clusterctl.provisioning.worker import NAME
-from clusterctl.remote import python, ssh, ssh_failure
+from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.state import runs
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError, UnreachableError
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.inventory.ansible_inventory import ReadInventory
-    from clusterctl.model.events import RunObserver
     from clusterctl.model.hosts import Host, Inventory, InventoryOptions
+    from clusterctl.model.run_record import RunObserver
     from clusterctl.provisioning.playbook import End
 
 Shares: TypeAlias = "dict[str, tuple[str, ...]]"  # hosts by the name of the worker
@@ -181,7 +181,7 @@ class Worker:
 
 def _argv(host: Host, *words: str) -> list[str]:
     lasting = dataclasses.replace(host, ssh_args=(*host.ssh_args, *_NOTICE_SILENCE))
-    return ssh.command(lasting, [host.python, "-m", _MODULE, *words])
+    return reach.ssh_command(lasting, [host.python, "-m", _MODULE, *words])
 
 
 # --- which workers, and which nodes are theirs ------------------------------------------------------------------------

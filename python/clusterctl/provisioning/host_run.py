@@ -9,17 +9,15 @@ from datetime import datetime, timezone
 from functools import partial as partial_function
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clusterctl.model.events import RunObserver
 from clusterctl.model.nodeset import folded
-from clusterctl.model.run_record import HostSummary
-from clusterctl.provisioning import claims, node_claims, partial, playbook, software, worker_part
+from clusterctl.model.run_record import HostSummary, RunObserver
+from clusterctl.provisioning import node_claims, partial, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
-from clusterctl.provisioning.look import look
+from clusterctl.provisioning.look import HostRequest, look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
-from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
-from clusterctl.state import identity, paths, snapshots
+from clusterctl.state import paths, snapshots
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
@@ -31,10 +29,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.model import run_record
-    from clusterctl.model.events import Event
+    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Host, Inventory
-    from clusterctl.model.probe import Probe
-    from clusterctl.model.software import SoftwareSet
+    from clusterctl.model.run_record import Event
+    from clusterctl.model.snapshot import SoftwareSet
     from clusterctl.state import runs
 
 
@@ -80,7 +78,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.certificates = Certificates(cluster, request.ca_passphrase)
         self.all_selected = cluster.selected  # with those that are left out later
         self._unfinished = _unfinished(run, cluster)
-        owner = claims.Owner(
+        owner = node_claims.Owner(
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
         self.claims = NodeClaims(run.record, owner, request.become_password)
@@ -112,10 +110,10 @@ class HostRun(Generic[RequestT, ObserverT]):
         if claimed.problems:
             return self.refuse(claimed.problems, unreached=claimed.unreached)
         if not request.check:
-            self.messages = (*self.messages, *claims.unlocked((*self.cluster.selected_hosts, *also)))
+            self.messages = (*self.messages, *node_claims.unlocked((*self.cluster.selected_hosts, *also)))
         if claimed.adopted:
             self.run.update(adopted=claimed.adopted)
-            self.messages = (*self.messages, *claims.messages(claimed.adopted), *claimed.told)
+            self.messages = (*self.messages, *node_claims.messages(claimed.adopted), *claimed.told)
         return None
 
     def look(
@@ -221,7 +219,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         return {
             "clusterctl_run": node_claims.who(self.run.record),
             "preflight_claimed": self.claims.claimed,
-            "preflight_cluster": identity.read(self.run.record.cluster_id),
+            "preflight_cluster": snapshots.read_identity(self.run.record.cluster_id),
             "preflight_adopt": self.request.adopt,
         }
 

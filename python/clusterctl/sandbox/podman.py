@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import json
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from clusterctl.sandbox.model import (
+    LABEL,
+    free_subnets,
+    hardware_address,
+    network_name,
+    used_ipv6_networks,
+    used_networks,
+)
 from clusterctl.support.errors import ConfigError, HostFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.sandbox.model import SandboxSpec, Subnet
+
 
 PACKAGES = "podman runc crun netavark aardvark-dns iptables nftables catatonit mmdebstrap iproute2"
 Report: TypeAlias = Callable[[str], None]
@@ -145,3 +164,85 @@ def failure(what: str, output: str) -> HostFailedError:
         )
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return HostFailedError(f"{what} failed: {lines[-1].removeprefix('Error: ') if lines else 'it gave no reason'}")
+
+
+# The network of a sandbox: a bridge of podman's with a subnet of its own.
+
+_ROUTES = Path("/proc/net/route")
+_IPV6_ROUTES = Path("/proc/net/ipv6_route")
+_SUBNET_ATTEMPTS = 16
+
+
+def ensure(engine: Podman, spec: SandboxSpec, folder: Path) -> Subnet:
+    """Return the subnet of the sandbox's network, made in a free one where it is missing.
+
+    Args:
+        engine: podman.
+        spec: what the sandbox shall be.
+        folder: of the sandbox's state; the network's label names it.
+
+    Raises:
+        ConfigError: this machine has no IPv6, and the nodes are to have it.
+        HostFailedError: no subnet is free.
+    """
+    network = network_name(spec.name)
+    if engine.succeeds("network", "exists", network):
+        return ip_network(json.loads(engine.text("network", "inspect", network))[0]["subnets"][0]["subnet"])
+    for subnet in itertools.islice(free_subnets(_used_networks(spec), ipv6=spec.ipv6), _SUBNET_ATTEMPTS):
+        # Networks without a running container have no route; podman knows them and refuses their subnet.
+        label = f"--label={LABEL}={folder}"
+        if engine.succeeds("network", "create", "--disable-dns", label, f"--subnet={subnet}", network):
+            return subnet
+    raise HostFailedError("No free subnet was found for the sandbox; 'podman network prune' removes unused networks.")
+
+
+def _used_networks(spec: SandboxSpec) -> list[Subnet]:
+    if not spec.ipv6:
+        return used_networks(_ROUTES.read_text(encoding="ascii"))
+    try:
+        return used_ipv6_networks(_IPV6_ROUTES.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        raise ConfigError("This machine's kernel has no IPv6; leave out --ipv6.") from None
+
+
+def pin_bridge(engine: Podman, name: str) -> None:
+    """Give the network's bridge a MAC of its own.
+
+    Without one the kernel lends it the lowest of its ports'. When that port's node goes, the bridge changes its MAC.
+    All connections between this machine and the other nodes then stand still for most of a minute.
+    """
+    network = json.loads(engine.text("network", "inspect", network_name(name)))[0]
+    gateway, bridge = network["subnets"][0]["gateway"], network["network_interface"]
+    command = [*engine.prefix, "ip", "link", "set", "dev", bridge, "address", hardware_address(gateway)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise failure("ip link set", done.stderr)
+
+
+# Files for a node as a tar archive in memory: what podman copies into a container before its first process starts.
+
+
+@dataclass(frozen=True)
+class File:
+    """A file's content and how it is kept; None as content makes a directory."""
+
+    content: bytes | None
+    mode: int = 0o644
+    owner: int = 0  # uid and gid
+
+
+def pack(files: Mapping[str, File], *archives: bytes) -> bytes:
+    """Return a tar of the files (by path without the leading '/') together with the members of other tars."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as target:
+        for archive in filter(None, archives):  # a machine without certificates of its own has none to give
+            with tarfile.open(fileobj=io.BytesIO(archive)) as source:
+                for member in source:
+                    target.addfile(member, source.extractfile(member) if member.isreg() else None)
+        for path, file in files.items():
+            member = tarfile.TarInfo(path)
+            member.type = tarfile.DIRTYPE if file.content is None else tarfile.REGTYPE
+            member.size = len(file.content or b"")
+            member.mode, member.uid, member.gid = file.mode, file.owner, file.owner
+            target.addfile(member, io.BytesIO(file.content or b""))
+    return buffer.getvalue()

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__
+from clusterctl.model.job_outcome import StallRecord
 from clusterctl.model.run_record import RunRecord
-from clusterctl.state import files, paths, process_table, processes
+from clusterctl.state import files, paths, processes
 from clusterctl.support import held_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.model.events import Event
     from clusterctl.model.hosts import AnyInventory
+    from clusterctl.model.run_record import Event
+
 
 KEPT_RUNS = 50
 _RUNNING, _KILLED = b'"outcome": "running"', b'"outcome": "killed"'
@@ -178,9 +180,7 @@ def settled(folder: Path) -> RunRecord:
 
 def _has_ended(record: RunRecord) -> bool:
     here = processes.this_process()
-    return record.process is not None and processes.has_ended(
-        record.process, here, process_table.started_ticks(record.pid)
-    )
+    return record.process is not None and processes.has_ended(record.process, here, processes.started_ticks(record.pid))
 
 
 def _last_seen(folder: Path, started: datetime) -> datetime:
@@ -204,7 +204,7 @@ def _state_of(folder: Path) -> Literal["running", "killed", "unfinished", "ended
     A run that was killed is marked on the way.
     """
     pid = int(number) if (number := folder.name.rpartition("-")[2]).isdecimal() else 0
-    process_runs = pid > 0 and process_table.runs(pid)
+    process_runs = pid > 0 and processes.runs(pid)
     try:
         text = paths.run_record(folder).read_bytes()
         if _RUNNING not in text:  # quick: most records are of runs that ended
@@ -233,7 +233,7 @@ def _remove_old(runs: Path) -> list[str]:
             continue
         private = paths.ansible_dir(folder)
         if private.exists():  # the run was killed before it could clean up, and its workers may still be at work
-            processes.end_all(partial(process_table.carries, environment=os.fsencode(private)))
+            processes.end_all(partial(processes.carries, environment=os.fsencode(private)))
             shutil.rmtree(private, ignore_errors=True)
         if state != "ended":
             unfinished.append(folder.name)
@@ -266,3 +266,33 @@ def read_runs(inventory: AnyInventory) -> Iterator[RunRecord]:
     for folder in sorted((path for path in runs.iterdir() if not path.is_symlink()), reverse=True):
         with contextlib.suppress(OSError, ValueError):
             yield settled(folder)
+
+
+# Records of jobs that stood still or that a death ended, kept in the state folder.
+
+KEEP = 40
+
+
+def keep_stall(cluster: str, record: StallRecord) -> Path:
+    """Write a record, forget the oldest beyond :data:`KEEP`, and return its path.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+        OSError: the disk is full.
+    """
+    folder = paths.stalls_dir(cluster)
+    paths.private_folder(folder)
+    path = folder / f"{record.at:%Y%m%dT%H%M%SZ}-{record.job}.json"
+    files.write_atomically(path, record.model_dump_json(indent=2) + "\n")
+    for old in sorted(folder.glob("*.json"))[:-KEEP]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def newest_stalls(cluster: str, count: int) -> Iterator[tuple[Path, StallRecord]]:
+    """Yield the newest records with their paths, the oldest of them first; a damaged file is passed over."""
+    for path in sorted(paths.stalls_dir(cluster).glob("*.json"))[-count:]:
+        try:
+            yield path, StallRecord.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            continue

@@ -16,8 +16,7 @@ from clusterctl.diagnosis.rules import launchable, logins
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.diagnosis.skew import PROVISION
 from clusterctl.launch import mpirun, mpirun_job, srun
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Verdict
+from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Culprit, Verdict
 from clusterctl.remote import facts, login_probe, supervised_job
 from clusterctl.state import files
 from clusterctl.support.words import and_more
@@ -33,12 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.model.culprits import Launch
+    from clusterctl.model.facts import Probe
     from clusterctl.model.findings import Finding
     from clusterctl.model.hosts import Host
     from clusterctl.model.job_outcome import JobOutcome, OutputLine
-    from clusterctl.model.probe import Probe
-    from clusterctl.model.results import CheckResult, ValidationEvent
+    from clusterctl.model.results import CheckResult, Launch, ValidationEvent
     from clusterctl.state.runs import Run
     from clusterctl.validation.checks.base import Check, Site
     from clusterctl.validation.expectations import Expectations

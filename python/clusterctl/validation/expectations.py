@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from clusterctl.analysis import references, speed_verdict
 from clusterctl.analysis.references import MachineType
-from clusterctl.model import figure_keys, results, units
+from clusterctl.analysis.robust_stats import OutlierPolicy
+from clusterctl.model import results, units
 from clusterctl.state import history as store
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.analysis.significance import OutlierPolicy
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.results import CheckResult, FigureKey
     from clusterctl.suite import ReferenceEntry, Suite
@@ -88,8 +88,6 @@ class Expectations:
     @property
     def policy(self) -> OutlierPolicy:
         """When a node or a link stands out."""
-        from clusterctl.analysis.significance import OutlierPolicy  # noqa: PLC0415 - numpy, for runs that measure
-
         wanted = self._suite.outliers
         return OutlierPolicy(floor=wanted.floor, false_alarms=wanted.false_alarms_per_run)
 
@@ -115,7 +113,7 @@ class Expectations:
             return {}
         try:
             with store.open() as history:
-                key = figure_keys.key_maker(found, self._run.hosts, self._run.versions)
+                key = results.key_maker(found, self._run.hosts, self._run.versions)
                 past = {id(figure): self._values(history, key(figure)) for figure in found.figures}
                 self.notes += [words for words in history.warnings if words not in self.notes]
         except store.StoreError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launch.path_options import NO_PATH_OPTIONS, PathOptions
+from clusterctl.launch.mpirun import NO_PATH_OPTIONS, PathOptions
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.suite import DEFAULT
 from clusterctl.support.errors import ConfigError
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.model.drains import DrainOptions
+    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventorySources
-    from clusterctl.model.probe import Probe
     from clusterctl.model.scheduler_options import PodsOptions, SlurmOptions
     from clusterctl.suite import Suite
 

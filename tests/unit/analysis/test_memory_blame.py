@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, blame, losses, untold
-from clusterctl.model.memory_kills import LoggedKill, MemoryKills
+from clusterctl.model.job_outcome import LoggedKill, MemoryKills
 
 NAMES = {"node1": "node1", "node2": "node2", "node3": "node3", "host3": "node3", "10.0.0.3": "node3"}
 # Open MPI 5.0.7 (help-mpi-btl-tcp.txt), and PyTorch 2 with Gloo.

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from clusterctl.launch import affinity, compose, mpirun_job, srun
 from clusterctl.launch.compose import JobOptions, Launcher
-from clusterctl.launch.member import Member
-from clusterctl.launch.mpirun import Bind
-from clusterctl.launch.path_options import Affinity, PathOptions, Transport
+from clusterctl.launch.mpirun import Affinity, Bind, PathOptions, Transport
+from clusterctl.launch.mpirun_job import Member
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
 

@@ -6,11 +6,10 @@ import os
 import subprocess
 
 import pytest
-from clusterctl.launch import compose, mig_choice, mpirun_job
+from clusterctl.launch import affinity, compose, mpirun_job
 from clusterctl.launch.compose import JobOptions, Launcher
-from clusterctl.launch.member import Member
-from clusterctl.launch.mpirun import MapBy
-from clusterctl.launch.path_options import PathOptions
+from clusterctl.launch.mpirun import MapBy, PathOptions
+from clusterctl.launch.mpirun_job import Member
 from factory import provisioned
 
 CUT = {"bus": "0000:07:00.0", "uuid": "GPU-a", "driver": "nvidia", "instances": ["MIG-a1", "MIG-a2"]}
@@ -108,4 +107,4 @@ def test_ranks_that_go_round_the_nodes_get_instances_of_their_own_node() -> None
 
 def test_devices_of_one_process_a_node() -> None:
     facts = {name: one.facts for name, one in members(node1=[CUT], node2=[WHOLE]).items()}
-    assert mig_choice.of_ranks(facts, {"node1": 3, "node2": 1}, (), per_node=True)[-1] == "MIG-a1,MIG-a2:-"
+    assert affinity.of_ranks(facts, {"node1": 3, "node2": 1}, (), per_node=True)[-1] == "MIG-a1,MIG-a2:-"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from clusterctl.launch import compose, mpirun_job
 from clusterctl.launch.compose import JobOptions
-from clusterctl.launch.member import Member
+from clusterctl.launch.mpirun_job import Member
 from factory import provisioned
 
 VERSIONS = ("4.1.4", "5.0.7")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from clusterctl.launch import mpirun_job, srun
-from clusterctl.launch.member import Member
+from clusterctl.launch.mpirun_job import Member
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
 

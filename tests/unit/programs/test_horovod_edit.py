@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from node_programs import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,17 +20,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clus
 RELEASE = CACHE / "horovod-0.28.1-92a43f5a94c43907.tar.gz"
 
 
-def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"roles/horovod/files/{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-edit_source = load("edit_source")
+edit_source: Any = load("edit_source", "horovod")
 
 
 @pytest.fixture
@@ -116,16 +105,12 @@ def test_an_edit_that_the_tree_has_already_can_be_skipped(tree: Path, capsys: py
     path.write_text(path.read_text().replace("from distutils.spawn import find_executable", "from shutil import which"))
     assert edit_source.main([str(tree), "pytorch", "2.13.0", "--skip", "jsrun-import"]) == 0
     assert edit_source.main([str(tree), "pytorch", "2.13.0", "--skip", "js"]) == 1
-    assert capsys.readouterr().err.startswith(
-        "horovod_skip_edits names js, which is no edit; there are pytorch-standard,"
-    )
+    assert "horovod_skip_edits names js, which is no edit; " in capsys.readouterr().err
 
 
 def test_a_tree_of_another_version_is_refused(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert edit_source.main([str(tree), "pytorch", "2.13.0", "--expect", "0.27.0"]) == 1
-    assert capsys.readouterr().err == (
-        "The source is of Horovod 0.28.1, not of 0.27.0; set horovod_version to 0.28.1 or name another archive.\n"
-    )
+    assert "of Horovod 0.28.1, not of 0.27.0; set horovod_version to 0.28.1" in capsys.readouterr().err
 
 
 def test_another_tree_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from clusterctl.model.drift import NodeState
-from clusterctl.model.events import HostResult
-from clusterctl.model.snapshot import Snapshot
+from clusterctl.model.run_record import HostResult
+from clusterctl.model.snapshot import NodeState, Snapshot
 from clusterctl.provisioning import partial, plan
 from clusterctl.provisioning.plan import Inputs
 

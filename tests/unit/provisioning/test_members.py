@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from clusterctl.model.drift import NodeState
 from clusterctl.model.hosts import InventorySources
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
+from clusterctl.model.snapshot import HostSnapshot, NodeState, Snapshot
 from clusterctl.provisioning import members, plan
 from clusterctl.provisioning.members import Left, Removal
 from clusterctl.support.errors import ConfigError

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import factory
 import pytest
-from clusterctl.model.drift import HostDifference
 from clusterctl.model.hosts import InventorySources
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
-from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
+from clusterctl.model.snapshot import Hold, HostDifference, HostSnapshot, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import rollback
-from clusterctl.provisioning.software_hold import SoftwareHold
+from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.state import paths, runs
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:

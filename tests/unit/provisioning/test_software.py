@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
+from clusterctl.model.snapshot import Hold, HostSoftware, SoftwareSet
 from clusterctl.provisioning import software
 
 if TYPE_CHECKING:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import run, via_slurm
 from clusterctl.validation.checks import judging, registry
 from factory import captured_outcome, node
+from node_programs import load
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -110,9 +109,7 @@ def test_a_world_of_size_1_that_ends_with_0_is_a_fail() -> None:
         lines += [json.dumps(head), json.dumps({"rank": 0, "size": 1, "host": host, "library_version": "Open MPI v5"})]
     judgement = registry.select(["hello"])[0].judge(site("healthy-5.0.7"), outcome(*lines))
     assert judgement.verdict is Verdict.FAIL
-    assert judgement.reason.startswith(
-        "each rank is a world of size 1 instead of 8: srun's PMIx and Open MPI's did not"
-    )
+    assert judgement.reason.startswith("each rank is a world of size 1 instead of 8: srun's PMIx ")
     assert "srun --mpi=list" in judgement.reason
 
 
@@ -123,14 +120,7 @@ def test_ranks_of_one_world_are_not_alone(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def rank_program() -> ModuleType:
-    sys.path.append(str(ROOT / "roles/validation/files"))  # for what it imports
-    spec = importlib.util.spec_from_file_location("rank_program", ROOT / "roles/validation/files/rank_program.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["rank_program"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("rank_program")
 
 
 def test_a_rank_notes_a_world_that_is_smaller_than_was_started(

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping  # noqa: TC003 - fields of named t
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from clusterctl.analysis import distributions
+from clusterctl.analysis import robust_stats
 from clusterctl.diagnosis.skew import compare
 from clusterctl.model.findings import Finding, majority
-from clusterctl.model.parts import is_another
+from clusterctl.model.hardware import is_another
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.findings import Severity
-    from clusterctl.model.hardware import Hardware, HardwareLooks
-    from clusterctl.model.readings import Value
+    from clusterctl.model.hardware import Hardware, HardwareLooks, Value
 
     Commands = tuple[tuple[str, ...], ...]
     Place = tuple[str, str]  # host and device
@@ -415,7 +414,7 @@ def is_above(found: Growth, per_hour: float, at_least: int = 1) -> bool:
     """
     if found.grown < at_least:
         return False
-    return distributions.poisson_at_least(found.grown, per_hour * found.seconds / 3600.0) < _CHANCE
+    return robust_stats.poisson_at_least(found.grown, per_hour * found.seconds / 3600.0) < _CHANCE
 
 
 def span(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from clusterctl.launch import hostfile
+from clusterctl.launch import mpirun
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.suite import Declaration
@@ -15,11 +15,10 @@ from clusterctl.validation.checks.rank_output import CPUS, LOAD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.analysis.carriers import FabricPath
+    from clusterctl.analysis.nccl_path import FabricPath
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.culprits import Culprit
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
@@ -65,7 +64,7 @@ class Site:
     @property
     def placement(self) -> tuple[str, ...]:
         """The node of each rank."""
-        return hostfile.placement(self.slots)
+        return mpirun.placement(self.slots)
 
     @property
     def ranks_per_core(self) -> float:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.findings import majority
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import Culprit, Verdict
 from clusterctl.validation.checks import base, causes, judging
 from clusterctl.validation.checks.base import Registration
 from clusterctl.validation.checks.rank_output import events_of

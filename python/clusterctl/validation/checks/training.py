@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import rank_deaths
 from clusterctl.model.results import Figure, Measurement, Verdict
 from clusterctl.suite import CheckOptions
-from clusterctl.suite.values import Count, Share
+from clusterctl.suite.model import Count, Share
 from clusterctl.validation.checks import base, causes, judging, nccl_diagnostics, rank_output
 from clusterctl.validation.checks.base import Registration
 

@@ -9,7 +9,7 @@ from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading, Part
 
 if TYPE_CHECKING:
-    from clusterctl.model.readings import Value
+    from clusterctl.model.hardware import Value
 
 MAC = "b8:3f:d2:01:17:00"
 
