@@ -48,7 +48,6 @@ watch: {description: Always empty., type: list, returned: always}
 import os
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, firewall_manager
-from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_rules import opening
 
 
 def main() -> None:
@@ -63,9 +62,9 @@ def main() -> None:
     if os.geteuid() != 0:
         module.fail_json(msg="Only root can open the firewall; set ansible_become=true.", changes=[], watch=[])
     try:
-        wanted = [opening.Opening.of(one) for one in module.params["networks"]]
+        wanted = [firewall_manager.Opening.of(one) for one in module.params["networks"]]
         changes = firewall_manager.change(wanted, exact=module.params["exact"], really=not module.check_mode)
-    except opening.OpeningError as error:
+    except firewall_manager.OpeningError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     except OSError as error:
         module.fail_json(msg=f"{error.filename or 'A file'}: {error.strerror}; run again.", changes=[], watch=[])

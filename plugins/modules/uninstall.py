@@ -74,7 +74,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     sshd,
     tree_removal,
 )
-from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_rules.opening import OpeningError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_manager import OpeningError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_text
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import IdentityError, acting_as

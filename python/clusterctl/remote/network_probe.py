@@ -238,7 +238,7 @@ def _result(network: str, source: _Peer, target: _Peer) -> PairResult:
 
 # Ask nodes which rule of their firewall drops connections of other nodes: where nft can be read, and nothing else.
 
-MODULE = "firewall_rules.__main__"
+MODULE = "firewall_rules"
 # What a firewall does to a connection; firewalld's answer that it is prohibited reads "No route to host".
 _BLOCKED = frozenset({"refused", "timeout", "error"})
 _MOST = 64  # packets of one node; more of them say the same

@@ -95,7 +95,7 @@ def test_networks() -> None:
 ALONE = {
     "plugins/module_utils/ip_address.py",
     "plugins/module_utils/fabric_probe.py",
-    "plugins/module_utils/firewall_rules/nftables.py",
+    "plugins/module_utils/firewall_rules.py",
     "roles/validation/files/rank_look.py",
 }
 
