@@ -16,11 +16,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     brought,
     build_user,
     job_account,
-    leftovers,
     tree_removal,
     user_identity,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
+from ansible_collections.clusterctl.hpc.plugins.modules import leftovers
 
 STRANGER = 65534
 RUN = "20200101T000000Z-provision-1"

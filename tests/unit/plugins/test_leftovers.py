@@ -10,14 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    brought,
-    command,
-    leftovers,
-    origins,
-    packages_installed,
-)
-from ansible_collections.clusterctl.hpc.plugins.modules import package_install
+from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, command, origins, packages_installed
+from ansible_collections.clusterctl.hpc.plugins.modules import leftovers, package_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import leftovers, mesh_trust_look, sshd, text_edit
+from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_trust_look, sshd, text_edit
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     artifacts,
     machine,
@@ -21,7 +21,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     users,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import storage
-from ansible_collections.clusterctl.hpc.plugins.modules import host_key, hosts_file
+from ansible_collections.clusterctl.hpc.plugins.modules import host_key, hosts_file, leftovers
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 from clusterctl.model import host_keys
 from clusterctl.model.host_keys import HostKey

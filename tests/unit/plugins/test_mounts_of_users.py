@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, leftovers
+from ansible_collections.clusterctl.hpc.plugins.module_utils import brought
+from ansible_collections.clusterctl.hpc.plugins.modules import leftovers
 
 
 def _never(_path: Path) -> NoReturn:
