@@ -17,7 +17,7 @@ import numpy as np
 
 from clusterctl.analysis import boundary_words, culprit_words, link_model, robust_stats
 from clusterctl.analysis.distributions import t_quantile
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

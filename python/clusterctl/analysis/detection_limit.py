@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.analysis import culprit_words, outliers
 from clusterctl.model import nodeset
-from clusterctl.model.culprits import Fineness
+from clusterctl.model.results import Fineness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

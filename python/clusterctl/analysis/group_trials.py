@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from clusterctl.analysis import boundary_words
 from clusterctl.model import nodeset
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -20,7 +20,7 @@ from clusterctl.analysis import culprit_words, link_model, outliers, significanc
 from clusterctl.analysis.link_model import Fit
 from clusterctl.analysis.link_values import LinkValues
 from clusterctl.model import units
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 
 if TYPE_CHECKING:
     from clusterctl.analysis.link_model import Floats, Indices, Links

@@ -18,7 +18,7 @@ from clusterctl.analysis import boundary, culprit_words, link_model, robust_stat
 from clusterctl.analysis.link_model import Fit
 from clusterctl.analysis.link_values import LinkValues, parameters
 from clusterctl.analysis.significance import OutlierPolicy
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

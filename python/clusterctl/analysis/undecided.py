@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from clusterctl.analysis.further_rounds import Ask
     from clusterctl.analysis.sequential import Decision
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import CheckResult, PairMatrix
+    from clusterctl.model.results import CheckResult, Culprit, PairMatrix
 
 _JUDGED = ("node", "pair")  # kinds of culprits that the test decides on
 _FEWEST_NODES = 4  # fewer have too few links to tell a node from a link

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
-from clusterctl.model.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
-from clusterctl.provisioning.timing import PathFinder
+from clusterctl.model.run_record import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
+from clusterctl.provisioning.timing import Stopwatch
 from clusterctl.support.words import one_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from typing_extensions import Self
 
-    from clusterctl.model.events import Event
+    from clusterctl.model.run_record import Event
     from clusterctl.provisioning.preview import MembersPreview, Preview, SwitchPreview, UninstallPreview
 
     AnyPreview = Preview | SwitchPreview | MembersPreview | UninstallPreview
@@ -57,7 +57,7 @@ class _Board:
         self.stage_began = self.began
         self.past: list[tuple[str, float]] = []
         self.hosts: dict[str, _HostLine] = {}
-        self.path = PathFinder()
+        self.path = Stopwatch()
         self._plays: set[str] = set()  # shown since the last phase
         self._diffs: dict[tuple[str, str], str] = {}  # task and diff → the host that showed it
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.remote.shared_cache import exchange, place, signing
-from clusterctl.state import paths, software
+from clusterctl.state import paths, snapshots
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.model.events import RunObserver
     from clusterctl.model.hosts import Host
+    from clusterctl.model.run_record import RunObserver
 
 _LOOK_S = 300.0  # for all that a run asks of the shared cache before it begins
 WHERE, SIGNERS = "cluster_cache", "cluster_cache_signers"  # variables of the inventory
@@ -58,7 +58,7 @@ class SharedCache:
             ConfigError: a library for the place is missing, or a password would go out in clear text.
         """
         if not self.where:
-            return software.cached()
+            return snapshots.cached()
         observer.phase(f"looking into the shared cache {self.where}")
         verifier = signing.SignatureVerifier(signing.signers_file(self.signers))
         try:
@@ -75,7 +75,7 @@ class SharedCache:
         for problem in (*found.problems, *problems):
             observer.phase(str(problem))
         shared = (entry.statement for entry in entries)
-        return software.cached() | {(str(pack.record["name"]), pack.platform) for pack in shared}
+        return snapshots.cached() | {(str(pack.record["name"]), pack.platform) for pack in shared}
 
 
 NO_SHARED_CACHE = SharedCache()
@@ -83,7 +83,7 @@ NO_SHARED_CACHE = SharedCache()
 
 def _left_out(error: ClusterctlError, observer: RunObserver) -> frozenset[tuple[str, str]]:
     observer.phase(f"the shared cache is left out: {error}")
-    return software.cached()
+    return snapshots.cached()
 
 
 def _only(hosts: Sequence[Host], variable: str) -> str:

@@ -7,13 +7,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from clusterctl.model import run_record
-from clusterctl.model.events import HostResult, TaskStartedOnHost
+from clusterctl.model.run_record import HostResult, TaskStartedOnHost
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.events import Event
+    from clusterctl.model.run_record import Event
     from clusterctl.provisioning.playbook import End
 
 _ANSIBLE_TYPE = re.compile(r": <class '[\w.]+'> cannot be converted.*")  # its inner name for a text

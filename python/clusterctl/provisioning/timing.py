@@ -8,21 +8,35 @@ itself is a step without a host.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from clusterctl.model.events import Finished, HostResult, StageStarted
-from clusterctl.model.run_record import CriticalPath, PathStep, RunTiming, StageTiming
+from clusterctl.model.run_record import (
+    CriticalPath,
+    Finished,
+    HostResult,
+    PathStep,
+    RunTiming,
+    StageStarted,
+    StageTiming,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from clusterctl.model.events import AskingObserver, Event
+    from clusterctl.model.run_record import AskingObserver, Event
 
+START = "start of Ansible"
 END = "end of the run"
+TOTAL = "total"
+_ASKING = "asking the user"
 _LEAST_SHARE = 0.02  # of the path; shorter steps of one stage in a row are joined
+
+PreviewT = TypeVar("PreviewT")
 
 
 @dataclass
@@ -33,6 +47,10 @@ class _Step:
     wall_s: float = 0.0
     ends: dict[str, float] = field(default_factory=dict)  # host → when its last result came; no host that skipped
     changes: dict[str, str] = field(default_factory=dict)  # host → the first thing that changed
+
+    def ended(self, at: float) -> _Step:
+        """Return the step as it is if it ends at this time."""
+        return dataclasses.replace(self, wall_s=max(0.0, at - self.at))
 
     def record(self, hosts: int) -> PathStep:
         """Return the step for the record; ``hosts`` is how many hosts the run has."""
@@ -49,8 +67,8 @@ class _Step:
         )
 
 
-class PathFinder:
-    """Collects the steps of a run as they come."""
+class Stopwatch:
+    """Collects the steps of a run as they come; the stages are their sums."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """Begin; ``clock`` gives the seconds since 1970."""
@@ -58,27 +76,54 @@ class PathFinder:
         self._past: list[_Step] = []
         self._now: _Step | None = None
         self._hosts: set[str] = set()
+        self._results: Counter[tuple[str, bool]] = Counter()  # by stage, and whether they were skipped
 
-    def begin(self, stage: str, at: float | None = None, task: str = "") -> None:
-        """End the present step and begin another; '' begins none."""
-        now = self._clock() if at is None else at
-        if self._now is not None:
-            self._past.append(self._ended(self._now, now))
-        self._now = _Step(stage, task, now) if stage else None
+    def begin(self, stage: str, at: float | None = None) -> None:
+        """End the present stage and begin another, at a time in seconds since 1970 (None: now); '' begins none."""
+        if self._now is None or stage != self._now.stage:
+            self._step(stage, at)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a block as a stage."""
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.begin("")
 
     def take(self, event: Event) -> None:
         """Take an event into account."""
         if isinstance(event, StageStarted):
-            self.begin(event.stage, event.at, event.task)
+            self._step(event.stage, event.at, event.task)
         elif isinstance(event, Finished):
-            self.begin(END, event.at)
+            self._step(END, event.at)
         elif isinstance(event, HostResult):
             self._hosts.add(event.host)
+            self._results[event.stage, event.outcome == "skipped"] += 1
             if self._now is None or event.outcome == "skipped":
                 return
             self._now.ends[event.host] = event.at
             if event.changes:
                 self._now.changes.setdefault(event.host, event.changes[0])
+
+    def timing(self) -> RunTiming:
+        """Return what was measured until now, for the record; a stage that took no time is left out."""
+        walls: dict[str, float] = {}
+        for step in self._steps():
+            walls[step.stage] = walls.get(step.stage, 0.0) + step.wall_s
+        for stage, _skipped in self._results:
+            walls.setdefault(stage, 0.0)
+        stages = [self._timing(name, (name,), wall_s) for name, wall_s in walls.items()]
+        return RunTiming(
+            stages=tuple(stage for stage in stages if stage.wall_s or stage.run or stage.skipped),
+            total=self._timing(TOTAL, walls, sum(walls.values())),
+            critical_path=self.path(),
+        )
+
+    def _timing(self, name: str, stages: Collection[str], wall_s: float) -> StageTiming:
+        run, skipped = (sum(self._results[stage, kind] for stage in stages) for kind in (False, True))
+        return StageTiming(stage=name, wall_s=round(wall_s, 2), run=run, skipped=skipped)
 
     def path(self) -> CriticalPath:
         """Return the path until now: its long steps in their order, and the sum of the others."""
@@ -110,95 +155,16 @@ class PathFinder:
         chosen = sorted(range(len(steps)), key=lambda number: -steps[number].wall_s)[:most]
         return [steps[number].record(len(self._hosts)) for number in sorted(chosen)]
 
+    def _step(self, stage: str, at: float | None, task: str = "") -> None:
+        """End the present step and begin another."""
+        now = self._clock() if at is None else at
+        if self._now is not None:
+            now = max(now, self._now.at)
+            self._past.append(self._now.ended(now))
+        self._now = _Step(stage, task, now) if stage else None
+
     def _steps(self) -> Sequence[_Step]:
-        if self._now is None:
-            return self._past
-        return [*self._past, self._ended(self._now, self._clock())]
-
-    @staticmethod
-    def _ended(step: _Step, at: float) -> _Step:
-        return _Step(step.stage, step.task, step.at, max(0.0, at - step.at), step.ends, step.changes)
-
-
-START = "start of Ansible"
-_ASKING = "asking the user"
-TOTAL = "total"
-
-PreviewT = TypeVar("PreviewT")
-
-
-@dataclass
-class _Stage:
-    wall_s: float = 0.0
-    run: int = 0
-    skipped: int = 0
-
-    def timing(self, name: str) -> StageTiming:
-        return StageTiming(stage=name, wall_s=round(self.wall_s, 2), run=self.run, skipped=self.skipped)
-
-
-class Stopwatch:
-    """Adds up what each stage takes."""
-
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """Begin; ``clock`` gives the seconds since 1970."""
-        self._clock = clock
-        self._stages: dict[str, _Stage] = {}
-        self._now = ""
-        self._since = clock()
-        self._path = PathFinder(clock)
-
-    def begin(self, name: str, at: float | None = None) -> None:
-        """End the present stage and begin another, at a time in seconds since 1970 (None: now)."""
-        if name != self._now:
-            self._path.begin(name, at)
-            self._enter(name, at)
-
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Measure a block as a stage."""
-        self.begin(name)
-        try:
-            yield
-        finally:
-            self.begin("")
-
-    def take(self, event: Event) -> None:
-        """Take an event into account."""
-        self._path.take(event)
-        if isinstance(event, StageStarted):
-            self._enter(event.stage, event.at)
-        elif isinstance(event, HostResult):
-            stage = self._of(event.stage)
-            stage.run += event.outcome != "skipped"
-            stage.skipped += event.outcome == "skipped"
-        elif isinstance(event, Finished):
-            self._enter(END, event.at)
-
-    def timing(self) -> RunTiming:
-        """Return what was measured until now, for the record; a stage that took no time is left out."""
-        self._end(self._clock())
-        stages = tuple(stage.timing(name) for name, stage in self._stages.items())
-        return RunTiming(
-            stages=tuple(stage for stage in stages if stage.wall_s or stage.run or stage.skipped),
-            total=_total(self._stages.values()).timing(TOTAL),
-            critical_path=self._path.path(),
-        )
-
-    def _enter(self, name: str, at: float | None) -> None:
-        """End the present stage and begin another, if it is another."""
-        if name != self._now:
-            self._end(self._clock() if at is None else at)
-            self._now = name
-
-    def _of(self, name: str) -> _Stage:
-        return self._stages.setdefault(name, _Stage())
-
-    def _end(self, at: float) -> None:
-        """Add the time since the last call to the present stage."""
-        wall_s, self._since = max(0.0, at - self._since), max(at, self._since)
-        if self._now:
-            self._of(self._now).wall_s += wall_s
+        return self._past if self._now is None else [*self._past, self._now.ended(self._clock())]
 
 
 class TimedObserver(Generic[PreviewT]):
@@ -228,12 +194,3 @@ class TimedObserver(Generic[PreviewT]):
         answer = self._observer.confirm(preview)
         self._watch.begin(START)
         return answer
-
-
-def _total(stages: Iterable[_Stage]) -> _Stage:
-    total = _Stage()
-    for stage in stages:
-        total.wall_s += stage.wall_s
-        total.run += stage.run
-        total.skipped += stage.skipped
-    return total

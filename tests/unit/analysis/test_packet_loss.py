@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.analysis import agreement, packet_loss, speed_verdict
 from clusterctl.analysis.significance import OutlierPolicy
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Figure, PairMatrix, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

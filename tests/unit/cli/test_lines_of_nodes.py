@@ -11,9 +11,8 @@ import factory
 import pytest
 from clusterctl import cli
 from clusterctl.cli import doctor, main, output, progress, summary, validate
-from clusterctl.model.events import HostResult, Note, StageStarted
 from clusterctl.model.results import CheckProgress, CheckStarted
-from clusterctl.model.run_record import HostSummary, Problem
+from clusterctl.model.run_record import HostResult, HostSummary, Note, Problem, StageStarted
 from clusterctl.support.errors import UnreachableError
 from clusterctl.support.words import one_line
 from rich.table import Table

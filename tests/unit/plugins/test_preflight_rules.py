@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -527,6 +528,17 @@ class TestVariables:
         (problem,) = rules.VariableRules(SPECS).problems("n", name, value)
         assert telling in problem.problem
         assert problem.variable == name
+
+    def test_what_the_roles_set_is_no_variable_of_the_user(self) -> None:
+        tasks = [path.read_text(encoding="utf-8") for path in (content.root() / "roles").glob("*/tasks/*.yml")]
+        names = {name for text in tasks for name in re.findall(r"^\s+register: ([a-z]\w*)$", text, re.MULTILINE)}
+        facts = re.compile(r"^( +)ansible\.builtin\.set_fact:\n((?:\1  .*\n)+)", re.MULTILINE)
+        set_there = [block for text in tasks for _, block in facts.findall(text)]
+        names |= {name for block in set_there for name in re.findall(r"^ +([a-z]\w*):", block, re.MULTILINE)}
+        assert {"nccl_installed", "preflight_node"} <= names
+        judge = rules.VariableRules(SPECS_AS_SHIPPED)
+        assert [problem for name in sorted(names) for problem in judge.problems("n", name, {})] == []
+        assert judge.warnings() == []
 
     def test_the_nearest_right_name_is_told(self) -> None:
         (found,) = rules.VariableRules(SPECS).problems("n", "openmpi_verison", "5.0.7")

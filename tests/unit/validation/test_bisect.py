@@ -6,9 +6,8 @@ import threading
 import time
 
 import pytest
-from clusterctl.model.culprits import Launch
 from clusterctl.model.job_outcome import JobOutcome, Sweep
-from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
+from clusterctl.model.results import CheckResult, Launch, RankReport, Verdict, WrongAnswer
 from clusterctl.remote import supervised_job
 from clusterctl.validation import bisect
 from local_jobs import HERE, STUBBORN, carrying, spec

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import factory
 import node_programs
 import pytest
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.job_outcome import OutputLine
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import Culprit, Verdict
 from clusterctl.validation.checks import base, held_back, mapped_libraries, rank_output
 
 if TYPE_CHECKING:
