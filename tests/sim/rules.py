@@ -15,8 +15,7 @@ from clusterctl.analysis import agreement, outliers, robust_stats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import PairMatrix
+    from clusterctl.model.results import Culprit, PairMatrix
     from numpy.typing import NDArray
 
 FIXED = 0.05  # what both usual rules call too slow

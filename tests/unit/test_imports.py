@@ -43,14 +43,11 @@ PURE = (
     "diagnosis.training_stack",
     "diagnosis.rules",
     "provisioning.ansible_events",
-    "provisioning.drift",
     "provisioning.plan",
     "remote.kubectl_text",
     "remote.slurm_text",
-    "nightly.cron",
     "nightly.policy",
     "nightly.schedule",
-    "nightly.systemd",
 )
 # Pure modules may read files of the collection and of the package through these; nothing else of the machine.
 READS_OWN_CONTENT = frozenset({"support.content"})

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.analysis.robust_stats import OutlierPolicy
-    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import Culprit
 
 _LINKS = ("pair", "one_way")  # kinds of culprits that are about a link
 _FEW_NAMED = 6  # up to here the thresholds alone keep chance out

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from clusterctl.analysis.links import Flags, Floats, Indices, LinkValues
     from clusterctl.analysis.robust_stats import OutlierPolicy
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import PairMatrix
+    from clusterctl.model.results import Culprit, PairMatrix
 
 _LEAST_SIDE = 3  # nodes; two nodes share one link, which may be fast by itself
 _DEPTH = 4  # cuts of cuts, so at most 16 groups

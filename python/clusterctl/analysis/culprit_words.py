@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import nodeset, units
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:

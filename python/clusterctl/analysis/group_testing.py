@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.analysis.group_trials import Attempt, Group, Steps
-    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import Culprit
 
 AGAIN = 3  # so often both ends of a pair pass with other partners
 _SHOWN = 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from clusterctl.analysis import culprit_words
 from clusterctl.model import nodeset
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from clusterctl.analysis.links import Floats, Indices, Links
     from clusterctl.analysis.robust_stats import OutlierPolicy
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import Figure, PairMatrix
+    from clusterctl.model.results import Culprit, Figure, PairMatrix
 
 _FEW_FIGURES = 7
 _NEIGHBOURS = "its neighbours'"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from clusterctl.analysis import robust_stats
 from clusterctl.model import nodeset, units
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

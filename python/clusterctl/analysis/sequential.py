@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.analysis.links import Candidate, Flags, Floats, Indices, Links
     from clusterctl.analysis.repeated_links import Ask, Effects, SampleFit
     from clusterctl.analysis.robust_stats import OutlierPolicy
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import CheckResult, PairMatrix
+    from clusterctl.model.results import CheckResult, Culprit, PairMatrix
 
 _SHARES = (0.6, 0.5, 1.0)  # of the rounds that are left, for each further job
 LOOKS = len(_SHARES)

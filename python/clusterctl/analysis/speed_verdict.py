@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import agreement, culprit_words, packet_loss
 from clusterctl.analysis.references import badness, compare
 from clusterctl.model import nodeset, units
-from clusterctl.model.culprits import Culprit, Fineness
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Fineness, Verdict
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from clusterctl.model.culprits import Launch
     from clusterctl.model.job_outcome import JobOutcome, OutputLine
-    from clusterctl.model.results import CheckResult, ValidationEvent
+    from clusterctl.model.results import CheckResult, Launch, ValidationEvent
     from clusterctl.state.runs import Run
     from clusterctl.validation.checks.base import Check
     from clusterctl.validation.expectations import Expectations

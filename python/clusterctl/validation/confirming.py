@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl.analysis.robust_stats import OutlierPolicy
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import CheckResult
+    from clusterctl.model.results import CheckResult, Culprit
     from clusterctl.validation.checks.base import Check, MeasuresOn
 
 

@@ -13,7 +13,7 @@ from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 
 if TYPE_CHECKING:
-    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import Culprit
 
 POLICY = OutlierPolicy()
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.analysis import agreement, packet_loss, speed_verdict
 from clusterctl.analysis.robust_stats import OutlierPolicy
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Figure, PairMatrix, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, Verdict
 from noisy_links import of_all
 
 if TYPE_CHECKING:

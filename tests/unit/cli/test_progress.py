@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.cli import progress
-from clusterctl.model.events import HostResult, Note, StageStarted, TaskStartedOnHost
+from clusterctl.model.run_record import HostResult, Note, StageStarted, TaskStartedOnHost
 from rich.console import Console
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import shlex
 from datetime import time
 
 import pytest
-from clusterctl.nightly import cron as crontab
+from clusterctl.nightly import schedule as crontab
 from clusterctl.support.errors import ConfigError
 
 SPACE = '/opt/my tools/100%/it\'s "$HOME" `id` ;&|<>*/clusterctl'
@@ -12,13 +12,13 @@ SPACE = '/opt/my tools/100%/it\'s "$HOME" `id` ;&|<>*/clusterctl'
 
 def test_a_cron_line_says_the_same_to_cron_and_the_shell() -> None:
     argv = [SPACE, "nightly", "run", "--job", "/state %d/job.json"]
-    line = crontab.line(argv, time(23, 5))
+    line = crontab.cron_line(argv, time(23, 5))
     assert line.startswith("5 23 * * * ")
     command = line.removeprefix("5 23 * * * ")
     assert "%" not in command.replace("\\%", "")
     assert shlex.split(command.replace("\\%", "%")) == argv  # what cron hands to sh
     with pytest.raises(ConfigError, match="backslash"):
-        crontab.line(["/a\\b"], time(2))
+        crontab.cron_line(["/a\\b"], time(2))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from clusterctl.model.results import Verdict
-from clusterctl.nightly import reports, storage
 from clusterctl.nightly import run as night
+from clusterctl.nightly import storage
 from clusterctl.nightly.records import Drift, HostDrift
 from nights import (
     World,
@@ -49,7 +49,7 @@ def test_metrics_of_a_night_are_read_back_whatever_the_inventory_is_called() -> 
     hostile = 'in "v\\ \n\r\ud800.ini'
     drift = Drift(hosts=(HostDrift(host="n1"), HostDrift(host="n2")))
     one = a_night(verdict=Verdict.FAIL, drift=drift, missed=(utc("2026-05-01T02:00"),))
-    text = reports.metrics(one, a_record(Verdict.FAIL).model_copy(update={"inventory": hostile}))
+    text = night.metrics(one, a_record(Verdict.FAIL).model_copy(update={"inventory": hostile}))
     found = {family.name: family.samples for family in text_string_to_metric_families(text)}
     (missed,) = found["clusterctl_night_missed"]
     assert (missed.value, missed.labels) == (1.0, {"inventory": 'in "v\\ \n ?.ini'})

@@ -5,8 +5,7 @@ from datetime import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.nightly import cron as crontab
-from clusterctl.nightly import systemd
+from clusterctl.nightly import schedule as crontab
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,25 +32,25 @@ def test_systemd_takes_the_units(tmp_path: Path, scope: Any) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     argv = [str(program), "nightly", "run", "--job", "/x/$HOME ${y} %n \"d\" 's' \\/job.json"]
-    done = verify(tmp_path, systemd.service("x", argv, scope), systemd.timer("x", time(2)))
+    done = verify(tmp_path, crontab.service("x", argv, scope), crontab.timer("x", time(2)))
     assert (done.returncode, done.stderr) == (0, "")
-    broken = verify(tmp_path, systemd.service("x", argv, scope).replace("%%h", "%h"), systemd.timer("x", time(2)))
+    broken = verify(tmp_path, crontab.service("x", argv, scope).replace("%%h", "%h"), crontab.timer("x", time(2)))
     assert broken.returncode != 0  # so the verification sees the program's path
 
 
 def test_a_word_of_a_unit_is_quoted_by_systemds_rules() -> None:
-    assert systemd.quoted('a b%c$d"e\\f') == '"a b%%c$$d\\"e\\\\f"'
+    assert crontab.quoted('a b%c$d"e\\f') == '"a b%%c$$d\\"e\\\\f"'
 
 
 @pytest.mark.parametrize("word", ["/a\nb", "/a\tb", "/a\x00b", "/a\x7f"], ids=["newline", "tab", "nul", "delete"])
 def test_a_control_character_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match="control character"):
-        systemd.service("x", ["/bin/true", word], "user")
+        crontab.service("x", ["/bin/true", word], "user")
     with pytest.raises(ConfigError, match="control character"):
-        crontab.line(["/bin/true", word], time(2))
+        crontab.cron_line(["/bin/true", word], time(2))
 
 
 @pytest.mark.parametrize("program", ["clusterctl", "/opt/$x/clusterctl", "/opt/it's/clusterctl"])
 def test_a_program_that_systemd_cannot_start_is_refused(program: str) -> None:
     with pytest.raises(ConfigError, match="systemd cannot start"):
-        systemd.service("x", [program], "user")
+        crontab.service("x", [program], "user")

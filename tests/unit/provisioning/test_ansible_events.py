@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from clusterctl.model.events import Event, HostResult, Note, StageStarted
+from clusterctl.model.run_record import Event, HostResult, Note, StageStarted
 from clusterctl.provisioning import ansible_events
 from clusterctl.provisioning.task_results import TaskResults
 

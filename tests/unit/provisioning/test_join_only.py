@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from clusterctl.model.events import HostResult
+from clusterctl.model.run_record import HostResult
 from clusterctl.model.snapshot import NodeState, Snapshot
 from clusterctl.provisioning import partial, plan
 from clusterctl.provisioning.plan import Inputs

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from clusterctl.model.events import HostResult
 from clusterctl.model.hosts import Host
-from clusterctl.model.run_record import Problem
+from clusterctl.model.run_record import HostResult, Problem
 from clusterctl.provisioning import partial
 from clusterctl.provisioning.partial import Rolled, Steps, roll
 from clusterctl.provisioning.playbook import End

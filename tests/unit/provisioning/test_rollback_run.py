@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.events import HostResult
-from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.facts import Probe, ProbeFailure
+from clusterctl.model.run_record import HostResult
 from clusterctl.model.snapshot import HostSnapshot, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, rollback
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.rollback import RollbackRequest
 from clusterctl.state import paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:

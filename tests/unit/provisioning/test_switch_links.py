@@ -17,7 +17,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.model.events import Event
+    from clusterctl.model.run_record import Event
 
 pytestmark = pytest.mark.programs
 

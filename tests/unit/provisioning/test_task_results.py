@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from clusterctl.model.events import HostResult, TaskStartedOnHost
-from clusterctl.model.run_record import Problem
+from clusterctl.model.run_record import HostResult, Problem, TaskStartedOnHost
 from clusterctl.provisioning.playbook import End
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from clusterctl.model.events import Finished, HostResult, Outcome, StageStarted
-from clusterctl.provisioning.timing import Stopwatch, TimedObserver
+from clusterctl.model.run_record import Finished, HostResult, Outcome, StageStarted
+from clusterctl.provisioning.task_results import Stopwatch, TimedObserver
 
 
 class Clock:

@@ -3,8 +3,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from clusterctl.model import results
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 from clusterctl.report import actions, tables
 from report_records import BEGAN, CHECKS, DATA, HUNG, PAIRS, record
 

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import factory
 import pytest
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.findings import Finding
+from clusterctl.model.results import Culprit
 from clusterctl.report import run_overview
-from clusterctl.state import doctor_errors, paths
+from clusterctl.state import hardware_looks, paths
 from past_runs import SLOW, check, record, remember, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.model.node_states import NodeHealth
+    from clusterctl.model.findings import NodeHealth
     from clusterctl.model.results import CheckResult
 
 pytestmark = pytest.mark.programs
@@ -110,9 +110,9 @@ def test_a_node_with_an_error_of_doctor_waits_for_a_proof_too(inventory: Path) -
     cluster = paths.cluster_id(inventory)
     found = Finding("memory", "error", ("node2", "node9"), "errors", "replace it")
     slow = Finding("disks", "warning", ("node1",), "worn", "replace it")
-    doctor_errors.keep(cluster, [found, slow], BOTH, at)
-    doctor_errors.keep(cluster, [], BOTH, at + timedelta(hours=1))  # a look without an error proves nothing
-    assert set(doctor_errors.read(cluster)) == {"node2"}
+    hardware_looks.keep_errors(cluster, [found, slow], BOTH, at)
+    hardware_looks.keep_errors(cluster, [], BOTH, at + timedelta(hours=1))  # a look without an error proves nothing
+    assert set(hardware_looks.read_errors(cluster)) == {"node2"}
     assert (state_of(inventory).state, state_of(inventory, "node1").state) == ("not proved", "healthy")
     said = run("history", inventory).stderr
     assert "node2 is not proved: doctor found errors (memory) on 2026-03-03" in said
@@ -128,8 +128,8 @@ def test_a_node_with_an_error_of_doctor_waits_for_a_proof_too(inventory: Path) -
         ("node2", "healthy", None),
     ]
     assert "not proved:" not in run("history", inventory).stderr
-    doctor_errors.keep(cluster, [], ("node1",), at)  # the node has left the inventory
-    assert doctor_errors.read(cluster) == {}
+    hardware_looks.keep_errors(cluster, [], ("node1",), at)  # the node has left the inventory
+    assert hardware_looks.read_errors(cluster) == {}
 
 
 def test_the_history_says_who_failed_last(inventory: Path) -> None:

@@ -8,10 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from captured_cluster import SLOTS, site
-from clusterctl.model.culprits import Culprit, Search
 from clusterctl.model.findings import Finding
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
-from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
+from clusterctl.model.results import CheckResult, Culprit, RankReport, Search, Verdict, WrongAnswer
 from clusterctl.nightly import policy
 from clusterctl.remote.login_probe import LoginFailure, LoginReport
 from clusterctl.report import junit, prometheus, tables

@@ -12,8 +12,7 @@ import simulated
 from clusterctl.analysis import agreement, sequential, speed_verdict
 from clusterctl.analysis.packet_loss import SENT_AGAIN
 from clusterctl.analysis.robust_stats import OutlierPolicy
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 from clusterctl.validation import patience
 from factory import check, figure
 from noisy_links import matrix

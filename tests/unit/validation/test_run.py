@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.model import facts, results
+from clusterctl.model.facts import Probe
 from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
-from clusterctl.model.probe import Probe
 from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode

