@@ -1,27 +1,17 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.diagnosis.rules import launchable, machine, registry
 from clusterctl.remote import login_probe
-from doctor_view import NODES, seen, told
+from doctor_view import NODES, rdma_port, seen, told
 
 if TYPE_CHECKING:
     from doctor_view import Change, Record
 
 
 GIB = 1 << 30
-
-
-def rdma_port(**values: Any) -> Change:
-    port = {"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand", "rate_gbps": 200.0, **values}
-
-    def change(record: Record) -> None:
-        record["rdma"] = [{"name": "mlx5_0", "ports": [port]}]
-        record["limits"]["memlock"] = {"soft": None, "hard": None}
-
-    return change
 
 
 def damaged(record: Record) -> None:

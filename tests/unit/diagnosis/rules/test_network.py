@@ -6,21 +6,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.diagnosis.rules import registry
 from clusterctl.model import fabric
-from doctor_view import NODES, failing, seen, told
+from doctor_view import NODES, failing, rdma_port, seen, told
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.rules.evidence import View
     from doctor_view import Change, Record
-
-
-def rdma_port(**values: Any) -> Change:
-    port = {"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand", "rate_gbps": 200.0, **values}
-
-    def change(record: Record) -> None:
-        record["rdma"] = [{"name": "mlx5_0", "ports": [port]}]
-        record["limits"]["memlock"] = {"soft": None, "hard": None}
-
-    return change
 
 
 @pytest.mark.parametrize(
