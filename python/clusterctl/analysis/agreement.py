@@ -6,12 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import culprit_words, packet_loss
-from clusterctl.analysis.outliers import DEFAULT
+from clusterctl.analysis.robust_stats import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.analysis.significance import OutlierPolicy
+    from clusterctl.analysis.robust_stats import OutlierPolicy
     from clusterctl.model.results import Culprit
 
 _LINKS = ("pair", "one_way")  # kinds of culprits that are about a link

@@ -61,9 +61,9 @@ def doctor(
 
 
 def _print_cures(found: Diagnosis, cluster: Cluster) -> None:
-    from clusterctl.report import doctor_table  # noqa: PLC0415 - see cli.main
+    from clusterctl.report import tables  # noqa: PLC0415 - see cli.main
 
-    sys.stdout.write(doctor_table.script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
+    sys.stdout.write(tables.fix_script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
     sys.stdout.flush()
 
 
@@ -75,7 +75,7 @@ def _transient(text: str) -> None:
 def _show(found: Diagnosis) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
 
-    from clusterctl.report import doctor_table  # noqa: PLC0415
+    from clusterctl.report import tables  # noqa: PLC0415
 
     console = output.console()
     narrow = console.width < _NARROW
@@ -85,7 +85,7 @@ def _show(found: Diagnosis) -> None:
     table.add_column("CAUSE AND CURE" if narrow else "CAUSE", overflow="fold", ratio=3)
     if not narrow:
         table.add_column("CURE", overflow="fold", ratio=2)
-    for row in doctor_table.rows(found):
+    for row in tables.doctor_rows(found):
         cells: list[str | Text] = [output.text((row.severity, _STYLES[row.severity])), row.check, row.nodes]
         cause = row.cause.split("\n")  # the source has a line of its own
         if narrow:
@@ -94,7 +94,7 @@ def _show(found: Diagnosis) -> None:
             table.add_row(*cells, output.text(*cause), row.cure)
     if found.findings:
         console.print(table)
-    for line in doctor_table.closing(found):
+    for line in tables.doctor_closing(found):
         output.line(line)
 
 

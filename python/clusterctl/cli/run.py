@@ -229,10 +229,10 @@ def run(
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
-    from clusterctl.analysis import step_lines  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.analysis import step_times  # noqa: PLC0415 - see cli.main: --help stays quick
 
     try:
-        return step_lines.compiled(text) if text else None
+        return step_times.compiled(text) if text else None
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--pace-pattern") from None
 

@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pytest
 import verdicts
-from clusterctl.analysis import agreement, boundary, group_testing, outliers, significance, speed_verdict, undecided
-from clusterctl.analysis.link_values import LinkValues
+from clusterctl.analysis import agreement, boundary, group_testing, outliers, robust_stats, sequential, speed_verdict
+from clusterctl.analysis.links import LinkValues
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 from noisy_links import of_all
 
 SEED = 15
-POLICY = significance.OutlierPolicy()
+POLICY = robust_stats.OutlierPolicy()
 
 
 def racks(*sizes: int, slower: float = 0.9, noise: float = 0.01, seed: int = 1) -> PairMatrix:
@@ -109,7 +109,7 @@ def test_two_racks_of_equal_size_are_found_in_simulated_clusters(nodes_: int, no
 
 def test_a_boundary_waits_for_a_second_run_and_is_not_measured_on() -> None:
     run = CheckResult(check="pairs", verdict=Verdict.PASS, reason="all pairs", matrices=(racks(8, 8),))
-    assert undecided.chosen(speed_verdict.assess(run, POLICY)) == ()
+    assert sequential.chosen(speed_verdict.assess(run, POLICY)) == ()
 
 
 def wired(*sizes: int, noise: float = 0.0, seed: int = 1, own: int = 1) -> PairMatrix:

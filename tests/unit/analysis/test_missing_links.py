@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterctl.analysis import speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 
 NODES = ("node1", "node2", "node3", "node4")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import noisy_links
 import numpy as np
 import pytest
-from clusterctl.analysis import agreement, one_way, outliers, speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis import agreement, outliers, speed_verdict
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def named(found: tuple[Culprit, ...]) -> list[tuple[str, tuple[str, ...]]]:
 @pytest.mark.parametrize("count", [4, 6, 8, 16, 40])
 @pytest.mark.parametrize("way", [(2, 4), (4, 2)])
 def test_a_link_that_is_slow_one_way_is_named_with_its_sender_first(count: int, way: tuple[int, int]) -> None:
-    found = one_way.among_directions(matrix(count, {way: 0.5}), POLICY)
+    found = outliers.among_directions(matrix(count, {way: 0.5}), POLICY)
     assert named(found) == [("one_way", (f"node{way[0]}", f"node{way[1]}"))]
     assert found[0].ratio == pytest.approx(0.5, rel=0.1)
     assert found[0].words.startswith(f"node{way[0]} to node{way[1]}: bandwidth of 1 MiB that way is ")
@@ -63,7 +63,7 @@ def test_a_link_that_is_slow_one_way_is_named_with_its_sender_first(count: int, 
 def test_a_node_that_only_sends_or_only_receives_slowly_is_named(count: int, sends: bool, words: str) -> None:
     others = [number for number in range(1, count + 1) if number != 3]
     slow = {(3, other) if sends else (other, 3): 0.6 for other in others}
-    found = one_way.among_directions(matrix(count, slow), POLICY)
+    found = outliers.among_directions(matrix(count, slow), POLICY)
     assert named(found) == [("node", ("node3",))]
     assert words in found[0].words
 
@@ -71,15 +71,15 @@ def test_a_node_that_only_sends_or_only_receives_slowly_is_named(count: int, sen
 def test_a_link_that_is_slow_both_ways_is_a_pair() -> None:
     for count in (6, 16):
         slow = matrix(count, {(2, 4): 0.3, (4, 2): 0.3})
-        assert one_way.among_directions(slow, POLICY) == ()
+        assert outliers.among_directions(slow, POLICY) == ()
         uneven = matrix(count, {(2, 4): 0.2, (4, 2): 0.4})
-        assert one_way.among_directions(uneven, POLICY) == ()
+        assert outliers.among_directions(uneven, POLICY) == ()
         assert named(outliers.among_links(uneven, POLICY)) == [("pair", ("node2", "node4"))]
 
 
 def test_the_way_back_may_suffer_from_the_slow_way() -> None:
     """Measured: a link with 50 Mbit/s one way had 6 MB/s there and 154 MB/s back, beside 800 MB/s of the others."""
-    found = one_way.among_directions(matrix(6, {(2, 4): 0.0075, (4, 2): 0.19}, noise=0.2), POLICY)
+    found = outliers.among_directions(matrix(6, {(2, 4): 0.0075, (4, 2): 0.19}, noise=0.2), POLICY)
     assert named(found) == [("one_way", ("node2", "node4"))]
 
 
@@ -87,20 +87,20 @@ def test_a_fault_that_averaging_hides_is_seen() -> None:
     """Links that are measured at different moments scatter by 5 %; what lacks 15 % one way lacks 8 % in the average."""
     slow = matrix(16, {(5, 2): 0.85}, shared=0.05)
     assert outliers.among_links(slow, POLICY) == ()
-    assert named(one_way.among_directions(slow, POLICY)) == [("one_way", ("node5", "node2"))]
+    assert named(outliers.among_directions(slow, POLICY)) == [("one_way", ("node5", "node2"))]
 
 
 def test_healthy_links_and_links_that_were_not_measured_apart_name_nobody() -> None:
-    wrong = sum(bool(one_way.among_directions(matrix(8, seed=seed), POLICY)) for seed in range(200))
+    wrong = sum(bool(outliers.among_directions(matrix(8, seed=seed), POLICY)) for seed in range(200))
     assert wrong <= 2 * 200 * POLICY.level
     average = matrix(8, {(2, 4): 0.1}).model_copy(update={"forward": (), "backward": ()})
-    assert one_way.among_directions(average, POLICY) == ()
-    assert one_way.among_directions(matrix(2, {(1, 2): 0.1}), POLICY) == ()
+    assert outliers.among_directions(average, POLICY) == ()
+    assert outliers.among_directions(matrix(2, {(1, 2): 0.1}), POLICY) == ()
 
 
 def test_all_that_is_said_of_a_link_is_one_culprit_with_its_direction() -> None:
     slow = matrix(8, {(4, 2): 0.1})
-    both = (*outliers.among_links(slow, POLICY), *one_way.among_directions(slow, POLICY))
+    both = (*outliers.among_links(slow, POLICY), *outliers.among_directions(slow, POLICY))
     assert {one.kind for one in both} == {"pair", "one_way"}
     (merged,) = agreement.merge(both)
     assert (merged.kind, merged.nodes, merged.ratio) == ("one_way", ("node4", "node2"), both[-1].ratio)
@@ -110,7 +110,7 @@ def test_all_that_is_said_of_a_link_is_one_culprit_with_its_direction() -> None:
 
 
 def test_two_runs_have_to_show_the_same_direction() -> None:
-    (there,), (back,) = (one_way.among_directions(matrix(8, {way: 0.5}), POLICY) for way in ((2, 4), (4, 2)))
+    (there,), (back,) = (outliers.among_directions(matrix(8, {way: 0.5}), POLICY) for way in ((2, 4), (4, 2)))
     assert named(agreement.confirm([there], [there])) == [("one_way", ("node2", "node4"))]
     assert agreement.confirm([there], [back]) == ()
     pair = there.model_copy(update={"kind": "pair"})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from clusterctl.analysis import agreement, outliers
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import Better, Figure, PairMatrix
 
 if TYPE_CHECKING:

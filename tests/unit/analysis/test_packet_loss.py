@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.analysis import agreement, packet_loss, speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, Verdict
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from clusterctl.analysis import significance, speed_verdict
+from clusterctl.analysis import robust_stats, speed_verdict
 from clusterctl.model.results import CheckResult, Figure, PairMatrix, RankReport, Reference, Verdict
 
-POLICY = significance.OutlierPolicy()
+POLICY = robust_stats.OutlierPolicy()
 MIB = 1 << 20
 
 

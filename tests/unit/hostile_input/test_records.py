@@ -15,7 +15,7 @@ from clusterctl.model.results import ValidationRecord, load
 from clusterctl.model.run_record import RunRecord
 from clusterctl.model.snapshot import Hold, NodeState, Snapshot, SoftwareSet
 from clusterctl.provisioning import plan
-from clusterctl.report import files, jsonl, junit, page, prometheus, validation_table
+from clusterctl.report import files, jsonl, junit, page, prometheus, tables
 from clusterctl.state import locks, paths, snapshots
 from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError
@@ -65,7 +65,7 @@ def reports(record: ValidationRecord) -> str:
     prometheus.document(record)
     for line in jsonl.lines(record):
         json.loads(line)
-    validation_table.rows(record)
+    tables.validation_rows(record)
     return page.document(record, files.logs(record))
 
 

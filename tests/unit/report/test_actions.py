@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from clusterctl.model import results
 from clusterctl.model.results import CheckResult, Culprit, Verdict
-from clusterctl.report import actions, validation_table
+from clusterctl.report import actions, tables
 from report_records import BEGAN, CHECKS, DATA, HUNG, PAIRS, record
 
 
@@ -36,7 +36,7 @@ def test_a_real_slow_link_is_the_one_thing_to_do() -> None:
 
 def test_nothing_to_do_when_all_is_well() -> None:
     assert actions.of(record(CHECKS[:1])) == ()
-    assert validation_table.opening(record(CHECKS[:1])) == ()
+    assert tables.validation_opening(record(CHECKS[:1])) == ()
 
 
 def test_a_check_that_passed_has_nothing_to_do_whatever_it_noted() -> None:

@@ -258,14 +258,6 @@ def test_of_more_idle_nodes_than_are_wanted_those_are_taken_whose_last_turn_is_t
     assert "idle" in chosen.left_out["node1"]
 
 
-def test_over_a_week_of_nights_every_node_has_its_turn() -> None:
-    last: dict[str, datetime] = {}
-    for night in range(2):
-        chosen = via_slurm.choose(FOUND, None, SlurmOptions(nodes=2), None, last)
-        last |= dict.fromkeys(chosen.request.nodelist, NOW + timedelta(days=night))
-    assert set(last) == {"node1", "node2", "node3", "node4"}
-
-
 def test_turns_are_kept_by_the_names_of_the_inventory_which_may_be_other_names_than_slurm_s() -> None:
     names = [f"{node.name}.site" for node in FOUND]
     known = Inventory(SOURCES, tuple(Host(name, "x") for name in names), tuple(names), "")

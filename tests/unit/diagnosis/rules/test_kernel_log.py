@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from clusterctl.diagnosis import xid_catalogue
+from clusterctl.diagnosis.rules import kernel_log
 
 
 @pytest.mark.parametrize("code", ["8", "11", "13", "25", "31", "39", "43", "44", "45", "68", "69", "98", "137", "142"])
 def test_what_a_program_causes_blames_no_hardware(code: str) -> None:
-    assert xid_catalogue.cure(code, "0000:3b:00.0") is None
+    assert kernel_log.cure(code, "0000:3b:00.0") is None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_a_program_causes_blames_no_hardware(code: str) -> None:
     ],
 )
 def test_what_the_hardware_needs_is_said(code: str, severity: str, words: str) -> None:
-    found = xid_catalogue.cure(code, "0000:3b:00.0")
+    found = kernel_log.cure(code, "0000:3b:00.0")
     assert found is not None
     assert found[0] == severity
     assert words in found[1]
@@ -46,17 +46,17 @@ def test_what_the_hardware_needs_is_said(code: str, severity: str, words: str) -
 
 @pytest.mark.parametrize("code", ["154, None", "145, Nonfatal", "162", "171", "172"])
 def test_what_asks_for_nothing_is_no_fault(code: str) -> None:
-    assert xid_catalogue.cure(code, "0000:3b:00.0") is None
-    assert xid_catalogue.row(code).meaning
+    assert kernel_log.cure(code, "0000:3b:00.0") is None
+    assert kernel_log.row(code).meaning
 
 
 def test_the_catalogue_has_every_code_that_nvidia_publishes() -> None:
-    assert set(xid_catalogue.XIDS) == {str(code) for code in range(1, 173)}
+    assert set(kernel_log.XIDS) == {str(code) for code in range(1, 173)}
 
 
 @pytest.mark.parametrize(("code", "words"), [("11012", "corrected"), ("20001", "sent again"), ("22013", "ignored")])
 def test_an_sxid_that_nvidia_says_is_harmless_is_told_with_that(code: str, words: str) -> None:
-    found = xid_catalogue.SXIDS[code]
+    found = kernel_log.SXIDS[code]
     assert words in found.meaning
     assert found.severity is None
 
@@ -72,12 +72,12 @@ def test_an_sxid_that_nvidia_says_is_harmless_is_told_with_that(code: str, words
     ],
 )
 def test_an_sxid_that_the_driver_calls_not_fatal_may_need_a_cure(code: str, severity: str, words: str) -> None:
-    found = xid_catalogue.SXIDS[code]
+    found = kernel_log.SXIDS[code]
     assert found.severity == severity
     assert words in found.cure
 
 
 def test_every_row_has_a_number_and_a_meaning() -> None:
-    rows = (*xid_catalogue.XIDS.items(), *xid_catalogue.SXIDS.items())
+    rows = (*kernel_log.XIDS.items(), *kernel_log.SXIDS.items())
     assert all(code.isdigit() and row.meaning for code, row in rows)
-    assert all(bool(row.severity) == bool(row.cure) for row in xid_catalogue.SXIDS.values())
+    assert all(bool(row.severity) == bool(row.cure) for row in kernel_log.SXIDS.values())

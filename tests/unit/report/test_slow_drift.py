@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import small_drifts
-from clusterctl.analysis import slow_drift
+from clusterctl.report import slow_nodes
 
 
 def nights(
@@ -23,7 +23,7 @@ def nights(
 
 @pytest.mark.parametrize("nodes", [4, 16, 64])
 def test_half_a_per_cent_every_night_is_named_on_the_seventh(nodes: int) -> None:
-    judged = slow_drift.judge(nights(27, nodes, 0.002, slow_last=7))
+    judged = slow_nodes.judge(nights(27, nodes, 0.002, slow_last=7))
     assert judged is not None
     (found,) = judged.drifts
     assert found.node == 1
@@ -32,20 +32,20 @@ def test_half_a_per_cent_every_night_is_named_on_the_seventh(nodes: int) -> None
 
 def test_what_nodes_differ_by_for_good_and_what_slows_a_whole_night_is_no_drift() -> None:
     for seed in range(20):
-        judged = slow_drift.judge(nights(40, 16, 0.002, seed=seed))
+        judged = slow_nodes.judge(nights(40, 16, 0.002, seed=seed))
         assert judged is not None
         assert judged.drifts == ()
 
 
 def test_six_nights_are_judged_and_five_are_not() -> None:
-    assert slow_drift.judge(nights(5, 16, 0.002)) is None
-    judged = slow_drift.judge(nights(6, 16, 0.002, slow_last=3, by=0.05))
+    assert slow_nodes.judge(nights(5, 16, 0.002)) is None
+    judged = slow_nodes.judge(nights(6, 16, 0.002, slow_last=3, by=0.05))
     assert judged is not None
     assert [one.node for one in judged.drifts] == [1]
 
 
 def test_it_says_after_how_many_nights_a_small_slowdown_shows() -> None:
-    quiet, noisy, hopeless = (slow_drift.judge(nights(20, 16, noise)) for noise in (0.001, 0.004, 0.2))
+    quiet, noisy, hopeless = (slow_nodes.judge(nights(20, 16, noise)) for noise in (0.001, 0.004, 0.2))
     assert quiet is not None
     assert noisy is not None
     assert hopeless is not None
@@ -53,19 +53,19 @@ def test_it_says_after_how_many_nights_a_small_slowdown_shows() -> None:
     assert noisy.needed is not None
     assert noisy.needed > quiet.needed
     assert hopeless.needed is None
-    assert slow_drift.nights_before(hopeless.noise, 20, 16) is None
+    assert slow_nodes.nights_before(hopeless.noise, 20, 16) is None
 
 
 def test_a_node_that_is_missing_on_a_night_is_left_out() -> None:
     figures = nights(27, 16, 0.002, slow_last=7)
     figures[0, 3, 1] = math.nan
-    judged = slow_drift.judge(figures)
+    judged = slow_nodes.judge(figures)
     assert judged is not None
     assert judged.drifts == ()
 
 
 def test_figures_that_are_not_positive_have_no_logarithm() -> None:
-    found = slow_drift.stacked([[[1.0, 0.0], [math.e, -1.0]]], -1)
+    found = slow_nodes.stacked([[[1.0, 0.0], [math.e, -1.0]]], -1)
     assert found[0, :, 0].tolist() == [0, -1]
     assert np.isnan(found[0, :, 1]).all()
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from clusterctl.analysis import link_model
-from clusterctl.analysis.distributions import t_quantile
+from clusterctl.analysis import links
+from clusterctl.analysis.robust_stats import t_quantile
 
 RNG_SEED = 20
 
 
-def pairs(count: int) -> tuple[link_model.Indices, link_model.Indices]:
+def pairs(count: int) -> tuple[links.Indices, links.Indices]:
     first, second = np.triu_indices(count, 1)
     return first.astype(np.int64), second.astype(np.int64)
 
 
-def rounds(count: int, number: int, rng: np.random.Generator) -> tuple[link_model.Indices, link_model.Indices]:
+def rounds(count: int, number: int, rng: np.random.Generator) -> tuple[links.Indices, links.Indices]:
     """Return the pairs of so many rounds of disjoint pairs, each at most once."""
     found = set()
     for _ in range(number):
@@ -31,7 +31,7 @@ def test_effects_without_noise_come_back_within_a_fraction_of_their_spread(count
     first, second = pairs(count)
     effects = rng.normal(0, 0.05, count)
     effects -= np.median(effects)
-    fitted = link_model.fit(link_model.links(count, first, second), 3 + effects[first] + effects[second])
+    fitted = links.fit(links.Links.of(count, first, second), 3 + effects[first] + effects[second])
     assert fitted.level == pytest.approx(3, abs=0.01)
     assert fitted.nodes == pytest.approx(effects, abs=0.01)
     assert np.median(np.abs(fitted.residuals)) < 0.005
@@ -42,7 +42,7 @@ def test_a_slow_link_stays_with_the_link_and_a_slow_node_with_the_node() -> None
     logs = np.zeros(first.size)
     logs[(first == 3) & (second == 8)] = 1.0
     logs[(first == 17) | (second == 17)] += 0.5
-    fitted = link_model.fit(link_model.links(20, first, second), logs)
+    fitted = links.fit(links.Links.of(20, first, second), logs)
     assert fitted.nodes[17] == pytest.approx(0.5)
     assert np.abs(np.delete(fitted.nodes, 17)).max() < 1e-3
     assert fitted.residuals[(first == 3) & (second == 8)] == pytest.approx(1.0)
@@ -53,7 +53,7 @@ def test_missing_links_do_not_move_the_fit() -> None:
     first, second = pairs(30)
     there = rng.random(first.size) < 0.6
     logs = 0.3 * ((first == 5) | (second == 5))
-    fitted = link_model.fit(link_model.links(30, first[there], second[there]), logs[there])
+    fitted = links.fit(links.Links.of(30, first[there], second[there]), logs[there])
     assert fitted.nodes[5] == pytest.approx(0.3, abs=1e-3)
     assert np.abs(np.delete(fitted.nodes, 5)).max() < 1e-3
 
@@ -62,21 +62,21 @@ def test_sampled_rounds_of_many_nodes_are_fitted() -> None:
     rng = np.random.default_rng(RNG_SEED)
     first, second = rounds(1000, 16, rng)
     logs = rng.normal(0, 0.01, first.size) + 0.2 * ((first == 7) | (second == 7))
-    fitted = link_model.fit(link_model.links(1000, first, second), logs)
+    fitted = links.fit(links.Links.of(1000, first, second), logs)
     assert fitted.nodes[7] == pytest.approx(0.2, abs=0.02)
     assert np.abs(np.delete(fitted.nodes, 7)).max() < 0.03
 
 
 def test_a_node_with_two_links_has_no_effect_of_its_own() -> None:
     first, second = np.array([0, 0, 1]), np.array([1, 2, 2])
-    fitted = link_model.fit(link_model.links(3, first, second), np.array([1.0, 0.0, 0.0]))
+    fitted = links.fit(links.Links.of(3, first, second), np.array([1.0, 0.0, 0.0]))
     assert fitted.nodes.tolist() == [0, 0, 0]
     assert fitted.residuals.tolist() == [1, 0, 0]
 
 
 def test_a_node_without_any_link_is_left_alone() -> None:
     first, second = pairs(6)
-    fitted = link_model.fit(link_model.links(8, first, second), np.full(first.size, 2.0))
+    fitted = links.fit(links.Links.of(8, first, second), np.full(first.size, 2.0))
     assert fitted.level == 2
     assert fitted.nodes.tolist() == [0] * 8
 
