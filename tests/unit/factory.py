@@ -25,7 +25,7 @@ from clusterctl.model.results import (
     worst,
 )
 from clusterctl.model.run_record import RunRecord
-from clusterctl.remote import supervised_job
+from clusterctl.remote import supervisor_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -98,11 +98,11 @@ def artifact(name: str, version: str = "1", **inputs: Any) -> dict[str, Any]:
     }
 
 
-def programs(names: Iterable[str] = supervised_job.SUPERVISOR_FILES) -> list[dict[str, Any]]:
+def programs(names: Iterable[str] = supervisor_files.SUPERVISOR_FILES) -> list[dict[str, Any]]:
     """Return the watch entries of node programs as this version of clusterctl installs them."""
     return [
         {"path": path, "kind": "file", "sha256": digest}
-        for path, digest in supervised_job.digests(names, DEFAULT_LAYOUT).items()
+        for path, digest in supervisor_files.digests(names, DEFAULT_LAYOUT).items()
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.facts import Probe, ProbeFailure
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.run_record import HostResult
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.provisioning import playbook, remove

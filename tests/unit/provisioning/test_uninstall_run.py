@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.run_record import HostResult
 from clusterctl.model.snapshot import Hold, HostSnapshot, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, remove

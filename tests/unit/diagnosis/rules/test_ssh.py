@@ -3,8 +3,8 @@ from __future__ import annotations
 import dataclasses
 
 from clusterctl.diagnosis.rules import registry
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import login_probe
 from doctor_view import NODES, failing, seen, told
 
