@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterctl.model.events import HostResult
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, Inventory, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
@@ -25,6 +26,7 @@ from clusterctl.model.results import (
     worst,
 )
 from clusterctl.model.run_record import RunRecord
+from clusterctl.model.snapshot import HostSnapshot
 from clusterctl.remote import supervisor_files
 
 if TYPE_CHECKING:
@@ -241,6 +243,17 @@ def run_record(**fields: Any) -> RunRecord:
         "exit_code": 0,
     }
     return RunRecord.model_validate({**given, **fields})
+
+
+def host_result(host: str, outcome: str = "ok", **fields: Any) -> HostResult:
+    """Return what a host said to a task."""
+    return HostResult(**{"at": 1.0, "host": host, "stage": "s", "task": "t", "outcome": outcome, **fields})
+
+
+def host_snapshot(*watch: dict[str, Any], **fields: Any) -> HostSnapshot:
+    """Return the snapshot of a host with these watched entries."""
+    given = {"run_id": "r", "inputs": {}, "members": "m", "platform": "p", "host_keys": (), "user": "me"}
+    return HostSnapshot.model_validate({**given, "watch": watch, **fields})
 
 
 # --- captured output ---

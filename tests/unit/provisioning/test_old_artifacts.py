@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from clusterctl.model.cache import CacheFile
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
+from clusterctl.model.snapshot import Snapshot
 from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
 from clusterctl.provisioning import old_artifacts, software
 from clusterctl.provisioning.old_artifacts import Tree
@@ -52,7 +52,7 @@ def test_the_set_to_which_a_rollback_goes_back_stays() -> None:
 
 def test_a_hold_and_a_snapshot_keep_what_they_name() -> None:
     watch: tuple[dict[str, Any], ...] = ({"path": D, "kind": "artifact"}, {"path": "/etc/hosts", "kind": "file"})
-    host = HostSnapshot(run_id="r", inputs={}, members="m", platform="p", host_keys=(), user="me", watch=watch)
+    host = factory.host_snapshot(*watch)
     hold = Hold(software=left("2", A), since=WHEN)
     assert old_artifacts.kept_folders(NEWEST_FIRST, hold, Snapshot(hosts={"node1": host}), 2) == {C, B, A, D}
 
