@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
@@ -42,7 +42,7 @@ def measured(host: Host, rounds: int) -> list[tuple[float, float]]:
         SystemExit: the node does not answer, or is not fit.
     """
     look = ["/usr/bin/python3", "-I", "-S", PROGRAM, "--quick"]
-    line = ssh.command(host, ["/usr/bin/python3", "-I", "-S", "-c", MEASURE, str(rounds), *look])
+    line = reach.ssh_command(host, ["/usr/bin/python3", "-I", "-S", "-c", MEASURE, str(rounds), *look])
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{host.name}: {done.stderr.strip()}")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl import sandbox as sandboxes
 from clusterctl.inventory import ansible_inventory
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 from clusterctl.sandbox import podman
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def doctor(path: Path, *words: str) -> None:
 
 def least(hosts: tuple[Host, ...]) -> None:
     def one(host: Host) -> None:
-        subprocess.run(ssh.command(host, ["true"]), stdin=subprocess.DEVNULL, check=True)
+        subprocess.run(reach.ssh_command(host, ["true"]), stdin=subprocess.DEVNULL, check=True)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(one, hosts))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric
-from clusterctl.remote import facts, network_probe, ssh
+from clusterctl.remote import facts, network_probe, reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def logins(hosts: Sequence[Host]) -> None:
     async def one(host: Host, turn: asyncio.Semaphore) -> None:
         async with turn:
-            process = await asyncio.create_subprocess_exec(*ssh.command(host, ["true"]))
+            process = await asyncio.create_subprocess_exec(*reach.ssh_command(host, ["true"]))
             if await process.wait():
                 raise SystemExit(f"{host.name} could not be reached")
 

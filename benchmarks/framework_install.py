@@ -26,7 +26,7 @@ from xml.etree import ElementTree as ET
 import pip
 from clusterctl import sandbox as sandboxes
 from clusterctl.inventory.ansible_inventory import load
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 from clusterctl.state import paths
 from clusterctl.support import content
 
@@ -61,7 +61,7 @@ PLAY = [
 
 def on(host: Host, *argv: str, stdin: Any = subprocess.DEVNULL) -> str:
     """Run a command on the node as root; a failure ends the benchmark with its output on the screen."""
-    command = ssh.command(host, argv, as_user="root")
+    command = reach.ssh_command(host, argv, as_user="root")
     return subprocess.run(command, check=True, stdin=stdin, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -20,8 +20,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.model.figure_keys import keys
-from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord, Verdict
+from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord, Verdict, keys
 from clusterctl.state import history as run_history
 
 if TYPE_CHECKING:

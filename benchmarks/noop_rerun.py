@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl import sandbox
 from clusterctl.inventory import ansible_inventory
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
@@ -36,7 +36,7 @@ def floor(hosts: tuple[Host, ...]) -> float:
     """One 'ssh node true' to every node."""
     start = time.perf_counter()
     with ThreadPoolExecutor(FANOUT) as pool:
-        list(pool.map(lambda host: subprocess.run(ssh.command(host, ["true"]), check=True), hosts))
+        list(pool.map(lambda host: subprocess.run(reach.ssh_command(host, ["true"]), check=True), hosts))
     return time.perf_counter() - start
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import sandbox as sandboxes
 from clusterctl.inventory.ansible_inventory import load
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 from clusterctl.state import paths
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 
 def on(host: Host, *argv: str, stdin: Any = subprocess.DEVNULL, stdout: Any = subprocess.DEVNULL) -> None:
     """Run a command on a node as root; a failure ends the benchmark with its output on the screen."""
-    subprocess.run(ssh.command(host, argv, as_user="root"), check=True, stdin=stdin, stdout=stdout)
+    subprocess.run(reach.ssh_command(host, argv, as_user="root"), check=True, stdin=stdin, stdout=stdout)
 
 
 def timed(text: str, action: Any, *arguments: Any) -> float:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from clusterctl import sandbox
 from clusterctl.inventory import ansible_inventory
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 
 LIMIT_S = 1.5
 HUNG_S = 20  # mpirun 5.0.7 now and then does not end after the last rank has; such a pair is left out, and told
@@ -47,7 +47,7 @@ def measure(path: Path, repeat: int) -> None:
     hosts = ansible_inventory.load(path).hosts
     ours = [PROGRAM, "run", str(path)]
     shown = subprocess.run([*ours, "--print", "--", "hostname"], check=True, capture_output=True, text=True).stdout
-    bare = [*ssh.arguments(hosts[0]), f"timeout {HUNG_S} {shown.strip()}"]
+    bare = [*reach.arguments(hosts[0]), f"timeout {HUNG_S} {shown.strip()}"]
     ranks = sum(host.slots or 1 for host in hosts)
     samples: dict[str, list[tuple[float, float]]] = {"ssh mpirun hostname": [], "clusterctl run": []}
     hung = [0, 0]

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl import sandbox as sandboxes
-from clusterctl.support import content
+import playing
 
 if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
     from clusterctl.sandbox import Sandbox
 
 PROGRAM = '#include <stdio.h>\nint answer(void);\nint main(void) { printf("%d\\n", answer()); return 0; }\n'
@@ -113,46 +111,25 @@ class Lab:
     def argv_of(self, plays: list[dict[str, Any]], *options: str) -> list[str]:
         book = self.folder / "play.json"
         book.write_text(json.dumps(plays), encoding="utf-8")
-        playbook = Path(sys.executable).with_name("ansible-playbook")
-        return [str(playbook), "-i", str(self.box.inventory), str(book), *options]
+        return [playing.PLAYBOOK, "-i", str(self.box.inventory), str(book), *options]
 
     @property
     def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-            "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-            "ANSIBLE_STDOUT_CALLBACK": "minimal",
-            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
-            "ANSIBLE_NOCOLOR": "1",
-            "XDG_STATE_HOME": str(self.folder / "state"),
-        }
+        results = {"ANSIBLE_STDOUT_CALLBACK": "minimal", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
+        return playing.environment(**results, XDG_STATE_HOME=str(self.folder / "state"))
 
     def play(self, *tasks: dict[str, Any], check: bool = False) -> Played:
         return self.ended(self.argv(list(tasks), *(["--check"] if check else [])))
 
     def ended(self, argv: list[str], timeout_s: float = 300) -> Played:
-        done = subprocess.run(
-            argv,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=timeout_s,
-        )
+        done = playing.ran(argv, self.environment, timeout_s)
         return Played(done.returncode, done.stdout + done.stderr, parse(done.stdout))
 
     def ssh(self, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
-        command = sandboxes.ssh_command(self.box, self.box.node(node), ["sudo", *argv])
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60
-        )
+        return playing.ssh(self.box, node, "sudo", *argv)
 
     def said(self, node: str, *argv: str) -> str:
-        done = self.ssh(node, *argv)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return playing.said(self.box, node, "sudo", *argv)
 
     def forget(self) -> None:
         """Take the demo off every node and out of the cache."""

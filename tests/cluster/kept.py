@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.sandbox import lifecycle, networks
+from clusterctl.sandbox import lifecycle, podman
 from clusterctl.state import paths
 from validated import Cluster
 
@@ -54,7 +54,7 @@ class Kept:
         box = self.cluster.box
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._start, self.images))
-            networks.pin_bridge(self.engine, box.name)
+            podman.pin_bridge(self.engine, box.name)
             list(pool.map(functools.partial(lifecycle._host_key, self.engine), box.nodes))  # noqa: SLF001 - waits for sshd
         made = Cluster(box)
         made.first_s = self.cluster.first_s

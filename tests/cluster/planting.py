@@ -302,7 +302,6 @@ def dead_file_system(cluster: Cluster, node: str, folder: str) -> Iterator[None]
     command = [*cluster.engine.prefix, "python3", "-c", _DEAD, cluster.first_process(node), folder]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
-        assert server.stdout is not None
         assert server.stdout.readline() == "mounted\n"
         try:
             yield

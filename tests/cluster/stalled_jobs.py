@@ -112,7 +112,6 @@ def run_healthy(cluster: Cluster, stack: str, fault: str, *, limit_s: float = 30
     lines: list[tuple[float, str]] = []
     command = command_of(cluster, stack, fault, -1, limit_s)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1) as process:
-        assert process.stdout is not None
         for line in process.stdout:
             lines.append((time.monotonic(), line.rstrip("\n")))
             if line == "step 9\n":
@@ -175,7 +174,6 @@ def run_paced(cluster: Cluster, *, host: str = "node3", rank: int = 4, limit_s: 
     output: list[str] = []
     began, told, after_s = 0.0, "", 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1) as process:
-        assert process.stdout is not None
         for line in process.stdout:
             output.append(line.rstrip("\n"))
             if line == "slow from now on\n":

@@ -281,17 +281,6 @@ def a_segment(cluster: Cluster, node: str, name: str, written: str, *, mapped: b
 
 
 @pytest.mark.long
-def test_a_dead_file_system_in_the_search_path_keeps_no_fact_away(mpi_cluster: Cluster) -> None:
-    with contextlib.ExitStack() as faults:
-        faults.enter_context(planting.dead_file_system(mpi_cluster, "node2", "/apps"))
-        faults.enter_context(edited(mpi_cluster, "node2", "/etc/environment", r'/^PATH=/s#"\?$#:/apps/bin&#'))
-        found = doctor.examine(mpi_cluster.box.inventory)
-    assert cause(found, "file systems", "node2").startswith("/apps (fuse.dead) does not answer")
-    assert not [one for one in found.findings if one.check == "reachable"]
-    assert any("storage: /apps/bin is on a file system that does not answer" in note for note in found.notes)
-
-
-@pytest.mark.long
 def test_a_dead_file_system_and_stale_segments_are_named_with_node_place_and_cure(mpi_cluster: Cluster) -> None:
     """A segment that is in use, and one that was written just now, are left alone."""
     with contextlib.ExitStack() as faults:

@@ -95,7 +95,6 @@ def lets_in_this_machine(cluster: Cluster, node: str) -> bool:
     listen = f"import socket,time; s=socket.create_server(('', {port})); print(1, flush=True); time.sleep(30)"
     argv = [*cluster.engine.prefix, "podman", "exec", cluster.box.node(node).container, "python3", "-c", listen]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
         assert process.stdout.readline()
         try:
             socket.create_connection((cluster.box.node(node).address, port), 3).close()

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import playing
 import pytest
-from clusterctl import sandbox as sandboxes
 from clusterctl.state import paths
-from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from clusterctl.sandbox import Sandbox
 
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-_RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 MEMBERS, NODE = "{{ preflight_members }}", "{{ preflight_node }}"
 FRAMEWORK = "{{ python_env_lock.wheels[preflight_node.platform] | clusterctl.hpc.framework_in_wheels }}"
 CUDA = {"name": "pytorch", "version": "2.13.0", "cuda": "13", "nccl": "2.29.7", "sha256": "0" * 64}
@@ -48,42 +42,15 @@ class Cluster:
 
     def play(self, tasks: list[dict[str, Any]], **variables: Any) -> tuple[dict[str, int], str]:
         """Run tasks; return how much each host changed (-1 where it failed) and the text."""
-        book = self.folder / "play.json"
         look = {"role": "clusterctl.hpc.preflight"}
         play = {"hosts": "all", "gather_facts": False, "roles": [look], "tasks": tasks}
-        book.write_text(json.dumps([play]), encoding="utf-8")
-        done = subprocess.run(
-            [
-                str(Path(sys.executable).with_name("ansible-playbook")),
-                "-i",
-                str(self.box.inventory),
-                str(book),
-                "-e",
-                json.dumps(variables),
-            ],
-            env={
-                **os.environ,
-                "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-                "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-                "ANSIBLE_NOCOLOR": "1",
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=3600,  # two builds on a machine that others use as well
-        )
+        # two builds on a machine that others use as well
+        done = playing.play(self.box, self.folder, [play], variables, timeout_s=3600)
         text = done.stdout + done.stderr
-        recap = {host: int(changed) if failed == "0" else -1 for host, changed, _, failed in _RECAP.findall(text)}
-        return recap, text
+        return playing.changes(text), text
 
     def said(self, node: str, *argv: str) -> str:
-        command = sandboxes.ssh_command(self.box, self.box.node(node), argv)
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return playing.said(self.box, node, *argv, timeout_s=300)
 
     def marker(self, node: str, artifact: str) -> dict[str, Any]:
         read: dict[str, Any] = json.loads(self.said(node, "cat", f"/usr/local/{artifact}/.clusterctl.json"))
@@ -211,12 +178,6 @@ def test_a_builder_without_the_memory_is_refused_before_it_gets_a_compiler(clust
     said = refused(cluster, horovod_cxxflags="-O0 -g0", horovod_job_memory_bytes=10**13)
     assert "node1: free some memory there or name another host (horovod_builder): building horovod 0.28.1 needs" in said
     assert "installing packages" not in said
-
-
-def test_a_source_with_another_sum_is_not_used(cluster: Cluster, tmp_path: Path) -> None:
-    said = refused(cluster, horovod_sha256="0" * 64, horovod_cache_dir=str(tmp_path))
-    assert "horovod" in said
-    assert "is not the one that was pinned (its sha256 differs); it was not used." in said
 
 
 @pytest.mark.long

@@ -112,7 +112,6 @@ def own_keys(cluster: Cluster, node: str) -> list[str]:
 def fingerprint(line: str) -> str:
     """Return the fingerprint of the key in a line of known_hosts or of a .pub file."""
     key = host_keys.found_in(line)
-    assert key is not None
     return key.fingerprint
 
 

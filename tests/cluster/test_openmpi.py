@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import playing
 import pytest
-from clusterctl import sandbox as sandboxes
-from clusterctl.support import content
+from playing import ssh
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
+    from pathlib import Path
 
     from clusterctl.sandbox import Sandbox
 
@@ -39,22 +37,8 @@ ROLES = [
 
 
 def provision(box: Sandbox, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    book = folder / "play.json"
-    book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "roles": ROLES}]), encoding="utf-8")
-    playbook = Path(sys.executable).with_name("ansible-playbook")
-    environment = {
-        **os.environ,
-        "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-        "ANSIBLE_NOCOLOR": "1",
-    }
-    argv = [str(playbook), "-i", str(box.inventory), str(book), "-e", json.dumps(variables)]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-
-
-def ssh(box: Sandbox, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    command = sandboxes.ssh_command(box, box.node(node), argv)
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120)
+    plays = [{"hosts": "all", "gather_facts": False, "roles": ROLES}]
+    return playing.play(box, folder, plays, variables, timeout_s=3600)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.sandbox import catalog, dnf, images
+from clusterctl.sandbox import apt, images, model
 from validated import Cluster
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-VENDOR = catalog.ROCKY
-NAMES = (*VENDOR.first, *catalog.IMAGES["rocky9"].packages)
+VENDOR = model.ROCKY
+NAMES = (*VENDOR.first, *model.IMAGES["rocky9"].packages)
 TOOLS = ("dnf", "rpm", "createrepo-c", "gpg", "gpg-agent", "file")
 INSTALL = 'apt-get -qq update; apt-get -qq install --yes --no-install-recommends "$@"'
 # Its arguments: names of packages.
@@ -98,8 +98,8 @@ def put(cluster: Cluster, path: str, text: str) -> None:
 
 def made(cluster: Cluster, folder: str, repositories: str) -> subprocess.CompletedProcess[bytes]:
     """Have the node make a root file system, as the controller would have this machine do."""
-    found = [one for one in dnf.parse(repositories, "rocky.repo") if one.is_of(VENDOR)]
-    put(cluster, f"{folder}/repositories/sandbox.repo", dnf.text_of(found))
+    found = [one for one in apt.parse(repositories, "rocky.repo") if one.is_of(VENDOR)]
+    put(cluster, f"{folder}/repositories/sandbox.repo", apt.text_of(found))
     prefix = [*cluster.engine.prefix, "nsenter", "--target", cluster.first_process("node1"), "--mount", "--pid", "--"]
     argv = images.dnf_root_argv((), Path(folder), Path(folder, "repositories"), VENDOR.release, NAMES)
     script = next(word for word in argv if word.endswith("/dnf-root"))
@@ -113,7 +113,6 @@ def test_dnf_makes_a_root_file_system_with_the_rpm_database_of_the_distribution(
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         names = {name.removeprefix("./") for name in archive.getnames()}
         release = archive.extractfile("./etc/os-release")
-        assert release is not None
         assert release.read() == b"ID=rocky\n"
     assert not [name for name in names if name.startswith(("dev/", "proc/", "var/cache/dnf/", "var/lib/dnf-root"))]
     own = machine.on("node1", "chroot", "/root/run/root", "rpm", "--query", "--all", "--queryformat", "%{NAME}\n")

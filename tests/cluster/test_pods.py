@@ -261,7 +261,6 @@ def test_what_is_stopped_takes_its_workers_along(cluster: Cluster) -> None:
     wait = "import sys, time; sys.stdout.write('here\\n'); sys.stdout.flush(); time.sleep(600)"
     pod = start(cluster, "node1", ("clusterctl", "launch", "--nproc-per-node=2", "--", "python3", "-c", wait), given)
     try:
-        assert pod.stdout is not None
         assert pod.stdout.readline() == "here\n"
         cluster.on("node1", "pkill", "-TERM", "-f", "^/usr/local/python_env/bin/python -m torch.distributed.run")
         ((code, _, errors),) = ended(pod)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import playing
 import pytest
-from clusterctl import sandbox as sandboxes
-from clusterctl.support import content
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
+    from pathlib import Path
 
     from clusterctl.sandbox import Sandbox
 
@@ -48,25 +45,12 @@ def play(box: Sandbox, folder: Path, hosts: str) -> subprocess.CompletedProcess[
         f"ansible_ssh_common_args='{common}'\n"
     )
     (folder / "play.yml").write_text(PLAYBOOK)
-    program = str(Path(sys.executable).with_name("ansible-playbook"))
-    return subprocess.run(
-        [program, "-i", str(folder / "inventory.ini"), str(folder / "play.yml")],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-            "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
-            "ANSIBLE_NOCOLOR": "1",
-        },
-    )
+    surroundings = playing.environment(ANSIBLE_SSH_CONTROL_PATH_DIR=str(folder / "cp"))
+    return playing.ran([playing.PLAYBOOK, "-i", str(folder / "inventory.ini"), str(folder / "play.yml")], surroundings)
 
 
 def exists(box: Sandbox, node: str) -> bool:
-    command = sandboxes.ssh_command(box, box.node(node), ("test", "-e", "/run/preflight-let-it-through"))
-    return subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode == 0
+    return playing.ssh(box, node, "test", "-e", "/run/preflight-let-it-through").returncode == 0
 
 
 def test_all_problems_in_one_answer_and_nothing_is_changed(pair: Sandbox, tmp_path: Path) -> None:

@@ -236,7 +236,6 @@ def test_a_killed_run_is_recorded_as_killed(cluster: Cluster) -> None:
         process.communicate()
     found = runs.settled(folder)
     assert (found.outcome, found.exit_code, found.hosts) == ("killed", None, ())
-    assert found.finished is not None
     assert abs(time.time() - found.finished.timestamp()) < 30
     assert cluster.record()["outcome"] == "killed", "it is written down"
     wait_until(lambda: left_on_controller(str(cluster.state)) == [], "Ansible outlives the command that started it")

@@ -12,8 +12,8 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import playing
 import pytest
-from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
 from clusterctl.state import paths
 from clusterctl.support import content
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 LINK = "/usr/local/python_env"
-_RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)
 
 
 def wheel(folder: Path, name: str, version: str, files: dict[str, str], *requires: str) -> None:
@@ -77,7 +76,6 @@ class Cluster:
             "python_env_wheel_dir": str(self.wheels) if wheel_dir else "",
             **more,
         }
-        book = self.folder / "play.json"
         tasks = [
             {"import_role": {"name": "clusterctl.hpc.python_env", "tasks_from": part}, "vars": variables}
             for part in parts
@@ -85,36 +83,12 @@ class Cluster:
         # one test makes a disk small, which preflight would see
         look = {"role": "clusterctl.hpc.preflight", "preflight_min_disk_bytes": {}}
         play = {"hosts": "all", "gather_facts": False, "roles": [look], "tasks": tasks}
-        book.write_text(json.dumps([play]), encoding="utf-8")
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(self.box.inventory), str(book)],
-            env={
-                **{name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
-                "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-                "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-                "ANSIBLE_NOCOLOR": "1",
-                # whoever asks an index in these tests gets no answer
-                "PIP_CONFIG_FILE": os.devnull,
-                "PIP_INDEX_URL": "http://127.0.0.1:9/simple",
-                "PIP_RETRIES": "1",
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=300,
-        )
+        done = playing.play(self.box, self.folder, [play], surroundings=playing.without_an_index())
         text = done.stdout + done.stderr
-        recap = {host: int(changed) if failed == "0" else -1 for host, changed, _, failed in _RECAP.findall(text)}
-        return recap, text
+        return playing.changes(text), text
 
     def said(self, node: str, *argv: str) -> str:
-        command = sandboxes.ssh_command(self.box, self.box.node(node), ["sudo", *argv])
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return playing.said(self.box, node, "sudo", *argv)
 
     def versions(self, node: str) -> set[str]:
         found = self.said(node, "find", "/usr/local", "-maxdepth", "1", "-type", "d", "-name", "python_env-*")
@@ -194,7 +168,6 @@ def test_a_half_installed_environment_is_never_used(cluster: Cluster, plain: str
     ("requirement", "sentence"),
     [
         ("absent-package", "no wheel for Python 3.11 on x86_64 with glibc 2.36"),
-        ("-r /etc/passwd", "python_env_requirements: '-r /etc/passwd' is not a requirement"),
         ("numpy<1", "The user requested numpy<1"),
     ],
 )
@@ -256,13 +229,6 @@ GPU = {"gpus": 1, "cuda": {"driver_major": 12, "driver_version": "550.54.15", "t
     ("variables", "sentences"),
     [
         (
-            {"python_env_framework_version": "99.0"},
-            [
-                "python_env_framework_version: the index offers no wheel for Python 3.11",
-                "of torch==99.0; the newest that fit are 2.13.0.",
-            ],
-        ),
-        (
             {"python_env_members": f"{{{{ preflight_members | map('combine', {GPU}) }}}}"},
             [
                 f"pytorch 2.13.0 was built for CUDA 13, and the NVIDIA driver 550.54.15 of {node} runs CUDA up to 12;"
@@ -273,7 +239,6 @@ GPU = {"gpus": 1, "cuda": {"driver_major": 12, "driver_version": "550.54.15", "t
             {"python_env_framework_build": "cuda", "python_env_framework_version": "2.13.0+cpu"},
             ["python_env_framework_version is 2.13.0+cpu, a build without CUDA, but python_env_framework_build"],
         ),
-        ({"python_env_framework_version": "-r x"}, ["python_env_framework_version is '-r x', which is not a version"]),
         (
             {"python_env_framework": "{{ 'none' if inventory_hostname == 'node1' else 'pytorch' }}"},
             ["must be the same on all hosts of one platform", "they differ between node1, node2."],

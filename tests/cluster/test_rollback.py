@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import planting
 import pytest
 from clusterctl.model.results import Verdict
-from clusterctl.model.software import HostSoftware, SoftwareSet
+from clusterctl.model.snapshot import HostSoftware, SoftwareSet
 from clusterctl.state import paths
 from clusterctl.state import software as kept
 from validated import CLUSTERCTL, NODES, result

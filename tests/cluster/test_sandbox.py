@@ -16,6 +16,7 @@ from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
+from playing import said, ssh
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,17 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 BROUGHT_BY_ROLES = ("gcc", "make", "zstd", "rsync", "pip", "pip3", "mpirun", "curl", "git")
-
-
-def ssh(box: Sandbox, node: str, *argv: str) -> subprocess.CompletedProcess[str]:
-    command = sandboxes.ssh_command(box, box.node(node), argv)
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120)
-
-
-def said(box: Sandbox, node: str, *argv: str) -> str:
-    done = ssh(box, node, *argv)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +63,6 @@ def test_a_node_that_goes_takes_nobodys_connection_with_it(
     gone = pair.node(name)
     command = sandboxes.ssh_command(pair, pair.node(other), ("sh", "-c", "echo up; read _; echo still there"))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as session:
-        assert session.stdout
         assert session.stdout.readline() == "up\n"
         bridge = engine.text("network", "inspect", "--format", "{{.NetworkInterface}}", pair.network)
         address = Path("/sys/class/net", bridge, "address")

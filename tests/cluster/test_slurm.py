@@ -123,7 +123,6 @@ class Run:
 
     def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Read its events until one is such; fail where it ends before."""
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             self.events.append(json.loads(line))
             if holds(self.events[-1]):

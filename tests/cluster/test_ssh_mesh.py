@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import playing
 import pytest
 from clusterctl.sandbox import podman
-from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -120,28 +118,14 @@ class Cluster:
         inventory += [f"ansible_ssh_common_args='-o UserKnownHostsFile={self.folder}/known_hosts'"]
         (self.folder / "inventory.ini").write_text("\n".join(inventory) + "\n")
         (self.folder / "mesh.yml").write_text(PLAYBOOK)
-        return subprocess.run(
-            [
-                str(Path(sys.executable).with_name("ansible-playbook")),
-                "-i",
-                str(self.folder / "inventory.ini"),
-                str(self.folder / "mesh.yml"),
-                *options,
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={
-                **os.environ,
-                "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-                "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-                "ANSIBLE_HOST_KEY_CHECKING": "true",
-                # A connection kept open from an earlier run would hide a swapped key.
-                "ANSIBLE_SSH_CONTROL_PATH_DIR": tempfile.mkdtemp(prefix="mesh-", dir=self.folder),
-                "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=5s",
-                "ANSIBLE_NOCOLOR": "1",
-            },
+        surroundings = playing.environment(
+            ANSIBLE_HOST_KEY_CHECKING="true",
+            # A connection kept open from an earlier run would hide a swapped key.
+            ANSIBLE_SSH_CONTROL_PATH_DIR=tempfile.mkdtemp(prefix="mesh-", dir=self.folder),
+            ANSIBLE_SSH_ARGS="-o ControlMaster=auto -o ControlPersist=5s",
         )
+        given = ("-i", str(self.folder / "inventory.ini"), str(self.folder / "mesh.yml"), *options)
+        return playing.ran([playing.PLAYBOOK, *given], surroundings)
 
     def files(self, node: str) -> str:
         return "".join(self.console(node, "cat", path) for path in (AUTHORIZED, *SHARED))

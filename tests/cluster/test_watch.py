@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import planting
 import pytest
 import stalled_jobs
-from clusterctl.model.stall import StallRecord
+from clusterctl.model.job_outcome import StallRecord
 from stalled_jobs import FAULTS, HEALTHY, NAMED, PROGRAM, STALL_AFTER_S, WORDS, Told, run, run_healthy
 from validated import CLUSTERCTL, NODES
 
@@ -132,7 +132,6 @@ def beside_a_stranger(cluster: Cluster, fault: str, *, until_stall: bool) -> lis
     output: list[str] = []
     stranger = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1) as process:
-        assert process.stdout is not None
         for line in process.stdout:
             output.append(line.rstrip("\n"))
             if line == "step 3\n":

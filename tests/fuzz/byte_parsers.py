@@ -54,8 +54,7 @@ def library_cache() -> Callable[[bytes], object]:
 
 def job_output() -> Callable[[bytes], object]:
     """Return the readers of a job's output, which comes in pieces."""
-    from clusterctl.jobs.launcher_noise import NoiseFilter
-    from clusterctl.jobs.prefixer import Prefixer
+    from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 
     def read(data: bytes) -> None:
         for reader in (
@@ -71,7 +70,7 @@ def job_output() -> Callable[[bytes], object]:
 
 def supervisor() -> Callable[[bytes], object]:
     """Return the reader of a supervisor's lines."""
-    from clusterctl.remote.supervisor_answers import SupervisorAnswers
+    from clusterctl.remote.supervised_job import SupervisorAnswers
 
     def read(data: bytes) -> None:
         answers = SupervisorAnswers(None, lambda _stream, _data: None)
@@ -96,12 +95,12 @@ def hardware_record() -> Callable[[bytes], object]:
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.hardware import Hardware, HardwareLooks
     from clusterctl.model.hosts import Host
-    from clusterctl.remote import hardware, python
+    from clusterctl.remote import facts, python
 
     host = Host("node1", "192.0.2.1")
 
     def read(data: bytes) -> None:
-        found = hardware._read(host, python.Ending(0, b'{"schema_version"' + data, ""))  # noqa: SLF001
+        found = facts._read_hardware(host, python.Ending(0, b'{"schema_version"' + data, ""))  # noqa: SLF001
         if isinstance(found, Hardware):
             earlier = found.model_copy(update={"time": found.time - 60.0})
             view = View(hosts=(host,), nodes={}, hardware={"node1": HardwareLooks(now=found, first=earlier)})

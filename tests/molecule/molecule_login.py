@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ def login() -> Callable[..., subprocess.CompletedProcess[str]]:
     cluster = ansible_inventory.load(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "inventory" / "sandbox.ini")
 
     def run(node: str, *argv: str) -> subprocess.CompletedProcess[str]:
-        command = ssh.command(cluster.host(node), argv)
+        command = reach.ssh_command(cluster.host(node), argv)
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
     return run

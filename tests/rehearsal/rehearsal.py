@@ -21,9 +21,8 @@ import session_faults
 from clusterctl.analysis import part_ledger
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.hardware import COUNTING, Hardware, HardwareLooks
+from clusterctl.model.hardware import COUNTING, Hardware, HardwareLooks, PartLedger
 from clusterctl.model.hosts import Host
-from clusterctl.model.parts import PartLedger
 from clusterctl.support import content
 from machine_kinds import MACHINES
 from network_parts import work

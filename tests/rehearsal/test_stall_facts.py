@@ -11,7 +11,7 @@ from clusterctl.jobs import suspects
 from clusterctl.model.hardware import COUNTING, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
 from clusterctl.model.probe import ProbeFailure
-from clusterctl.remote import hardware
+from clusterctl.remote import facts
 from clusterctl.state import hardware_looks
 from machine_kinds import MACHINES
 
@@ -34,7 +34,7 @@ class Cluster:
         self.looks: dict[str, HardwareLooks] = {}
         self.silent: tuple[str, ...] = ()
         self._state = state
-        monkeypatch.setattr(hardware, "gather", self._gather)
+        monkeypatch.setattr(facts, "gather", self._gather)
 
     def _gather(
         self, hosts: Iterable[Host], *, timeout_s: float, **_more: Any

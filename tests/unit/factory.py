@@ -27,7 +27,7 @@ from clusterctl.model.results import (
 )
 from clusterctl.model.run_record import RunRecord
 from clusterctl.model.snapshot import HostSnapshot
-from clusterctl.remote import supervisor_files
+from clusterctl.remote import supervised_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -100,11 +100,11 @@ def artifact(name: str, version: str = "1", **inputs: Any) -> dict[str, Any]:
     }
 
 
-def programs(names: Iterable[str] = supervisor_files.SUPERVISOR_FILES) -> list[dict[str, Any]]:
+def programs(names: Iterable[str] = supervised_job.SUPERVISOR_FILES) -> list[dict[str, Any]]:
     """Return the watch entries of node programs as this version of clusterctl installs them."""
     return [
         {"path": path, "kind": "file", "sha256": digest}
-        for path, digest in supervisor_files.digests(names, DEFAULT_LAYOUT).items()
+        for path, digest in supervised_job.digests(names, DEFAULT_LAYOUT).items()
     ]
 
 
@@ -155,6 +155,18 @@ def inventory(names: Iterable[str], selected: Iterable[str] | None = None, **fie
     there = hosts(names, **fields)
     left = tuple(host.name for host in there) if selected is None else tuple(selected)
     return Inventory(InventorySources(("/inventory.ini",)), there, left, "digest")
+
+
+READY_WATCH = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
+
+
+def ready_node(name: str = "node1", **changed: Any) -> NodeFacts:
+    """Return a node that can take part in a validation."""
+    given = {
+        "artifacts": [artifact(name) for name in ("openmpi", "python_env", "mpi4py")],
+        "watch": [{"path": path, "kind": "file", "sha256": digest} for path, digest in READY_WATCH.items()],
+    }
+    return node(name, **{**given, **changed})
 
 
 # --- what checks say ---
@@ -259,15 +271,15 @@ def host_snapshot(*watch: dict[str, Any], **fields: Any) -> HostSnapshot:
 # --- captured output ---
 
 
-def captured_outcome(name: str) -> JobOutcome:
-    """Return the outcome of a job from a log in tests/data/validation, which validate itself has written."""
+def captured_outcome(name: str, folder: str = "validation", *, without: str = "") -> JobOutcome:
+    """Return the outcome of a job from a log in a folder of tests/data, without the lines that hold a text."""
     lines, sweeps, ended = [], [], {}
-    for text in (DATA / "validation" / f"{name}.log").read_text(encoding="utf-8").split("\n"):
+    for text in (DATA / folder / f"{name}.log").read_text(encoding="utf-8").split("\n"):
         if text.startswith("# outcome"):
             ended = json.loads(text.partition("{")[1] + text.partition("{")[2])
         elif text.startswith("# sweep"):
             host, _, found = text.removeprefix("# sweep").strip().partition(": ")
             sweeps.append(Sweep(host, problem="" if found.startswith(("nothing left", "killed")) else found))
-        elif match := _LOGGED_LINE.fullmatch(text):
+        elif (match := _LOGGED_LINE.fullmatch(text)) and not (without and without in text):
             lines.append(OutputLine(match[2], float(match[1]), match[3]))
     return JobOutcome(lines=tuple(lines), sweeps=tuple(sweeps), **ended)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 from clusterctl.model.culprits import Culprit
-from clusterctl.model.figure_keys import keys
+from clusterctl.model.results import keys
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import ModuleType
 
-FOLDER = Path(__file__).parents[2] / "roles" / "validation" / "files"
+ROLES = Path(__file__).parents[2] / "roles"
 
 
-def load(name: str) -> ModuleType:
-    """Return a new module of a node's program; it lies beside the modules that it imports."""
-    sys.path.insert(0, str(FOLDER))
+def load(name: str, role: str = "validation") -> ModuleType:
+    """Return a new module of a program of a role; it lies beside the modules that it imports."""
+    folder = ROLES / role / "files"
+    sys.path.insert(0, str(folder))
     try:
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(name, module)  # dataclasses look there
         spec.loader.exec_module(module)
     finally:
-        sys.path.remove(str(FOLDER))
+        sys.path.remove(str(folder))
     return module

@@ -68,7 +68,7 @@ TOUCHING = frozenset(
         "sqlite3",
     }
 )
-IMPORTERS_OF_ANSIBLE_RUNNER = {"provisioning.play_process", "provisioning.runner_stream"}
+IMPORTERS_OF_ANSIBLE_RUNNER = {"provisioning.playbook", "provisioning.runner_stream"}
 
 
 def room(name: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from clusterctl.model.stall import FlightGroup
+    from clusterctl.model.job_outcome import FlightGroup
 
 
 @dataclass(frozen=True)

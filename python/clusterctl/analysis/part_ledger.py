@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from clusterctl.model.parts import PartChange, PartLedger, Stay, is_another
+from clusterctl.model.hardware import PartChange, PartLedger, Stay, is_another
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

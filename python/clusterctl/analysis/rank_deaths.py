@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from clusterctl.model.memory_kills import LoggedKill, MemoryKills
+    from clusterctl.model.job_outcome import LoggedKill, MemoryKills
 
 _MPIRUN = re.compile(
     r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<by>\d{1,9})\b"

@@ -191,11 +191,11 @@ def gc(
 
     'clusterctl gc' cleans this controller.
     """
-    from clusterctl.provisioning import old_artifacts  # noqa: PLC0415 - the same
+    from clusterctl.provisioning import collect  # noqa: PLC0415 - the same
     from clusterctl.remote.shared_cache import exchange  # noqa: PLC0415 - the same
 
     try:
-        before = None if older_than is None else time.time() - old_artifacts.age(older_than)
+        before = None if older_than is None else time.time() - collect.age(older_than)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--older-than") from None
     if not yes and not check and (form is not Format.TEXT or not output.is_interactive()):
@@ -280,6 +280,6 @@ def _data(statement: Statement) -> dict[str, Any]:
 
 
 def _size(count: int) -> str:
-    from clusterctl.provisioning import old_artifacts  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning import collect  # noqa: PLC0415 - see cli.main
 
-    return old_artifacts.size_words(count)
+    return collect.size_words(count)

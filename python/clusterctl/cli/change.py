@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.cli.progress import Quiet
     from clusterctl.model.hosts import InventoryOptions
     from clusterctl.model.run_record import RunRecord
-    from clusterctl.provisioning.request import HostRequest
+    from clusterctl.provisioning.look import HostRequest
 
 Diff: TypeAlias = Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")]
 Forks: TypeAlias = Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")]

@@ -10,7 +10,7 @@ from clusterctl.cli import change, options, output
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
-    from clusterctl.model.drift import DriftReport
+    from clusterctl.model.snapshot import DriftReport
 
 
 def drift(
@@ -27,16 +27,16 @@ def drift(
     Asks every host once over ssh. Ends with 0 where every host is as it was left, with 10 where one differs or has no
     snapshot, and with 4 where a host is out of reach. 'clusterctl provision' repairs what differs.
     """
-    from clusterctl.provisioning import drift_look  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provisioning import look  # noqa: PLC0415 - see cli.main: --help stays quick
 
     inventory = which.sources
-    request = drift_look.DriftRequest(inventory, how.options(limit), verify=verify, sudo_password=how.password())
-    report = drift_look.examine(request)
+    request = look.DriftRequest(inventory, how.options(limit), verify=verify, sudo_password=how.password())
+    report = look.examine(request)
     if form is Format.JSON:
         output.data(report.model_dump_json())
     else:
         _show(report, inventory.shown)
-    return int(drift_look.exit_code(report))
+    return int(look.exit_code(report))
 
 
 def _show(report: DriftReport, inventory: str) -> None:

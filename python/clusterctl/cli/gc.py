@@ -36,10 +36,10 @@ def gc(
     What a link leads to, what a process uses, and the newest sets of every cluster of this controller stay, so that
     'rollback' to the one before works. Without INVENTORY, only the controller's cache is looked at.
     """
-    from clusterctl.provisioning import collect, old_artifacts  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provisioning import collect  # noqa: PLC0415 - only the command needs it
 
     try:
-        limits = collect.Retention(keep, None if older_than is None else old_artifacts.age(older_than))
+        limits = collect.Retention(keep, None if older_than is None else collect.age(older_than))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--older-than") from None
     if not yes and not check and (form is not StreamFormat.TEXT or not output.is_interactive()):
@@ -58,18 +58,17 @@ def gc(
 
 def _of_cache(limits: Retention, form: StreamFormat, *, check: bool, ask: bool) -> int:
     """Remove old files of the controller's cache alone."""
-    from clusterctl.provisioning import collect, old_artifacts  # noqa: PLC0415 - as above
-    from clusterctl.state import cache_files  # noqa: PLC0415 - as above
+    from clusterctl.provisioning import collect  # noqa: PLC0415 - only the command needs it
 
     files = collect.old_cache_files(limits)
-    lines = old_artifacts.lines({}, files) or ["Nothing to do: the cache has nothing old."]
+    lines = collect.artifact_lines({}, files) or ["Nothing to do: the cache has nothing old."]
     if form is StreamFormat.TEXT:
         for line in lines:
             output.line(line)
     if files and not check:
         if ask and not typer.confirm("Go on?", default=False, err=True):
             return ExitCode.INTERRUPTED
-        gone, _ = cache_files.remove(files)
+        gone, _ = collect.remove(files)
         files = gone
     if form is not StreamFormat.TEXT:
         answer = [{"kind": file.kind, "name": file.name, "bytes": file.size} for file in files]

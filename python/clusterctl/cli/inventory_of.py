@@ -10,7 +10,7 @@ from clusterctl.cli import options, output
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
-    from clusterctl.model.parts import Stay
+    from clusterctl.model.hardware import Stay
 
 
 def inventory_of(
@@ -24,8 +24,8 @@ def inventory_of(
     asked.
     """
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.model.hardware import PartLedger  # noqa: PLC0415
     from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415
-    from clusterctl.model.parts import PartLedger  # noqa: PLC0415
     from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clusterctl.cli.launch_start import HELP, PROGRAM, SUMMARY, WAIT_S, start
+from clusterctl.cli.launch_alone import HELP, PROGRAM, SUMMARY, WAIT_S, start
 from clusterctl.launch.nccl_options import NcclOptions
 
 

@@ -112,9 +112,9 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
     if isinstance(error, ClusterctlError):
         output.tell(str(error))
         return int(error.exit_code)
-    from clusterctl.state import full_disk  # noqa: PLC0415 - only here
+    from clusterctl.state import paths  # noqa: PLC0415 - only here
 
-    if words := full_disk.explained(error):
+    if words := paths.full_disk_words(error):
         output.tell(words)
         return ExitCode.BAD_CONFIG
     if any(word.startswith("-vvv") for word in argv):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 import typer
 
 from clusterctl.cli.output import StreamFormat
-from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.path_options import Affinity, PathOptions, Transport
+from clusterctl.launch.mpirun import Affinity, Bind, MapBy, PathOptions, Transport
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -283,12 +283,12 @@ def _have_checked(text: str, job: Submission, kubeconfig: str, context: str) -> 
 
 
 def _prolog(program: list[str] | None, prefix: str, prolog: PrologGroup) -> str:
-    from clusterctl.launch import slurm_prolog  # noqa: PLC0415 - see cli.main
+    from clusterctl.launch import submission_text  # noqa: PLC0415 - see cli.main
 
     if program:
         raise typer.BadParameter("slurm-prolog takes no program", param_hint="PROGRAM")
     layout = options.layout_of(prefix)
-    return slurm_prolog.script(with_reason=prolog.reason, deadline_s=prolog.deadline, layout=layout)
+    return submission_text.script(with_reason=prolog.reason, deadline_s=prolog.deadline, layout=layout)
 
 
 def _pairs(option: str, values: list[str] | None) -> dict[str, str]:

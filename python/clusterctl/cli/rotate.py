@@ -36,7 +36,7 @@ def rotate(
     All nodes first learn the new keys beside the old ones. Then each node switches, and at last the old keys go. After
     an interruption the same command goes on.
     """
-    from clusterctl.provisioning import rotate as rotation  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provisioning import replace as rotation  # noqa: PLC0415 - see cli.main: --help stays quick
 
     request = rotation.RotateRequest(inventory=which.sources, host_keys=what is What.HOST_KEYS)
     request = ca.into(how.asked(request), must_exist=True)

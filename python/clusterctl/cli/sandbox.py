@@ -15,8 +15,7 @@ from rich.table import Table
 from clusterctl import sandbox
 from clusterctl.cli import output as screen
 from clusterctl.cli.output import Format
-from clusterctl.sandbox.catalog import IMAGES
-from clusterctl.sandbox.model import EXTRAS, MAX_NODES
+from clusterctl.sandbox.model import EXTRAS, IMAGES, MAX_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -31,7 +31,7 @@ def uninstall(
     Files get their first content, mode and owner. Artifacts, keys, settings, packages and logs of clusterctl go. Shows
     what goes and asks first. A package that something else needs, and the account for jobs, stay and are named.
     """
-    from clusterctl.provisioning import uninstall as uninstalling  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.provisioning import remove as uninstalling  # noqa: PLC0415 - see cli.main: --help stays quick
 
     inventory = which.sources
     if not yes and not check:

@@ -18,14 +18,14 @@ from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric, job_login
+from clusterctl.model.facts import slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.probe import Probe, ProbeFailure
-from clusterctl.model.rank_slots import slots_of
-from clusterctl.remote import facts, firewall_look, login_probe, network_probe, ssh
+from clusterctl.remote import facts, login_probe, network_probe, reach
 from clusterctl.state import doctor_errors, hardware_looks, paths
 from clusterctl.state.certificates import Certificates
-from clusterctl.support import memory_room, open_files
+from clusterctl.support import memory_room
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ def examine(
     started = datetime.now(timezone.utc)
     hosts = cluster.selected_hosts
     if not options.quick:
-        open_files.allow_for(len(hosts))
+        memory_room.allow_open_files(len(hosts))
         memory_room.allow_for(len(hosts))
     name = paths.cluster_id(cluster.sources)
     past = hardware_looks.past(name, {host.name for host in hosts}, started)
-    with ssh.control_folder() as control:
+    with reach.control_folder() as control:
         looking = f"looking at {_hosts(len(hosts))}"
         tell(looking)
         first = _look(hosts, control, lambda count: tell(f"{looking}, {count} done"))
@@ -213,7 +213,7 @@ def _between(view: View, probe: Probe, control: Path) -> View:
     rules = (
         {}
         if view.candidates is None
-        else firewall_look.gather(there, view.candidates, pairs, timeout_s=_ANSWER_S, control_dir=control)
+        else network_probe.gather(there, view.candidates, pairs, timeout_s=_ANSWER_S, control_dir=control)
     )
     # Afterwards, not beside it: logins cost processor time, and what starves looks like a firewall.
     tried = login_probe.gather(

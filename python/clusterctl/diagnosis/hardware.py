@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.model.hardware import COUNTING, OF_FABRIC, SECOND_LOOK, Hardware, HardwareLooks, Unseen
-from clusterctl.remote import hardware
+from clusterctl.remote import facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,13 +41,13 @@ def look(
     """
     late = {name for name, failure in probe.failures.items() if failure.kind == "timeout"}
     there = [host for host in hosts if host.name in probe.facts or host.name in late]
-    found, failures = hardware.gather(there, timeout_s=within_s, control_dir=control)
+    found, failures = facts.gather_hardware(there, timeout_s=within_s, control_dir=control)
     refused = [
         host for host in there if host.name in failures and host.become and failures[host.name].kind == "no_sudo"
     ]
     if refused:
         plain = [replace(host, become=False) for host in refused]
-        again, still = hardware.gather(plain, timeout_s=within_s, control_dir=control)
+        again, still = facts.gather_hardware(plain, timeout_s=within_s, control_dir=control)
         found |= {name: _refused(look, failures[name].message) for name, look in again.items()}
         failures = {name: why for name, why in failures.items() if name not in again} | still
     looks = {name: HardwareLooks(record, past=past.get(name, ())) for name, record in found.items()}
@@ -65,7 +65,7 @@ def _fabric(
     readers: Sequence[Host], looks: Mapping[str, HardwareLooks], within_s: float, control: Path
 ) -> dict[str, Hardware]:
     """Read the fabric on those hosts; a look that failed says so."""
-    seen, failures = hardware.gather(readers, sections=OF_FABRIC, timeout_s=within_s, control_dir=control)
+    seen, failures = facts.gather_hardware(readers, sections=OF_FABRIC, timeout_s=within_s, control_dir=control)
     failed = {name: _nothing(looks[name].now.time, "InfiniBand fabric", why) for name, why in failures.items()}
     return seen | failed
 
@@ -108,7 +108,7 @@ def look_again(
     ]
     if not there:
         return dict(looks)
-    later, failures = hardware.gather(there, sections=COUNTING, timeout_s=_LOOK_S, control_dir=control)
+    later, failures = facts.gather_hardware(there, sections=COUNTING, timeout_s=_LOOK_S, control_dir=control)
     readers = [host for host in there if host.name in later and looks[host.name].now.numbers("fabric_link", "lanes")]
     if readers:
         fabric = _fabric(readers, looks, _LOOK_S, control)

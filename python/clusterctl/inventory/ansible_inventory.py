@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_call, cache, host_ranges, templates
+from clusterctl.inventory import ansible_call, cache, templates
 from clusterctl.inventory.ansible_call import ansible_program
 from clusterctl.model import job_login, layout, nodeset
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
@@ -20,10 +20,11 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.probe import Probe
+
 
 # RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
@@ -194,7 +195,7 @@ def _listing(sources: InventorySources, options: InventoryOptions, limit: str | 
     known = cache.recall(key)
     if known is not None:
         return known
-    host_ranges.refuse_too_many(sources)
+    refuse_too_many(sources)
     done = ansible_call.call(command, options)
     if done.returncode != 0 or _UNPARSED in done.stderr:  # unparsed sources are a mere warning to ansible-inventory
         raise ConfigError(_parse_failure(sources, options.limit if limit is not None else None, done.stderr))
@@ -345,3 +346,54 @@ def _ssh_args(sources: InventorySources, name: str, variables: dict[str, Any]) -
 
 def _truth(value: object) -> bool:
     return str(value).strip().lower() in {"1", "true", "yes", "on", "y", "t"}
+
+
+# Refuse a range of hosts such as node[1:999999999] in an inventory before Ansible expands it in memory.
+
+_MOST_BYTES = 64 << 20  # of one file; a larger one is left to Ansible
+_VARIABLES = frozenset({"group_vars", "host_vars"})
+# Where Ansible takes a range: the first word of a line, as in INI and YAML, and a key of a YAML mapping in one line.
+_RANGE = re.compile(
+    r"""(?:^|[{,])[ \t]*["']?(?P<pattern>[\w.-]+(?:\[[\w:]*:[\w:]*\][\w.-]*)+)(?=["'\s:=}]|$)""", re.MULTILINE
+)
+
+
+def refuse_too_many(sources: InventorySources) -> None:
+    """Refuse files whose ranges name too many hosts.
+
+    Raises:
+        ConfigError: with the pattern, the file and the limit.
+    """
+    for path in sources.paths:
+        for place in _files(path):
+            counts = {pattern: nodeset.count(pattern) for pattern in patterns(_text(place))}
+            if sum(counts.values()) > nodeset.MOST_HOSTS:
+                largest = max(counts, key=lambda pattern: counts[pattern])
+                raise ConfigError(
+                    f"The inventory {place} names too many hosts by '{largest}'; one inventory has at most "
+                    f"{nodeset.MOST_HOSTS:,} hosts, so correct the range."
+                )
+
+
+def patterns(text: str) -> list[str]:
+    """Return the ranges of hosts in the text of an inventory."""
+    return [match["pattern"] for match in _RANGE.finditer(text)]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield the files that Ansible reads hosts from; the output of a script holds no range."""
+    if not path.is_dir():
+        yield path
+        return
+    for place in sorted(path.iterdir()):
+        if place.name not in _VARIABLES:
+            yield from _files(place)
+
+
+def _text(place: Path) -> str:
+    try:
+        if not place.is_file() or place.stat().st_size > _MOST_BYTES:
+            return ""
+        return place.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # Ansible says why
+        return ""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
-from clusterctl.launch import flight_recorder
+from clusterctl.launch.compose import Launcher
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import flight_folder
+from clusterctl.remote import python, reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.jobs.team import JobTeam
     from clusterctl.launch.compose import JobOptions
+    from clusterctl.remote.supervised_job import JobLogin
 
 
 @contextlib.contextmanager
@@ -25,19 +30,19 @@ def recorded(team: JobTeam, wish: JobOptions, job: str, tell: Callable[[str], No
     Python or the user has set the recorder.
     """
     release = _release(team)
-    if len(team.hosts) == 1 or not release or not flight_recorder.is_for(wish):
+    if len(team.hosts) == 1 or not release or not is_for(wish):
         yield ()
         return
-    folder, problems = flight_folder.make(team.logins, job)
+    folder, problems = make(team.logins, job)
     try:
         if problems or not folder:
             why = "; ".join(sorted(set(problems.values()))[:1])
             tell(f"Note: PyTorch's flight recorder stays off: {folded(problems)}: {why}.")
             yield ()
         else:
-            yield flight_recorder.exported(folder, release)
+            yield exported(folder, release)
     finally:
-        flight_folder.remove(team.logins, job)
+        remove(team.logins, job)
 
 
 def _release(team: JobTeam) -> str:
@@ -45,3 +50,91 @@ def _release(team: JobTeam) -> str:
     stacks = [training_stack.of(node) for node in team.facts.values()]
     found = {one.framework_version if one.framework == "pytorch" and one.gpus else "" for one in stacks}
     return found.pop() if len(found) == 1 else ""
+
+
+# The variables with which PyTorch's flight recorder writes a record on request, and the jobs that get them.
+#
+# A rank with NCCL writes what TORCH_NCCL_DEBUG_INFO_PIPE_FILE asks for into the file of TORCH_FR_DUMP_TEMP_FILE
+# (https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html). The buffer and the file have older
+# names with NCCL in them, of which PyTorch warns from 2.8 on. By their headers, 2.8 to 2.10 make no pipe without the
+# older name of the buffer, so their warning stays; 2.11 needs none. Gloo's calls are recorded too, but not written.
+
+CALLS = 2000  # the size that PyTorch's tutorial recommends, and the default of later releases
+_PYTHON = re.compile(r"python(\d[\d.]*)?")
+_FILE_RENAMED = (2, 8)
+_BUFFER_RENAMED = (2, 11)
+# Whoever sets one of these has plans of his own.
+NAMES = frozenset(
+    {
+        "TORCH_FR_BUFFER_SIZE",
+        "TORCH_FR_DUMP_TEMP_FILE",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    }
+)
+
+
+def is_for(wish: JobOptions) -> bool:
+    """Whether a job's ranks are programs in Python, with no setting of the user's for the recorder.
+
+    In a container the folder of the pipe may be missing, and PyTorch ends a rank that cannot make its pipe.
+    """
+    first = wish.program[0] if wish.program else ""
+    by_torchrun = wish.launcher is Launcher.TORCHRUN and (first == "-m" or first.endswith(".py"))
+    runs_python = by_torchrun or _PYTHON.fullmatch(PurePosixPath(first).name) is not None
+    return runs_python and not {word.partition("=")[0] for word in wish.exported} & NAMES
+
+
+def exported(folder: str, release: str) -> tuple[str, ...]:
+    """Return the values of ``-x`` for a job.
+
+    Args:
+        folder: a private folder that every node has.
+        release: of PyTorch, such as ``2.13.0``.
+    """
+    numbers = _numbers(release)
+    size = "TORCH_FR_BUFFER_SIZE" if numbers >= _BUFFER_RENAMED else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    file = "TORCH_FR_DUMP_TEMP_FILE" if numbers >= _FILE_RENAMED else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    return (
+        f"{size}={CALLS}",
+        f"{file}={folder}/record_",
+        f"TORCH_NCCL_DEBUG_INFO_PIPE_FILE={folder}/pipe_",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=1",  # without it the pipe is looked at every eight minutes, with it every second
+    )
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in itertools.takewhile(str.isdigit, release.split(".")))
+
+
+# The folders of a job's flight records: one trip to each node makes them, and one removes them.
+
+PROGRAM = "flight_record.py"
+_WAIT_S = 15.0
+
+
+def make(logins: Sequence[JobLogin], job: str) -> tuple[str, dict[str, str]]:
+    """Make the folder on every node; return its path, and why it could not be made, by host."""
+    answers = _ask(logins, job, "--make", {"folder", "problem"})
+    problems = {name: problem or str(answer["problem"]) for name, (answer, problem) in answers.items()}
+    paths = {str(answer["folder"]) for answer, _problem in answers.values() if answer}
+    failed = {name: problem for name, problem in problems.items() if problem}
+    return (paths.pop() if len(paths) == 1 else "", failed)
+
+
+def remove(logins: Sequence[JobLogin], job: str) -> None:
+    """Remove the folder on every node that answers."""
+    _ask(logins, job, "--remove", {"removed"})
+
+
+def _ask(logins: Sequence[JobLogin], job: str, word: str, keys: set[str]) -> dict[str, tuple[dict[str, object], str]]:
+    def one(login: JobLogin) -> tuple[dict[str, object], str]:
+        argv = login.command([login.host.python, login.host.layout.program(PROGRAM), job, word])
+        reply = python.ask(argv, b"", _WAIT_S, keys)
+        return dict(reply.answer or {}), "" if reply.answer is not None else reply.problem or "it did not answer"
+
+    at_once = max(1, min(reach.at_once(login.host for login in logins), len(logins)))
+    with ThreadPoolExecutor(at_once) as pool:
+        return dict(zip([login.host.name for login in logins], pool.map(one, logins), strict=True))

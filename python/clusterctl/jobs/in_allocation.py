@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from clusterctl.launch import allocation_line, nccl_options, scheduler_env, slurm_nodelist
+from clusterctl.launch import allocation_line, nccl_options, scheduler_env
 from clusterctl.launch.local_facts import LocalFacts
 from clusterctl.model import fabric
 from clusterctl.model.layout import DEFAULT_LAYOUT
@@ -82,7 +82,7 @@ def prepare(
     nccl_options.refuse(options.nccl)
     where = scheduler_env.place(
         known,
-        slurm_nodelist.unfolded(scheduler_env.nodelist(known)),
+        scheduler_env.unfolded(scheduler_env.nodelist(known)),
         master_addr=options.master_addr,
         master_port=options.master_port,
     )

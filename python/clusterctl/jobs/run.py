@@ -14,32 +14,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
-from clusterctl.jobs import flight, program
+from clusterctl.jobs import flight
 from clusterctl.jobs import team as team_of_job
-from clusterctl.jobs.launcher_noise import NoiseFilter
-from clusterctl.jobs.prefixer import Prefixer
+from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
-from clusterctl.launch import compose, environment, member
+from clusterctl.launch import compose, environment, mpirun_job, torchrun
 from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.model.facts import slots_of
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
-from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import supervised_job, sync
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.jobs.first_look import FirstLook
     from clusterctl.jobs.prefixer import Hear, Prefix, Take
-    from clusterctl.jobs.team import JobTeam
+    from clusterctl.jobs.team import FirstLook, JobTeam
     from clusterctl.launch.compose import LaunchPlan
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory
-    from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.memory_kills import MemoryKills
+    from clusterctl.model.job_outcome import JobOutcome, MemoryKills
+    from clusterctl.remote.supervised_job import JobLogin, Look
+
 
 TIMED_OUT = 124  # as timeout(1) has it
 _SIGNALLED = 128
@@ -147,7 +146,7 @@ def run_watched(
             _sync(team, options.sync, started.copied_to, tell)
         if placed is not None:
             placed(_places(team, options, plan))
-        kills = program.refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
+        kills = refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
         first = team.facts[team.launch_node]
         session = {name: value for name, value in first.environment.items() if name in environment.ALWAYS}
         spec = supervised_job.JobSpec(
@@ -263,7 +262,7 @@ def _copied_to(team: JobTeam, folder: Path, remote_dir: str) -> str:
     if asked.startswith("/"):
         return os.path.normpath(asked)
     looks = supervised_job.look(team.logins, (), {})
-    program.refuse_silent(looks)
+    refuse_silent(looks)
     homes: dict[str, list[str]] = {}
     for one in looks:
         homes.setdefault(one.folder, []).append(one.host)
@@ -280,7 +279,7 @@ def _absolute(folder: Path) -> Path:
 def _plan(team: JobTeam, started: _Started, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
     _refuse_without_stack(team.facts, started.wish.launcher)
     members = {
-        name: member.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
+        name: mpirun_job.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
         for name, node in team.facts.items()
     }
     plan = compose.compose(members, team.launch_node, started.wish, job_id)
@@ -336,3 +335,73 @@ def _concluded(outcome: JobOutcome, launch_node: str, options: RunOptions, tell:
         tell(f"The job had not ended after {options.timeout_s:g} s and was ended.")
         return TIMED_OUT
     return _SIGNALLED + (outcome.signal or 0) if outcome.rc is None else outcome.rc
+
+
+# Find out which nodes lack the user's program, its script or its folder, before anything of a job is started.
+
+
+def refuse_missing(
+    logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], launch_node: str, wish: JobOptions
+) -> dict[str, MemoryKills]:
+    """Refuse nodes that lack the program, its script or the folder; return what the kernel has killed on each so far.
+
+    Args:
+        logins: the nodes of the job.
+        nodes: their facts.
+        launch_node: one of them.
+        wish: what the user asked for.
+
+    Returns:
+        What was killed for lack of memory before, by host.
+
+    Raises:
+        ConfigError: something is missing; the sentence says where and what to do.
+        UnreachableError: a node does not answer.
+    """
+    program = compose.with_python(wish.program, nodes[launch_node].layout)
+    names = [
+        *([] if wish.launcher is Launcher.TORCHRUN and program[0] in {"-m", torchrun.script(program)} else [program[0]])
+    ]
+    script = torchrun.script(program)
+    names += [_here(script)] if script and _here(script) not in names else []
+    paths = {name: node.environment.get("PATH", "") for name, node in nodes.items()}
+    looks = supervised_job.look(logins, names, paths, wish.directory)
+    refuse_silent(looks)
+    adrift = [one.host for one in looks if not one.has_folder]
+    if adrift:
+        raise ConfigError(
+            f"The folder {wish.directory} is not on {folded(adrift)}; --sync copies one to all nodes, --chdir names "
+            "another."
+        )
+    for name in names:
+        missing = [one.host for one in looks if not one.found.get(name)]
+        blocked = [one.host for one in looks if one.found.get(name) and name == program[0] and name not in one.runs]
+        if missing or blocked:
+            raise ConfigError(_missing_words(name, missing, blocked, looks))
+    return {one.host: one.memory for one in looks}
+
+
+def refuse_silent(looks: Sequence[Look]) -> None:
+    """Refuse nodes that could not be asked.
+
+    Raises:
+        UnreachableError: there is one.
+    """
+    silent = [one for one in looks if one.problem]
+    if silent:
+        raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")
+
+
+def _here(name: str) -> str:
+    """Return a script's name as a path, since Python does not look into PATH."""
+    return name if "/" in name else f"./{name}"
+
+
+def _missing_words(name: str, missing: Sequence[str], blocked: Sequence[str], looks: Sequence[Look]) -> str:
+    if not missing:
+        return f"{name} is not executable on {folded(blocked)}; run 'chmod +x' there, or name its interpreter first."
+    where = "the PATH of the nodes' sessions" if "/" not in name else f"{looks[0].folder}"
+    looked = "" if name.startswith("/") else f" (looked in {where})"
+    if len(missing) < len(looks):
+        return f"{name} is missing on {folded(missing)}{looked}; --sync DIR copies your code to all nodes."
+    return f"{name} is missing on all nodes{looked}; give its full path, or copy it there with --sync DIR."

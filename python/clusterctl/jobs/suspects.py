@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from pydantic import ValidationError
 
 from clusterctl.analysis import rank_deaths
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.job_outcome import NodeLook, Stack
 from clusterctl.model.nodeset import folded
 from clusterctl.model.probe import Probe
-from clusterctl.remote import rank_look
+from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more
 
@@ -23,8 +27,9 @@ if TYPE_CHECKING:
     from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, RankDeath, RankExit, Tie
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
-    from clusterctl.model.memory_kills import MemoryKills
+    from clusterctl.model.job_outcome import MemoryKills
     from clusterctl.remote.supervised_job import JobLogin
+
 
 _MOST = 6  # sentences
 _PEERS = 2  # with a suspect they are three, of which one can be the odd one
@@ -114,9 +119,9 @@ def lost_since(
         job: the job's id.
         before: what it had killed before the job.
     """
-    seen = {look.host: look for look in rank_look.looks(logins, job, within_s=_KILLS_S)}
+    seen = {look.host: look for look in looks(logins, job, within_s=_KILLS_S)}
     again = [login for login in logins if seen[login.host.name].problem]
-    seen.update({look.host: look for look in rank_look.looks(again, job, within_s=_KILLS_S)})
+    seen.update({look.host: look for look in looks(again, job, within_s=_KILLS_S)})
     now = {name: look.memory for name, look in seen.items() if not look.problem}
     silent = {name: look.problem for name, look in seen.items() if look.problem}
     return rank_deaths.losses(before, now), silent | dict.fromkeys(rank_deaths.untold(before, now), "")
@@ -190,3 +195,56 @@ def exit_words(left: RankExit, node: str) -> str:
 def peer_words(node: str) -> str:
     """Return a sentence about a node whose rank was lost by ranks of other nodes."""
     return f"Ranks of other nodes lost a rank on {node}, and one of them aborted; how that rank ended is not known"
+
+
+# Look at the ranks of a running job on all its nodes: one trip each, as the job's user.
+
+Stacks: TypeAlias = Literal["none", "quick", "full"]
+
+PROGRAM = "rank_look.py"
+_OPTIONS: dict[Stacks, tuple[str, ...]] = {"none": (), "quick": ("--stacks", "--quick"), "full": ("--stacks",)}
+_CONNECT_S = 5
+_RANKS_S = 10.0
+_STACKS_S = 20.0  # the program's own limit is shorter
+
+
+def looks(
+    logins: Sequence[JobLogin], job: str, stacks: Stacks = "none", within_s: float | None = None
+) -> tuple[NodeLook, ...]:
+    """Look at every node; a node that does not answer has a look that says so.
+
+    Args:
+        logins: the nodes of the job.
+        job: the job's id.
+        stacks: also take the stacks of the ranks, which takes some seconds; the quick ones lack a library's functions.
+        within_s: seconds until a node counts as silent; by default 10, and 20 with stacks.
+    """
+    limit_s = within_s or (_RANKS_S if stacks == "none" else _STACKS_S)
+    if not logins:
+        return ()
+    at_once = max(1, min(reach.at_once(login.host for login in logins), len(logins)))
+    with ThreadPoolExecutor(at_once) as pool:
+        return tuple(pool.map(lambda login: _look(login, job, stacks, limit_s), logins))
+
+
+def _look(login: JobLogin, job: str, stacks: Stacks, limit_s: float) -> NodeLook:
+    name = login.host.name
+    remote = [login.host.python, login.host.layout.program(PROGRAM), job, *_OPTIONS[stacks]]
+    argv = login.command(remote, connect_timeout_s=_CONNECT_S)
+    try:
+        reply = python.ask(argv, b"", limit_s, {"ranks", "at"})
+    except OSError as error:  # this machine lacks ssh, memory or open files
+        return NodeLook(host=name, problem=str(error))
+    if reply.answer is None:
+        return NodeLook(host=name, problem=reply.problem, silent=_is_silent(login, reply))
+    try:
+        given = [Stack(host=name, **entry) for entry in reply.answer.get("stacks", ())]
+        return NodeLook.model_validate({**reply.answer, "host": name, "stacks": given, "problem": ""})
+    except (TypeError, AttributeError, ValidationError):
+        return NodeLook(host=name, problem="its answer is not readable")
+
+
+def _is_silent(login: JobLogin, reply: python.Reply) -> bool:
+    if reply.done is None or login.host.step is not None:
+        return reply.timed_out
+    return ssh_failure.is_silent(reply.done.returncode, reply.done.errors.decode("utf-8", "replace"))

@@ -20,17 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterctl.analysis import flight_records, rank_deaths, rank_places, stall
 from clusterctl.analysis.rank_places import Place
 from clusterctl.jobs import suspects
+from clusterctl.model.job_outcome import StallRecord
 from clusterctl.model.nodeset import folded
-from clusterctl.model.stall import StallRecord
-from clusterctl.remote import rank_look
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.analysis.flight_records import Behind
-    from clusterctl.model.memory_kills import MemoryKills
-    from clusterctl.model.stall import NodeLook, StallVerdict
-    from clusterctl.remote.rank_look import Stacks
+    from clusterctl.jobs.suspects import Stacks
+    from clusterctl.model.job_outcome import MemoryKills, NodeLook, StallVerdict
     from clusterctl.remote.supervised_job import JobLogin
 
 _Found = TypeVar("_Found")
@@ -183,7 +181,7 @@ class Watch:
         return [suspects.lost_words(name, lost[name], blamed.ours.get(name)) for name in named]
 
     def _look(self, stacks: Stacks) -> tuple[NodeLook, ...]:
-        found = rank_look.looks(self._job.logins, self._job.job, stacks)
+        found = suspects.looks(self._job.logins, self._job.job, stacks)
         for look in found:
             self.seen.setdefault(look.host, set()).update(rank.pid for rank in look.ranks)
             self._ranks.update(rank.rank for rank in look.ranks)

@@ -12,8 +12,8 @@ from clusterctl.analysis import rank_deaths
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
 from clusterctl.model import fabric
+from clusterctl.model.job_outcome import NodeKills, StallRecord, StallVerdict
 from clusterctl.model.nodeset import folded
-from clusterctl.model.stall import NodeKills, StallRecord, StallVerdict
 from clusterctl.remote import network_probe
 from clusterctl.state import stalls
 from clusterctl.support.errors import ClusterctlError, ConfigError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.jobs.prefixer import Take
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
-    from clusterctl.model.memory_kills import MemoryKills
+    from clusterctl.model.job_outcome import MemoryKills
     from clusterctl.remote.supervised_job import JobLogin
 
 _CONNECT_S = 2.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import mig_worker, nccl_options, pod_instances, torchrun
+from clusterctl.launch import mig_worker, nccl_options, torchrun
 from clusterctl.model import ip_address
 from clusterctl.support.errors import ConfigError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.local_facts import LocalFacts, LocalRoute
     from clusterctl.launch.scheduler_env import RankPlace
+
 
 # torchrun reads every option's default from PET_…; those of another rendezvous would overrule the static one.
 _OTHER_RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_STANDALONE")
@@ -85,9 +87,9 @@ def plan(
     """
     nccl_options.refuse(nccl)
     count, why = processes(machine, environment, nproc_per_node)
-    shared = pod_instances.PodInstances()
+    shared = PodInstances()
     if count > 1 and program and program[0]:
-        shared = pod_instances.of_pod(environment, machine.node, machine.gpu_devices)
+        shared = of_pod(environment, machine.node, machine.gpu_devices)
     argv = torchrun.argv(
         torchrun.Torchrun(
             nnodes=where.nodes,
@@ -100,9 +102,9 @@ def plan(
         )
     )
     settings, kept = _wanted(where, machine, environment, nccl)
-    if shared.names and shared.said_by != pod_instances.CUDA:
+    if shared.names and shared.said_by != CUDA:
         value, reason = ",".join(shared.names), f"each process keeps one of the instances of {shared.said_by}"
-        settings = (*settings, EnvironmentSetting(pod_instances.CUDA, value, reason))
+        settings = (*settings, EnvironmentSetting(CUDA, value, reason))
     dropped = tuple(name for name in _OTHER_RENDEZVOUS if name in environment)
     meeting = f"node {where.rank} of {where.nodes}, meeting at {where.master_addr} port {where.master_port}"
     notes = [
@@ -273,9 +275,9 @@ def _doubts(where: RankPlace, machine: LocalMachine) -> list[str]:
 
 
 def _gpus(machine: LocalMachine, environment: Mapping[str, str]) -> tuple[int, str]:
-    for name in (pod_instances.CUDA, pod_instances.NVIDIA):
+    for name in (CUDA, NVIDIA):
         value = environment.get(name)
-        if value is None or value in pod_instances.EVERY_GPU:
+        if value is None or value in EVERY_GPU:
             continue
         if value in _NO_GPU:
             return 0, f"{name}={value}"
@@ -295,3 +297,74 @@ def _route(routes: Sequence[LocalRoute], address: ip_address.IpAddress) -> str:
         if route.family == address.version and address in ip_address.network(route.destination, strict=False)
     ]
     return max(leading, default=(0, 0, ""))[2]
+
+
+# MIG instances of a pod or a job step: which of them its processes take, one each.
+#
+# A CUDA program sees the first instance that ``CUDA_VISIBLE_DEVICES`` names, and no other. So several processes need
+# the names of all instances, and each keeps its own. A container runtime may say them as ``GPU:INSTANCE``, which CUDA
+# does not take.
+
+CUDA = "CUDA_VISIBLE_DEVICES"
+NVIDIA = "NVIDIA_VISIBLE_DEVICES"
+EVERY_GPU = frozenset({"all", "void"})  # every GPU there is; or somebody else (CDI) puts them in
+_NUMBERED = re.compile(r"\d+:\d+")  # GPU and instance by number, as NVIDIA's container toolkit takes them
+_CHOOSE = f"set {CUDA} to instances of 'nvidia-smi -L', or take another --nproc-per-node"
+
+
+@dataclass(frozen=True)
+class PodInstances:
+    """The names of the instances, none where processes take whole GPUs; ``said_by`` is what names them."""
+
+    names: tuple[str, ...] = ()
+    said_by: str = ""
+
+
+def of_pod(environment: Mapping[str, str], node: LocalFacts, gpu_devices: int) -> PodInstances:
+    """Return the instances that the processes of this pod or job step share out.
+
+    Args:
+        environment: of the process.
+        node: the facts of this machine, with the instances that ``nvidia-smi`` lists here.
+        gpu_devices: how many GPUs have a device file here.
+
+    Raises:
+        ConfigError: processes could not tell their instances apart; the sentence says what to do.
+    """
+    for variable in (CUDA, NVIDIA):
+        value = environment.get(variable)
+        if value is None or value in EVERY_GPU:
+            continue
+        words = tuple(word for word in value.split(",") if word)
+        return _said(variable, words, node)
+    whole = max(0, gpu_devices - node.cut_gpus - node.empty_gpus)
+    if node.instances and whole:
+        raise ConfigError(
+            f"This pod has MIG instances ({len(node.instances)}) and whole GPUs ({whole}), and a program cannot use "
+            f"both; set {CUDA} to the names of either, as 'nvidia-smi -L' has them."
+        )
+    return PodInstances(node.instances, "nvidia-smi") if node.instances else PodInstances()
+
+
+def _said(variable: str, words: tuple[str, ...], node: LocalFacts) -> PodInstances:
+    cut = tuple(word for word in words if word.startswith("MIG-"))
+    if cut and len(cut) < len(words):
+        raise ConfigError(
+            f"{variable}={','.join(words)} names MIG instances and whole GPUs, and a program cannot use both; "
+            f"set {CUDA} to the names of either."
+        )
+    if cut:
+        return PodInstances(cut, variable)
+    if any(_NUMBERED.fullmatch(word) for word in words):
+        if len(node.instances) == len(words):
+            return PodInstances(node.instances, "nvidia-smi")
+        if len(words) > 1:
+            raise ConfigError(
+                f"{variable}={','.join(words)} names MIG instances by numbers, which CUDA does not take; {_CHOOSE}."
+            )
+    if len(words) > 1 and node.instances and node.cut_gpus >= len(words):
+        raise ConfigError(
+            f"{variable}={','.join(words)} names GPUs that are cut into MIG instances, of which a program sees the "
+            f"first alone; set {CUDA} to instances of 'nvidia-smi -L'."
+        )
+    return PodInstances()

@@ -7,27 +7,83 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import (
-    affinity,
-    environment,
-    horovodrun,
-    hostfile,
-    job_path,
-    mig_choice,
-    mig_worker,
-    mpirun,
-    mpirun_job,
-    torchrun,
-)
-from clusterctl.launch.path_options import NO_PATH_OPTIONS, Affinity, PathOptions, Transport
-from clusterctl.model.network_parameters import INCLUSION_OF, plain
+from clusterctl.launch import affinity, environment, mig_worker, mpirun, mpirun_job, torchrun
+from clusterctl.launch.mpirun import NO_PATH_OPTIONS, Affinity, PathOptions, Transport
+from clusterctl.model.fabric import INCLUSION_OF, plain
+from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.launch.member import Member
+    from clusterctl.launch.mpirun_job import Member
     from clusterctl.model.layout import Layout
+
+
+# The horovodrun line of Horovod 0.28, which composes an mpirun line of its own.
+
+# What horovodrun gives mpirun by itself (0.28.1: -mca pml ob1 -mca btl ^openib); mpirun 5.0 takes nothing twice.
+_ITS_OWN = ("pml", "btl")
+
+
+@dataclass(frozen=True)
+class HorovodrunLaunch:
+    """What is to be launched.
+
+    horovodrun gives the ranks every variable of its own environment, so there is nothing to export here. Without
+    ``interfaces`` it looks for some that all nodes can be reached by, which takes it seconds.
+    """
+
+    version: str
+    slots: Mapping[str, int]
+    program: tuple[str, ...]
+    job: str = ""
+    ranks: int | None = None
+    interfaces: tuple[str, ...] = ()
+    mca: Mapping[str, str] = field(default_factory=dict)
+    oversubscribe: bool = False
+    bind: mpirun.Bind = mpirun.Bind.NONE
+    map_by: mpirun.MapBy = mpirun.MapBy.SLOT
+    directory: str = ""
+    horovodrun: str = DEFAULT_LAYOUT.horovodrun
+
+
+def argv(launch: HorovodrunLaunch) -> list[str]:
+    """Return the tokens of the horovodrun line.
+
+    Raises:
+        ConfigError: as :func:`mpirun.argv`, or for a parameter that horovodrun sets by itself.
+    """
+    own = next((name for name in launch.mca if name in _ITS_OWN), None)
+    if own is not None:
+        raise ConfigError(
+            f"horovodrun sets {own} by itself (pml ob1, btl ^openib), and mpirun takes it once only; "
+            "use --launcher mpirun for another choice."
+        )
+    same = mpirun.MpirunLaunch(
+        version=launch.version,
+        slots=launch.slots,
+        program=launch.program,
+        ranks=launch.ranks,
+        oversubscribe=launch.oversubscribe,
+        bind=launch.bind,
+        map_by=launch.map_by,
+    )
+    mpirun.argv(same)  # refuses what no mpirun takes
+    speech = mpirun.dialect(launch.version)
+    line = [launch.horovodrun, "-np", str(mpirun.count(same)), "-H", mpirun.words(launch.slots)]
+    line += ["--network-interfaces", ",".join(launch.interfaces)] if launch.interfaces else []
+    more = mpirun.parameters(speech, launch.mca, None, launch.job)
+    more += ["--wdir", launch.directory] if launch.directory else []
+    chosen = (launch.bind, launch.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT)
+    if chosen or (launch.oversubscribe and speech is mpirun.Dialect.PRRTE):
+        line += [f"--binding-args={shlex.join(mpirun.placed(same))}"]
+    if launch.oversubscribe and speech is mpirun.Dialect.ORTE:
+        more += ["--oversubscribe"]
+    # It puts these into a line for a shell as they are.
+    line += [f"--mpi-args={shlex.join(more)}"] if more else []
+    return [*line, *launch.program]
+
 
 _TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not run
 # PRRTE 3.0 (Open MPI 5.0.7) loses the end of a rank that comes before its node has reported the launch, and then waits
@@ -115,7 +171,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
     if not wish.program or not wish.program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
     first = members[launch_node]
-    slots = hostfile.ordered({name: member.slots for name, member in members.items()}, launch_node)
+    slots = mpirun.ordered({name: member.slots for name, member in members.items()}, launch_node)
     session = first.facts.environment
     exported = (*wish.exported, _PACE) if wish.pace else wish.exported
     variables = environment.of_job(exported, wish.caller, session)
@@ -237,7 +293,7 @@ def _program(
         )
     known = members[launch_node].facts.fabric
     program = wish.program
-    if mig_choice.has_instances([members[name].facts for name in slots]):
+    if affinity.has_instances([members[name].facts for name in slots]):
         program = mig_worker.of_workers(program, layout.python)
     if wish.path.affinity is Affinity.AUTO:
         program = affinity.of_workers(program, layout.python)
@@ -275,9 +331,9 @@ def _horovodrun(
     fabrics = [member.facts.fabric for member in members.values()]
     names = {known.interface for known in fabrics if known and known.interface}
     program = with_python(wish.program, first.facts.layout)
-    path = job_path.decide(members, slots, replace(wish.path, network=Transport.TCP))
-    line = horovodrun.argv(
-        horovodrun.HorovodrunLaunch(
+    path = mpirun_job.decide(members, slots, replace(wish.path, network=Transport.TCP))
+    line = argv(
+        HorovodrunLaunch(
             version=first.version,
             horovodrun=first.facts.layout.horovodrun,
             slots={called[name]: count for name, count in slots.items()},

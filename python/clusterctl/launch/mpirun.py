@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile
 from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 JOB_VARIABLE = "CLUSTERCTL_JOB"
 JOB_PARAMETER = "clusterctl_job"
@@ -129,7 +129,7 @@ def argv(launch: MpirunLaunch) -> list[str]:
     """
     speech = dialect(launch.version)
     ranks = count(launch)
-    line = [launch.mpirun, "-H", hostfile.words(launch.slots), "-np", str(ranks)]
+    line = [launch.mpirun, "-H", words(launch.slots), "-np", str(ranks)]
     line += placed(launch)
     line += ["--oversubscribe"] if launch.oversubscribe and speech is Dialect.ORTE else []
     line += ["--tag-output"] if launch.tagged else []
@@ -244,3 +244,64 @@ def environment(version: str, user: str) -> dict[str, str]:
     if dialect(version) is Dialect.PRRTE:
         allowed |= {"PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return allowed
+
+
+# The list of hosts that mpirun gets, its order, and the node of each rank.
+
+
+def ordered(slots: Mapping[str, int], launch_node: str) -> dict[str, int]:
+    """Return the slots with the launch node first.
+
+    Open MPI 4.1 begins with the node it runs on, 5.0 follows the order of the hosts (both seen); with the launch node
+    first they agree, and the place of each rank is known beforehand.
+    """
+    return {name: slots[name] for name in sorted(slots, key=lambda name: name != launch_node)}
+
+
+def words(slots: Mapping[str, int]) -> str:
+    """Return the slots as one word for a command line, ``name:N,…``."""
+    return ",".join(f"{name}:{count}" for name, count in slots.items())
+
+
+def placement(slots: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the node of each rank when every slot is filled with ``--map-by slot``."""
+    return tuple(name for name, count in slots.items() for _ in range(count))
+
+
+# What a user asks for of a job's path; ``run`` and ``validate`` have the same options and the same defaults.
+
+
+class Transport(str, Enum):
+    """What MPI's messages go through; auto is UCX where every node can, else TCP."""
+
+    AUTO = "auto"
+    TCP = "tcp"
+    UCX = "ucx"
+
+
+class Affinity(str, Enum):
+    """Whether each rank is kept on the cores and the network port nearest to its GPU."""
+
+    NONE = "none"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """What the user asks for; the default is the same for a run and for a validation."""
+
+    network: Transport = Transport.AUTO
+    bind: Bind = Bind.NONE
+    map_by: MapBy = MapBy.SLOT
+    affinity: Affinity = Affinity.NONE
+
+    @property
+    def words(self) -> list[str]:
+        """The options that differ from the default, as ``run`` and ``validate`` take them."""
+        network = [] if self.network is Transport.AUTO else ["--network", self.network.value]
+        bind = [] if self.bind is Bind.NONE else ["--bind-to", self.bind.value]
+        map_by = [] if self.map_by is MapBy.SLOT else ["--map-by", self.map_by.value]
+        return [*network, *bind, *map_by, *([] if self.affinity is Affinity.NONE else ["--affinity", "auto"])]
+
+
+NO_PATH_OPTIONS = PathOptions()

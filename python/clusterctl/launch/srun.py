@@ -6,15 +6,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile, job_path, mpirun
+from clusterctl.launch import mpirun, mpirun_job
 from clusterctl.launch.mpirun_job import MpirunLine
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.launch.member import Member
-    from clusterctl.launch.mpirun_job import MpirunJob
+    from clusterctl.launch.mpirun_job import Member, MpirunJob
 
 PMIX = "pmix"
 # How Slurm's plugin passes a fence of PMIx between nodes. With its default, a rank gets out of the last fence of
@@ -97,8 +96,8 @@ def line(
     here = {name: members[name] for name in slots}
     if (job.path.bind, job.path.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):
         raise ConfigError("--bind-to and --map-by are mpirun's; srun starts the ranks here, so leave them out.")
-    ordered = hostfile.ordered(dict(slots), launch_node)
-    path = job_path.decide(here, ordered, job.path, per_node=job.per_node, workers=job.workers)
+    ordered = mpirun.ordered(dict(slots), launch_node)
+    path = mpirun_job.decide(here, ordered, job.path, per_node=job.per_node, workers=job.workers)
     chosen = any(name in job.mca for name in ("pml", "btl"))
     tokens = argv(
         SrunLaunch(

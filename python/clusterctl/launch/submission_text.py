@@ -8,15 +8,17 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import manifest, nccl_options, srun
+from clusterctl.launch import nccl_options, srun, submission
 from clusterctl.launch.submission import refuse
+from clusterctl.model.drains import OF_CHECK_NODE
+from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.launch.submission import Submission
-    from clusterctl.model.layout import Layout
+
 
 RENDEZVOUS_PORT = 29500
 _POLICY = {"cleanPodPolicy": "Running"}
@@ -77,15 +79,15 @@ def _runai_line(
     for name, count in job.rdma.items():
         line += ["--extended-resource", f"{name}={count}"]
         line += ["--master-extended-resource", f"{name}={count}"] if several else []
-    for name, value in manifest.pod_annotations(job).items():
+    for name, value in submission.pod_annotations(job).items():
         line += ["--annotation", f"{name}={value}"]
     line += [capability, "IPC_LOCK"] if job.rdma else []
     line += [cpus, job.cpus] if job.cpus else []
     line += [memory, job.memory] if job.memory else []
     line += ["--working-dir", job.working_dir] if job.working_dir else []
     for name, value in job.variables.items():
-        line += ["-e", f"{name}={manifest.literal(value)}"]
-    line += ["--large-shm", "--command", "--", *map(manifest.literal, _in_pod(job))]
+        line += ["-e", f"{name}={submission.literal(value)}"]
+    line += ["--large-shm", "--command", "--", *map(submission.literal, _in_pod(job))]
     return shlex.join(line)
 
 
@@ -98,7 +100,7 @@ def pytorchjob(job: Submission) -> str:
         ConfigError: a value is malformed, missing, or means nothing to Kubeflow.
     """
     refuse(job, "pytorchjob", ("project", "partition", "account", "time", "by_torchrun", "by_srun"))
-    return manifest.text(manifest.pytorchjob(job, _in_pod(job), job.variables, _POLICY))
+    return submission.text(submission.pytorchjob(job, _in_pod(job), job.variables, _POLICY))
 
 
 def mpijob(job: Submission) -> str:
@@ -128,7 +130,7 @@ def mpijob(job: Submission) -> str:
     line += _in_pod(job) if job.by_torchrun else list(job.program)
     line = list(job.program) if job.is_idle else line
     slots = 1 if job.by_torchrun else slots
-    return manifest.text(manifest.mpijob(job, slots, line, handed_on, _POLICY))
+    return submission.text(submission.mpijob(job, slots, line, handed_on, _POLICY))
 
 
 def slurm(job: Submission) -> str:
@@ -207,3 +209,49 @@ def _in_pod(job: Submission) -> list[str]:
         return list(job.program)
     count = [f"--nproc-per-node={job.nproc_per_node}"] if job.nproc_per_node else []
     return ["clusterctl", "launch", *count, *nccl_options.words(job.nccl), "--", *job.program]
+
+
+# The prolog of Slurm that looks at a node before each job, and drains a node that is not fit.
+
+_PROGRAM = "check_node.py"  # of the role validation
+_PYTHON = "/usr/bin/python3"
+_UNKNOWN = 11  # the status of a look that was killed
+_HEAD = """\
+#!/bin/sh
+# Prolog of Slurm: it lets a job start where the node is fit, by 'clusterctl render slurm-prolog'.
+#
+#   install -m 755 THIS /etc/slurm/clusterctl-prolog.sh      on each node
+#   Prolog=/etc/slurm/clusterctl-prolog.sh                   in slurm.conf
+#
+# Epilog and HealthCheckProgram may name the same file. Run it by hand on each node first: it drains an unfit node.
+# slurmd runs it as root, and it needs no clusterctl on the node: provision has left the program that it starts.
+said=$(timeout --signal=KILL {kill_s:.0f} {python} -I -S {program} --quick --deadline {deadline_s:g} 2>&1) && exit 0
+status=$?
+node=${{SLURMD_NODENAME:-$(hostname -s)}}
+said=${{said:-"$node: the check of the node gave no answer; run '{program} --quick' by hand"}}
+said=$(printf '%s' "$said" | tail -n 1)
+printf '%s\\n' "$said" >&2
+logger -t clusterctl-prolog -- "$said" 2>/dev/null
+# Somebody killed the look, which says nothing about the node; the next job's prolog looks again.
+[ "$status" -eq {unknown} ] && exit 0
+"""
+_DRAIN = """\
+# slurmd drains a node whose prolog fails as "Prolog error". A reason that the node has already stays.
+timeout {kill_s:.0f} scontrol update nodename="$node" state=drain reason="{prefix} ${{said#*: }}"
+"""
+_END = """\
+exit 1
+"""
+
+
+def script(*, with_reason: bool, deadline_s: float, layout: Layout = DEFAULT_LAYOUT) -> str:
+    """Return the script.
+
+    Args:
+        with_reason: drain the node by scontrol, with what is wrong as the reason; otherwise the prolog only fails.
+        deadline_s: of the look at the node.
+        layout: where the software lies on the nodes.
+    """
+    kill_s, program = deadline_s + 10, layout.program(_PROGRAM)
+    head = _HEAD.format(kill_s=kill_s, python=_PYTHON, program=program, deadline_s=deadline_s, unknown=_UNKNOWN)
+    return head + (_DRAIN.format(kill_s=kill_s, prefix=OF_CHECK_NODE) if with_reason else "") + _END

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.launch import manifest
+from clusterctl.launch import submission
 from clusterctl.launch.submission import Submission, refuse
 from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support import content
@@ -82,7 +82,7 @@ class ValidationJob:
     @property
     def text(self) -> str:
         """Both documents as YAML."""
-        return manifest.text(self.programs, self.job)
+        return submission.text(self.programs, self.job)
 
     def owned(self, uid: str) -> dict[str, Any]:
         """Return the ConfigMap that goes away with the job of this uid."""
@@ -118,9 +118,9 @@ def build(name: str, wish: PodsOptions, checks: Sequence[PlannedCheck]) -> Valid
         raise ConfigError("The programs of the checks do not fit into a ConfigMap; name fewer with --checks.")
     by_mpi = wish.kind == "mpijob"
     if by_mpi:
-        job = manifest.mpijob(wanted, wish.ranks_per_pod, wanted.program, {}, _policy(wish))
+        job = submission.mpijob(wanted, wish.ranks_per_pod, wanted.program, {}, _policy(wish))
     else:
-        job = manifest.pytorchjob(wanted, wanted.program, {}, _policy(wish))
+        job = submission.pytorchjob(wanted, wanted.program, {}, _policy(wish))
     job["metadata"] = _metadata(name, wish)
     for replica in job["spec"]["mpiReplicaSpecs" if by_mpi else "pytorchReplicaSpecs"].values():
         _complete(replica["template"], name, wish)

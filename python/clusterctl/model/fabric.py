@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 else:
     _rules = content.module_util("fabric_rules")
 
+
 PairKind = _rules.PairKind
 Network = _rules.Network
 Rejection = _rules.Rejection
@@ -64,3 +65,21 @@ def rdma(node: NodeFacts) -> tuple[RdmaChoice, ...]:
 def rdma_of(record: Mapping[str, Any]) -> tuple[RdmaChoice, ...]:
     """Return the same from a node's record as the probe wrote it."""
     return _rules.rdma(record)
+
+
+# Parameters by which Open MPI chooses TCP networks; it refuses an inclusion and its exclusion together.
+
+# Of MPI's messages, and of the runtime of 4.1 and 5.0.
+INCLUSION_OF: Mapping[str, str] = {
+    "btl_tcp_if_exclude": "btl_tcp_if_include",
+    "oob_tcp_if_exclude": "oob_tcp_if_include",
+    "prte_if_exclude": "prte_if_include",
+}
+_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+
+
+def plain(name: str) -> str:
+    """Return the name of a parameter without the prefix that it has as a variable."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name

@@ -5,13 +5,87 @@ A later run compares it with the present state to decide whether there is work.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import posixpath
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
 from clusterctl.model.base import Record, Text
-from clusterctl.model.drift import HostDifference
 from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+# Drift: how the hosts of a cluster differ from what their last run left.
+
+_DIFFERS = " differs: "
+SLICES = 7
+"""In so many nights each byte of the artifacts is read once; the node's probe cuts them by path."""
+
+
+class HostDifference(Record):
+    """One thing that is no longer as it was left: ``subject`` is a path or a property of the node."""
+
+    subject: Text
+    words: Text
+
+    def __str__(self) -> str:
+        """Return a sentence without a full stop."""
+        return f"{self.subject}{_DIFFERS}{self.words}"
+
+    @classmethod
+    def of(cls, sentence: str) -> HostDifference:
+        """Return the difference that a sentence of an older snapshot tells."""
+        subject, _, words = sentence.partition(_DIFFERS)
+        return cls(subject=subject, words=words)
+
+
+class DriftReport(Record):
+    """What ``clusterctl drift`` found.
+
+    Attributes:
+        hosts: by host, its differences; a host without one is left out.
+        unknown: by host, why it could not be compared.
+        unreachable: the hosts among ``unknown`` that did not answer.
+        failed: the hosts among ``unknown`` that answered and could not be looked at.
+        compared: the hosts that were compared.
+        verified: whether the content of each file was compared.
+    """
+
+    schema_version: Literal[1] = 1
+    inventory: str
+    compared: tuple[str, ...] = ()
+    verified: bool = False
+    hosts: dict[str, tuple[HostDifference, ...]] = Field(default_factory=dict)
+    unknown: dict[str, str] = Field(default_factory=dict)
+    unreachable: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """What of a node's facts decides.
+
+    ``watch`` is the present state of the paths that its snapshot names; ``gpus`` counts those that NVIDIA's driver has
+    taken, with the driver's version, since they decide which builds a node gets. ``lost_address`` is the address that
+    Open MPI and NCCL are told to use there, where the node no longer has it. ``addresses`` are all that it has, and
+    ``traits`` its settings, and ``offers`` what builds can rely on (see
+    :class:`clusterctl.model.snapshot.HostSnapshot`).
+    """
+
+    platform: str
+    host_keys: tuple[str, ...]
+    user: str
+    watch: tuple[Mapping[str, Any], ...] = ()
+    gpus: str = ""
+    lost_address: str = ""
+    addresses: frozenset[str] = frozenset()
+    traits: Mapping[str, str] = field(default_factory=dict)
+    offers: str = ""
 
 
 class HostSnapshot(Record):
@@ -86,3 +160,63 @@ class Snapshot(Record):
         """Refuse what no gate would have let pass: an earlier release kept what nodes said as it was."""
         gate = content.module_util("node_record_gate")
         return tuple(gate.member(entry) for entry in given)
+
+
+# The software of a cluster: per host, the folder to which the link of each artifact leads.
+
+Links: TypeAlias = dict[str, str]  # path of a link → the folder to which it leads
+
+_TREE = re.compile(r"[A-Za-z0-9_.+~-]+-[0-9a-f]{16}")  # version and key in the name of an artifact's folder
+
+
+class HostSoftware(Record):
+    """The links of one host; ``platform`` tells which other hosts can have the same folders."""
+
+    platform: str
+    links: Links
+
+
+class SoftwareSet(Record):
+    """The links that a run left on each host."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    verb: str
+    left: datetime
+    hosts: dict[str, HostSoftware] = Field(default_factory=dict)
+
+    def links_for(self, host: str, platform: str) -> Links | None:
+        """Return the links of a host; of a host that the run did not know, those that all of its platform have.
+
+        None says that the run tells nothing about such a host. A node tells its links itself. So another node gets none
+        of a node that has a link of another form than an artifact's.
+        """
+        known = self.hosts.get(host)
+        if known is not None:
+            return known.links
+        alike = [other.links for other in self.hosts.values() if other.platform == platform]
+        if not alike or any(links != alike[0] for links in alike):
+            return None
+        return alike[0] if all(_is_of_artifact(link, tree) for link, tree in alike[0].items()) else None
+
+
+def _is_of_artifact(link: str, tree: str) -> bool:
+    """Whether a link leads to a folder beside it that has the name of the link, a version and a key."""
+    folder, name = posixpath.split(link)
+    start = f"{folder.rstrip('/')}/{name}-"
+    is_plain = folder.startswith("/") and posixpath.normpath(link) == link
+    return is_plain and tree.startswith(start) and _TREE.fullmatch(tree, len(start)) is not None
+
+
+class Hold(Record):
+    """The software that a rollback chose and that ``provision`` leaves as it is.
+
+    ``since`` is when it was chosen. A rollback that died before it was ``finished`` is finished by the next one, which
+    takes the snapshots ``before`` it from here: the dead one forgot them, since it was about to change the nodes.
+    """
+
+    schema_version: Literal[1] = 1
+    software: SoftwareSet
+    since: datetime
+    finished: bool = False
+    before: Snapshot | None = None

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset
-from clusterctl.model.drift import SLICES
 from clusterctl.model.results import Verdict
+from clusterctl.model.snapshot import SLICES
 from clusterctl.nightly.records import BadCheck, Drift, HostDrift, Proof
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode

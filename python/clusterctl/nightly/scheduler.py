@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from clusterctl.nightly import cron, systemd
 from clusterctl.nightly.records import SchedulePlace
-from clusterctl.state import files, process_table
+from clusterctl.state import files, processes
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _write_crontab(text: str) -> None:
 
 
 def _cron_runs() -> bool:
-    return bool(process_table.names() & {"cron", "crond", "fcron", "anacron", "busybox"})
+    return bool(processes.names() & {"cron", "crond", "fcron", "anacron", "busybox"})
 
 
 def _run(argv: list[str], text: str = "") -> _Done:

@@ -6,28 +6,273 @@ what goes and ask. Then each node removes what it was told, unless something has
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import posixpath
+import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model import run_record
+from clusterctl.model import nodeset, run_record
 from clusterctl.model.events import AskingObserver
-from clusterctl.provisioning import old_artifacts, refusals
+from clusterctl.provisioning import playbook
 from clusterctl.provisioning.host_run import HostRun, now, recorded
-from clusterctl.provisioning.old_artifacts import Tree
+from clusterctl.provisioning.look import HostRequest
 from clusterctl.provisioning.preview import CollectPreview
-from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.task_results import TaskResults
-from clusterctl.state import cache_files, locks, paths, runs, snapshots
+from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
 
-    from clusterctl.model.cache import CacheFile
+    from clusterctl.model.snapshot import Hold, Snapshot, SoftwareSet
+
+
+# Which old artifacts go from nodes and from the cache: by count and age, never one in use; no I/O.
+
+LEAST_KEPT = 2  # the set in force and the one before it, to which a rollback goes back
+_AGE = re.compile(r"\s*(\d+)\s*(h|d|w)\s*")
+_SECONDS = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+@dataclass(frozen=True)
+class Tree:
+    """An installed artifact of a node."""
+
+    path: str
+    size: int  # bytes
+    installed: float  # seconds since 1970
+    in_use: bool  # a link leads there, or a process uses it
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Tree:
+        """Return the artifact that a node's module tells of.
+
+        Raises:
+            KeyError, TypeError, ValueError: the answer has another form.
+        """
+        in_use = bool(data["linked"]) or bool(data["used_by"])
+        try:
+            return Tree(str(data["path"]), int(data["size"]), float(data["installed"]), in_use)
+        except OverflowError as error:
+            raise ValueError(str(error)) from error
+
+
+def age(text: str) -> float:
+    """Return the seconds of ``12h``, ``30d`` or ``4w``.
+
+    Raises:
+        ValueError: it is not an age.
+    """
+    found = _AGE.fullmatch(text)
+    if not found:
+        raise ValueError(f"'{text}' is not an age such as 12h, 30d or 4w")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def distinct(sets: Iterable[SoftwareSet]) -> list[SoftwareSet]:
+    """Return the sets of links without those whose links a newer one has; newest first."""
+    found: list[SoftwareSet] = []
+    for software in sets:
+        if all(software.hosts != other.hosts for other in found):
+            found.append(software)
+    return found
+
+
+def kept_folders(sets: Sequence[SoftwareSet], hold: Hold | None, snapshot: Snapshot, keep: int) -> set[str]:
+    """Return the folders that a cluster still needs: of its newest sets, its hold and its snapshot.
+
+    Args:
+        sets: what the runs left, newest first.
+        hold: of the cluster.
+        snapshot: of the cluster.
+        keep: how many different sets stay; never fewer than the one in force and the one before it.
+    """
+    wanted = distinct(sets)[: max(keep, LEAST_KEPT)] + ([hold.software] if hold else [])
+    found = {tree for software in wanted for host in software.hosts.values() for tree in host.links.values()}
+    watch = (entry for host in snapshot.hosts.values() for entry in host.watch)
+    return found | {str(entry["path"]) for entry in watch if entry.get("kind") == "artifact"}
+
+
+def old_trees(
+    trees: Mapping[str, Sequence[Tree]], kept: Container[str], before: float | None
+) -> dict[str, tuple[Tree, ...]]:
+    """Return by host the artifacts that go; hosts without one are left out.
+
+    Args:
+        trees: what each host has.
+        kept: the folders that stay.
+        before: what was installed later stays as well; None sets no age.
+    """
+    found = {
+        host: tuple(
+            tree
+            for tree in of_host
+            if not tree.in_use and tree.path not in kept and (before is None or tree.installed < before)
+        )
+        for host, of_host in trees.items()
+    }
+    return {host: of_host for host, of_host in found.items() if of_host}
+
+
+def chosen_cache_files(
+    files: Iterable[CacheFile], kept_names: Container[str], kept_words: str, before: float | None, fresh: float
+) -> list[CacheFile]:
+    """Return the files of the cache that go.
+
+    Sources and wheels are not of one set, so they go by their age alone, unless a kept pack or a lock names them.
+
+    Args:
+        files: what the cache has.
+        kept_names: names of the folders that a cluster or a node still needs.
+        kept_words: the records of the kept packs and the locks of wheels, as one text.
+        before: what was written later stays; None sets no age.
+        fresh: what was written later stays in any case, because a run may be about to install it.
+    """
+    limit = fresh if before is None else min(before, fresh)
+    found = []
+    for file in files:
+        if file.written >= limit:
+            continue
+        if file.kind == "pack":
+            goes = file.name not in kept_names
+        else:
+            goes = before is not None and file.mark not in kept_words
+        if goes:
+            found.append(file)
+    return found
+
+
+def size_words(count: int) -> str:
+    """Return bytes as one reads them: ``52 MiB``."""
+    for factor, name in _SIZES:
+        if count >= factor:
+            return f"{count / factor:.3g} {name}"
+    return f"{count} B"
+
+
+def artifact_lines(trees: Mapping[str, Sequence[Tree]], files: Sequence[CacheFile]) -> list[str]:
+    """Return what goes, as lines: hosts with the same artifacts together, then the cache, with bytes."""
+    alike: dict[tuple[tuple[str, int], ...], list[str]] = {}
+    for host, of_host in trees.items():
+        alike.setdefault(tuple((posixpath.basename(tree.path), tree.size) for tree in of_host), []).append(host)
+    found = []
+    for named, hosts in alike.items():
+        each = ", ".join(f"{name} ({size_words(size)})" for name, size in named)
+        total = size_words(sum(size for _, size in named))
+        on_each = f"{total} on each" if len(hosts) > 1 else total
+        found.append(f"{nodeset.folded(hosts)}: {on_each}: {each}")
+    if files:
+        each = ", ".join(f"{file.name} ({size_words(file.size)})" for file in files)
+        found.append(f"cache: {size_words(sum(file.size for file in files))}: {each}")
+    return found
+
+
+# Type of the files in the controller's cache that can be made or fetched again.
+
+
+@dataclass(frozen=True)
+class CacheFile:
+    """Files that belong together: a pack of an artifact with its record, a source archive or a wheel.
+
+    ``mark`` is how records and locks name it, and ``name`` how a person does: of a pack, the artifact's folder.
+    """
+
+    kind: Literal["pack", "source", "wheel"]
+    name: str
+    mark: str
+    paths: tuple[Path, ...]
+    size: int  # bytes
+    written: float  # seconds since 1970
+
+
+# Packs, sources and wheels in the controller's cache: what there is, and its removal.
+
+_PACK = re.compile(r"(?P<base>.+-[0-9a-f]{16})\.(?:json|signed|tar\.zst|tar\.gz|tar\.gz\.json)")
+_DIGEST = re.compile(r"[0-9a-f]{16}")
+
+
+def found() -> list[CacheFile]:
+    """Return the files of the cache, sorted by kind and name; images of the sandbox are left out."""
+    return [*_packs(), *_loose("sources", "source"), *_loose("wheels", "wheel")]
+
+
+def _packs() -> list[CacheFile]:
+    groups: dict[str, list[Path]] = {}
+    for path in sorted(_files("artifacts")):
+        if match := _PACK.fullmatch(path.name):
+            groups.setdefault(match["base"], []).append(path)
+    return [_made("pack", base, base, parts) for base, parts in groups.items()]
+
+
+def _loose(folder: str, kind: Literal["source", "wheel"]) -> list[CacheFile]:
+    made = []
+    for path in sorted(_files(folder)):
+        digests = _DIGEST.findall(path.name) if kind == "source" else []
+        made.append(_made(kind, path.name, digests[-1] if digests else path.name, [path]))
+    return made
+
+
+def _made(kind: Literal["pack", "source", "wheel"], name: str, mark: str, parts: list[Path]) -> CacheFile:
+    states = [path.stat() for path in parts]
+    size, written = sum(state.st_size for state in states), max(state.st_mtime for state in states)
+    return CacheFile(kind, name, mark, tuple(parts), size, written)
+
+
+def _files(folder: str) -> list[Path]:
+    place = paths.cache_dir().value / folder
+    if not place.is_dir():
+        return []
+    return [path for path in place.iterdir() if path.is_file() and not path.name.startswith(".")]
+
+
+def words(names: Container[str]) -> str:
+    """Return the records of these packs, and all locks of wheels, as one text in which a name can be looked for."""
+    records = [path for path in _files("artifacts") if path.suffix == ".json" and path.stem in names]
+    text = []
+    for path in [*records, *_files("locks")]:
+        with contextlib.suppress(OSError):
+            text.append(path.read_text(encoding="utf-8", errors="replace"))
+    return "\n".join(text)
+
+
+def remove(files: Iterable[CacheFile]) -> tuple[list[CacheFile], list[CacheFile]]:
+    """Remove files of the cache; a pack that another run builds or converts now stays.
+
+    Returns:
+        What was removed, and what stays.
+    """
+    gone, left = [], []
+    for file in files:
+        with contextlib.ExitStack() as held:
+            if file.kind == "pack" and not _locks_taken(file.name, held):
+                left.append(file)
+                continue
+            # the record first, because a pack without one was never finished
+            for path in sorted(file.paths, key=lambda part: part.suffix != ".json"):
+                path.unlink(missing_ok=True)
+            gone.append(file)
+    return gone, left
+
+
+def _locks_taken(name: str, held: contextlib.ExitStack) -> bool:
+    """Take the two locks of a pack, which the collection takes to build and to convert it."""
+    folder = paths.cache_dir().value / "artifacts"
+    for lock in (f".{name}.lock", f".{name}.tar.zst.lock"):
+        stream = held.enter_context((folder / lock).open("w"))
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
 
 PLAYBOOK = "collect_artifacts"
 _FRESH_S = 3600.0  # a pack so young may be about to be installed by another run
@@ -37,7 +282,7 @@ _FRESH_S = 3600.0  # a pack so young may be about to be installed by another run
 class Retention:
     """What stays: how many different sets of links, and what is younger than an age."""
 
-    keep: int = old_artifacts.LEAST_KEPT
+    keep: int = LEAST_KEPT
     older_than_s: float | None = None
 
     def before(self) -> float | None:
@@ -60,7 +305,7 @@ def collect(request: CollectRequest, observer: AskingObserver[CollectPreview]) -
     """
     observer.phase("reading the inventory")
     cluster = ansible_inventory.load(request.inventory, request.options)
-    refusals.check_files(cluster, request.options)
+    playbook.check_files(cluster, request.options)
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("gc", cluster.sources, request.argv, runs.versions())
         with recorded(run), _Collect(request, observer, cluster, run) as it:
@@ -73,7 +318,7 @@ def kept_by(cluster: str, keep: int) -> set[str]:
     Raises:
         ConfigError: the hold of the cluster cannot be read, so nothing tells what it needs.
     """
-    return old_artifacts.kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep)
+    return kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep)
 
 
 def kept_by_all(keep: int) -> set[str]:
@@ -87,7 +332,7 @@ def old_cache_files(limits: Retention, on_nodes: Sequence[str] = ()) -> list[Cac
     """Return the files of the cache that go; ``on_nodes`` are folders that stay on nodes."""
     names = {posixpath.basename(tree) for tree in (*kept_by_all(limits.keep), *on_nodes)}
     fresh = time.time() - _FRESH_S
-    return old_artifacts.old_cache_files(cache_files.found(), names, cache_files.words(names), limits.before(), fresh)
+    return chosen_cache_files(found(), names, words(names), limits.before(), fresh)
 
 
 class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
@@ -101,11 +346,11 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             return self.run.update(message=f"{record.message} Nothing was changed.".strip())
         present = self._trees()
         limits = self.request.limits
-        old = old_artifacts.old_trees(present, kept_by_all(limits.keep), limits.before())
+        old = old_trees(present, kept_by_all(limits.keep), limits.before())
         going = {tree.path for trees in old.values() for tree in trees}
         staying = [tree.path for trees in present.values() for tree in trees if tree.path not in going]
         files = old_cache_files(limits, staying)
-        lines = old_artifacts.lines(old, files)
+        lines = artifact_lines(old, files)
         if not lines:
             words = "Nothing to do: every artifact is in use, or of a set that is kept."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._expected({}), message=words)
@@ -143,9 +388,9 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
     def _remove(self, old: Mapping[str, Sequence[Tree]], files: Sequence[CacheFile]) -> run_record.RunRecord:
         if old and (stop := self.claim(None)):
             return stop
-        gone, left = cache_files.remove(files)
+        gone, left = remove(files)
         if not old:
-            self.messages = (*old_artifacts.lines({}, gone), *_staying(left))
+            self.messages = (*artifact_lines({}, gone), *_staying(left))
             return self.finish("done", ExitCode.OK, hosts=self._expected({}))
         kept.note_collected(self.run.record.cluster_id, {tree.path for trees in old.values() for tree in trees}, now())
         names = {host: [tree.path for tree in trees] for host, trees in old.items()}
@@ -154,7 +399,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         done = {phrase for result in self.task_results.results for phrase in result.changes}
         removed = {host: tuple(tree for tree in trees if f"removed {tree.path}" in done) for host, trees in old.items()}
         self.messages = (
-            *old_artifacts.lines({host: trees for host, trees in removed.items() if trees}, gone),
+            *artifact_lines({host: trees for host, trees in removed.items() if trees}, gone),
             *_staying(left),
         )
         return self.judge(end)

@@ -20,7 +20,7 @@ from clusterctl.model.hosts import InventorySources, is_host_list
 from clusterctl.model.nodeset import folded
 from clusterctl.provisioning import partial
 from clusterctl.provisioning.worker import NAME
-from clusterctl.remote import python, ssh, ssh_failure
+from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.state import runs
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError, UnreachableError
@@ -181,7 +181,7 @@ class Worker:
 
 def _argv(host: Host, *words: str) -> list[str]:
     lasting = dataclasses.replace(host, ssh_args=(*host.ssh_args, *_NOTICE_SILENCE))
-    return ssh.command(lasting, [host.python, "-m", _MODULE, *words])
+    return reach.ssh_command(lasting, [host.python, "-m", _MODULE, *words])
 
 
 # --- which workers, and which nodes are theirs ------------------------------------------------------------------------

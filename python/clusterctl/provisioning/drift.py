@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import nodeset
-from clusterctl.model.drift import HostDifference, NodeState
+from clusterctl.model.snapshot import HostDifference, NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

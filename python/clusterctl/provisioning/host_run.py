@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from clusterctl.model.events import RunObserver
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary
-from clusterctl.provisioning import claims, node_claims, partial, playbook, software, worker_part
+from clusterctl.provisioning import node_claims, partial, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
-from clusterctl.provisioning.look import look
+from clusterctl.provisioning.look import HostRequest, look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
-from clusterctl.provisioning.request import HostRequest
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
 from clusterctl.state import identity, paths, snapshots
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.model.events import Event
     from clusterctl.model.hosts import Host, Inventory
     from clusterctl.model.probe import Probe
-    from clusterctl.model.software import SoftwareSet
+    from clusterctl.model.snapshot import SoftwareSet
     from clusterctl.state import runs
 
 
@@ -80,7 +79,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.certificates = Certificates(cluster, request.ca_passphrase)
         self.all_selected = cluster.selected  # with those that are left out later
         self._unfinished = _unfinished(run, cluster)
-        owner = claims.Owner(
+        owner = node_claims.Owner(
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
         self.claims = NodeClaims(run.record, owner, request.become_password)
@@ -112,10 +111,10 @@ class HostRun(Generic[RequestT, ObserverT]):
         if claimed.problems:
             return self.refuse(claimed.problems, unreached=claimed.unreached)
         if not request.check:
-            self.messages = (*self.messages, *claims.unlocked((*self.cluster.selected_hosts, *also)))
+            self.messages = (*self.messages, *node_claims.unlocked((*self.cluster.selected_hosts, *also)))
         if claimed.adopted:
             self.run.update(adopted=claimed.adopted)
-            self.messages = (*self.messages, *claims.messages(claimed.adopted), *claimed.told)
+            self.messages = (*self.messages, *node_claims.messages(claimed.adopted), *claimed.told)
         return None
 
     def look(

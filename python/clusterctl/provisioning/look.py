@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from clusterctl.model.drift import SLICES, NodeState
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.nodeset import folded
+from clusterctl.model.snapshot import SLICES, DriftReport, NodeState
+from clusterctl.provisioning import drift, plan, playbook
+from clusterctl.provisioning.playbook import DEFAULT_FORKS
+from clusterctl.provisioning.shared_cache import NO_SHARED_CACHE, SharedCache
 from clusterctl.remote import facts
+from clusterctl.state import locks, paths, snapshots
+from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.facts import Limit, NodeFacts
-    from clusterctl.model.hosts import Inventory
+    from clusterctl.model.hosts import AnyInventory, Host, Inventory
     from clusterctl.model.probe import Probe
+    from clusterctl.model.snapshot import HostSnapshot
+    from clusterctl.provisioning import partial
+    from clusterctl.provisioning.timing import Stopwatch
+
 
 EVERY_SLICE = tuple(range(SLICES))
 _TIMEOUT_S = 30.0
@@ -104,3 +118,139 @@ def _gpus(node: NodeFacts) -> str:
     instances = sum(len(gpu.instances) for gpu in taken)
     split = f" in {instances} MIG instances" if instances else ""
     return f"{len(taken)}{split} with driver {node.cuda.driver_version}" if taken else ""
+
+
+# What the user asks of a run that changes hosts.
+
+
+@dataclass(frozen=True)
+class HostRequest:
+    """What the user asked of every run that changes hosts."""
+
+    inventory: AnyInventory | Cluster  # read once by whoever needs it first
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    check: bool = False
+    diff: bool = False
+    skip_unreachable: bool = False  # leave out hosts that cannot be reached
+    verbosity: int = 0  # how much Ansible writes into its log
+    forks: int = DEFAULT_FORKS
+    become_password: str | None = field(default=None, repr=False)
+    ca_passphrase: str | None = field(default=None, repr=False)
+    argv: tuple[str, ...] = ()  # as it may be shown and kept: no value of an extra variable
+    adopt: bool = False  # take over nodes of another cluster
+    take_lock: bool = False  # take the lock of a run that the user knows to be dead
+
+
+AskedAfter: TypeAlias = "Callable[[Sequence[Host]], Mapping[str, Any]]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvisionRequest(HostRequest):
+    """What the user asked for."""
+
+    tags: tuple[str, ...] = ()
+    skip_tags: tuple[str, ...] = ()
+    trust_snapshots: bool = False  # in check mode, ask Ansible only where a host is not as its last run left it
+    verify: bool = False  # compare the content of every watched file
+    every_role: bool = False  # play all roles on all hosts, also where nothing differs
+    slices: tuple[int, ...] = ()  # compare the content of these slices only
+    while_busy: bool = False  # switch links also where jobs run
+    max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
+    batch: partial.Amount | None = None  # None: all hosts at once
+    workers: str = ""  # other controllers that play a part: an inventory of them, or their names
+    cache: SharedCache = NO_SHARED_CACHE  # in place of the inventory's
+    asked_after: AskedAfter | None = None  # what the look after the run asks, so that a validation can use it
+    stopwatch: Stopwatch | None = None  # measures the stages; the record then has them
+
+    @property
+    def content(self) -> tuple[int, ...]:
+        """The slices of the artifacts' files whose content is compared."""
+        return EVERY_SLICE if self.verify else self.slices
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a success leaves the hosts in the state that the inventory asks for."""
+        return not (self.tags or self.skip_tags or self.check)
+
+
+# The verb drift: compare every host with what its last run left, and change nothing.
+
+_COMMAND = "clusterctl drift"
+
+
+@dataclass(frozen=True)
+class DriftRequest:
+    """What the user asked for; ``verify`` reads every watched file to its last byte."""
+
+    inventory: AnyInventory | Cluster
+    options: InventoryOptions = field(default_factory=InventoryOptions)
+    verify: bool = False
+    sudo_password: str | None = field(default=None, repr=False)
+
+
+def examine(request: DriftRequest) -> DriftReport:
+    """Compare the selected hosts with their snapshots.
+
+    A difference that only a comparison of contents shows is kept, so that the next plain ``provision`` repairs it.
+
+    Raises:
+        ConfigError: the inventory is wrong, another run holds a host, or no host was provisioned.
+    """
+    cluster = ansible_inventory.load(request.inventory, request.options)
+    playbook.check_files(cluster, request.options)
+    cluster = replace(cluster, hosts=cluster.selected_hosts)
+    with locks.HostLock(cluster.hosts, _COMMAND):
+        cluster_id = paths.cluster_id(cluster.sources)
+        before = snapshots.read(cluster_id)
+        names = [host.name for host in cluster.hosts]
+        if not any(name in before.hosts for name in names):
+            raise ConfigError(
+                f"{folded(names)}: {plan.NOT_PROVISIONED}; run 'clusterctl provision {cluster.sources.shown}' first."
+            )
+        probe = look(
+            cluster,
+            {name: host.watch for name, host in before.hosts.items()},
+            content=EVERY_SLICE if request.verify else (),
+            sudo_password=request.sudo_password,
+        )
+        if request.verify:
+            states = {name: state_of(node) for name, node in probe.facts.items()}
+            after = drift.with_damage(before, states, everything=True)
+            if after != before:
+                snapshots.write(cluster_id, after)
+    return _report(request, cluster, before.hosts, probe)
+
+
+def exit_code(report: DriftReport) -> ExitCode:
+    """Return 4 where a host did not answer, 2 where one could not be looked at, 10 for drift, else 0."""
+    if report.unreachable:
+        return ExitCode.UNREACHABLE
+    if report.failed:
+        return ExitCode.HOST_FAILED
+    return ExitCode.VALIDATION_FAILED if report.hosts or report.unknown else ExitCode.OK
+
+
+def _report(request: DriftRequest, cluster: Inventory, known: dict[str, HostSnapshot], probe: Probe) -> DriftReport:
+    problems = {name: playbook.connection_problem(failure) for name, failure in probe.failures.items()}
+    found = {}
+    unknown = {}
+    failed = [name for name, problem in problems.items() if problem.kind != "unreachable"]
+    for name in (host.name for host in cluster.hosts):
+        if name in problems:
+            unknown[name] = problems[name].problem
+        elif name not in known:
+            unknown[name] = plan.NOT_PROVISIONED
+        elif name not in probe.facts:
+            unknown[name] = "it can be looked at through Ansible only"
+            failed.append(name)
+        else:
+            found[name] = drift.known_differences(known[name], state_of(probe.facts[name]), verified=request.verify)
+    return DriftReport(
+        inventory=str(cluster.sources),
+        compared=tuple(found),
+        verified=request.verify,
+        hosts={name: differences for name, differences in found.items() if differences},
+        unknown=unknown,
+        unreachable=tuple(name for name, problem in problems.items() if problem.kind == "unreachable"),
+        failed=tuple(failed),
+    )

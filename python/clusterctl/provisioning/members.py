@@ -13,9 +13,8 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.model.drift import NodeState
     from clusterctl.model.hosts import Inventory, InventorySources
-    from clusterctl.model.snapshot import HostSnapshot, Snapshot
+    from clusterctl.model.snapshot import HostSnapshot, NodeState, Snapshot
 
 _MOST_NAMED = 8
 

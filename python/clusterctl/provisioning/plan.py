@@ -16,9 +16,9 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.model.drift import NodeState
     from clusterctl.model.events import HostResult
     from clusterctl.model.hosts import Inventory, InventoryOptions
+    from clusterctl.model.snapshot import NodeState
     from clusterctl.state.certificates import Certificates
 
 _MOST_NAMED = 5

@@ -7,7 +7,10 @@ of their own, out of reach of a signal to the group.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import hashlib
+import json
 import os
 import re
 import shlex
@@ -19,13 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clusterctl.inventory import extra_vars
+from clusterctl.inventory import ansible_call
 from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.events import Finished
-from clusterctl.provisioning import play_process
-from clusterctl.provisioning.ansible_events import Translator, first_complaint
-from clusterctl.remote import ssh
-from clusterctl.state import paths, process_table, processes
+from clusterctl.model.run_record import Problem
+from clusterctl.provisioning.ansible_events import Translator, complaints_in, first_complaint
+from clusterctl.remote import reach
+from clusterctl.state import paths, processes
 from clusterctl.support import content, held_files
 from clusterctl.support.errors import ConfigError
 
@@ -33,7 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from clusterctl.model.events import Event
-    from clusterctl.model.hosts import InventorySources
+    from clusterctl.model.hosts import Inventory, InventoryOptions, InventorySources
+    from clusterctl.model.probe import ProbeFailure
+
 
 DEFAULT_FORKS = 32
 _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loaded machine takes longer
@@ -181,7 +186,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
-        "CLUSTERCTL_EVENTS": str(private / play_process.EVENTS),
+        "CLUSTERCTL_EVENTS": str(private / EVENTS),
         "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),
         "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/skipped_tasks.py reads it
@@ -237,15 +242,13 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
     """
     translator = Translator(on_event, keep_diff=play.diff)
     complaints: tuple[str, ...] = ()
-    with ssh.control_folder() as control_dir:
+    with reach.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(private), control_dir=control_dir)
         rc: int | None = None
         try:
-            variables = extra_vars.in_folder(values_of(play), private)
-            call = play_process.Call(str(play.playbook), shlex.join(arguments(play, variables)), passwords_of(play))
-            rc = play_process.execute(
-                call, private, environment(private, control_dir, play.retries), translator.handle, stop.poll
-            )
+            variables = ansible_call.in_folder(values_of(play), private)
+            call = Call(str(play.playbook), shlex.join(arguments(play, variables)), passwords_of(play))
+            rc = execute(call, private, environment(private, control_dir, play.retries), translator.handle, stop.poll)
         except Exception:
             # A cancelled child leaves pexpect with an open pty; without a cancel it is a defect.
             if not cancel.requested:
@@ -253,7 +256,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
                 raise
         finally:
             stop.verify()
-            complaints = play_process.keep_log(private, log)
+            complaints = keep_log(private, log)
             shutil.rmtree(private, ignore_errors=True)
     code = 254 if rc is None else rc
     if cancel.requested:
@@ -280,7 +283,7 @@ def passwords_of(play: Play) -> dict[str, str]:
 
 def values_of(play: Play) -> list[str]:
     """Return the values of extra variables; the user's own stand above those of the wrapper."""
-    return [*([extra_vars.data_text(play.variables)] if play.variables else []), *play.extra_vars]
+    return [*([ansible_call.data_text(play.variables)] if play.variables else []), *play.extra_vars]
 
 
 class Stop:
@@ -299,7 +302,7 @@ class Stop:
             return False
         if self._asked_at is None:
             self._asked_at = time.monotonic()
-            for pid in process_table.children(os.getpid()):
+            for pid in processes.children(os.getpid()):
                 if self._is_ours(pid):
                     processes.send(pid, signal.SIGTERM)
             return False
@@ -317,4 +320,172 @@ class Stop:
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process carries the run's mark: the private folder in its environment, or a socket of ours."""
-        return process_table.carries(pid, self._mark, self._control_dir)
+        return processes.carries(pid, self._mark, self._control_dir)
+
+
+# Refuse a provisioning run before it changes anything: unreadable files, unknown tags, hosts that do not answer.
+
+_UNREACHABLE_KINDS = frozenset({"unreachable", "refused", "host_key", "timeout"})
+
+
+def check_files(cluster: Inventory, options: InventoryOptions) -> None:
+    """Refuse a key or password file that cannot be read, before ssh or Ansible says it once per host."""
+    keys = {host.private_key: host.name for host in cluster.selected_hosts if host.private_key and host.by_ssh}
+    for key, name in keys.items():
+        whose = "--private-key" if options.private_key else f"ansible_ssh_private_key_file of {name}"
+        _readable(Path(key), whose)
+
+
+def _readable(path: Path, whose: str) -> None:
+    try:
+        with path.expanduser().open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{whose} names {path}, which cannot be read: {error.strerror}.") from None
+
+
+def check_tags(wanted: Sequence[str]) -> None:
+    """Refuse a tag that no task has: Ansible would do nothing and call it a success."""
+    special = {"all", "always", "never", "tagged", "untagged"}
+    if not set(wanted) - special:
+        return
+    known = known_tags(content.playbook("provision"))
+    for tag in wanted:
+        if tag not in special and tag not in known:
+            raise ConfigError(f"No task has the tag '{tag}'; known tags are {', '.join(known)}.")
+
+
+def extra_vars_content(value: str) -> str:
+    """Return a value, or the digest of the file that it names."""
+    if not value.startswith("@"):
+        return value
+    try:
+        return hashlib.sha256(Path(value[1:]).expanduser().read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"--extra-vars names {value[1:]}, which cannot be read: {error.strerror}.") from None
+
+
+def connection_problem(failure: ProbeFailure) -> Problem:
+    """Return a host that could not be looked at as a line of the problem table."""
+    return Problem(
+        host=failure.host,
+        subject=failure.kind,
+        problem=failure.message,
+        kind="unreachable" if failure.kind in _UNREACHABLE_KINDS else "host",
+    )
+
+
+# Start ansible-playbook under ansible-runner, which this module and ``runner_stream`` alone import.
+#
+# ansible-runner finds its events in the text of the screen, which also holds what nodes say. They are not used: the
+# collection's callback ``run_events`` writes events into a file of the run.
+
+EVENTS = "events.jsonl"  # in the folder of the run
+POLL_S = 0.2
+_BLOCK = 1 << 20
+_MOST_COMPLAINTS = 1 << 20  # characters of Ansible's output in which its errors are looked for
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what a terminal obeys, but for tab and newline
+
+
+@dataclass(frozen=True)
+class Call:
+    """What ansible-runner starts: the playbook, the options of ansible-playbook as for a shell, and the passwords."""
+
+    playbook: str
+    words: str
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)  # by the pattern of the prompt
+
+
+def execute(
+    call: Call,
+    private: Path,
+    settings: Mapping[str, str],
+    hear: Callable[[dict[str, Any]], object],
+    poll: Callable[[], bool],
+    *,
+    project: Path | None = None,
+    **handlers: Callable[..., object],
+) -> int:
+    """Start ansible-playbook under ansible-runner, and wait for its end.
+
+    Args:
+        call: what to start.
+        private: the folder of the run.
+        settings: Ansible's settings, see ``playbook.environment``.
+        hear: hears each event that the callback ``run_events`` writes.
+        poll: says whether the play is to end at once; called about every 0.2 s.
+        project: the folder in which the play runs, by default the user's: relative paths among the options mean it.
+        handlers: ``status_handler``, ``artifacts_handler`` and ``finished_callback`` of ansible-runner.
+
+    Returns:
+        The exit code.
+    """
+    import ansible_runner  # noqa: PLC0415 - 60 ms that a run with nothing to do need not pay
+
+    channel = _Channel(private / EVENTS, hear)
+
+    class Runner(ansible_runner.Runner):  # type: ignore[misc] # ansible-runner carries no types
+        def event_callback(self, event_data: object) -> None:  # noqa: ARG002 - ansible-runner's signature
+            """Pass over what looks like an event in the text of the screen."""
+            channel.drain()
+
+    def look() -> bool:
+        channel.drain()
+        return poll()
+
+    config = ansible_runner.RunnerConfig(
+        private_data_dir=str(private),
+        project_dir=str(project or Path.cwd()),
+        ident="run",
+        playbook=call.playbook,
+        cmdline=call.words,
+        envvars=dict(settings),
+        passwords=dict(call.passwords) or None,
+        fact_cache_type="memory",
+        suppress_env_files=True,
+        quiet=True,
+    )
+    config.prepare()
+    config.pexpect_timeout = POLL_S
+    config.env["ANSIBLE_STDOUT_CALLBACK"] = "default"  # ansible-runner's own would write its events into the text
+    runner = Runner(config, cancel_callback=look, **handlers)
+    runner.run()
+    channel.drain()
+    return int(runner.rc)
+
+
+class _Channel:
+    """The file into which the callback ``run_events`` writes the events, read while it grows."""
+
+    def __init__(self, path: Path, hear: Callable[[dict[str, Any]], object]) -> None:
+        """Make the file; only its owner can read it."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        self._stream = os.fdopen(descriptor, "rb", buffering=0)
+        self._hear = hear
+        self._rest = b""
+
+    def drain(self) -> None:
+        """Pass on the events that are whole; a broken line is left out, and the end of the run shows the loss."""
+        while block := self._stream.read(_BLOCK):
+            *lines, self._rest = (self._rest + block).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    self._hear(json.loads(line))
+
+
+def keep_log(private: Path, log: Path) -> tuple[str, ...]:
+    """Append Ansible's output to the run's log, without control characters, and return the errors in it.
+
+    The rest of the folder (environment, raw results) is not kept.
+    """
+    stdout = private / "artifacts" / "run" / "stdout"
+    beginning = ""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may lie across two blocks
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "wb") as target, stdout.open("rb") as source:
+            while block := source.read(_BLOCK):
+                plain = _CONTROL.sub("", decoder.decode(block))
+                target.write(plain.encode())
+                beginning += plain[: _MOST_COMPLAINTS - len(beginning)]
+    return complaints_in(beginning)

@@ -15,23 +15,21 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
 from clusterctl.model.events import AskingObserver
 from clusterctl.model.hosts import InventorySources
-from clusterctl.model.software import Hold
-from clusterctl.provisioning import drift, plan, refusals, software
+from clusterctl.model.snapshot import Hold
+from clusterctl.provisioning import drift, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, now, recorded
-from clusterctl.provisioning.look import plain
+from clusterctl.provisioning.look import HostRequest, plain
 from clusterctl.provisioning.preview import SwitchPreview
-from clusterctl.provisioning.request import HostRequest
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
-from clusterctl.state.history import run_names
+from clusterctl.state.history import rows
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.model.hosts import AnyInventory
-    from clusterctl.model.snapshot import Snapshot
-    from clusterctl.model.software import HostSoftware, Links, SoftwareSet
+    from clusterctl.model.snapshot import HostSoftware, Links, Snapshot, SoftwareSet
 
 PLAYBOOK = "switch_links"
 
@@ -53,7 +51,7 @@ def rollback(request: RollbackRequest, observer: AskingObserver[SwitchPreview]) 
     """
     observer.phase("reading the inventory")
     cluster = ansible_inventory.load(request.inventory, request.options)
-    refusals.check_files(cluster, request.options)
+    playbook.check_files(cluster, request.options)
     name = paths.cluster_id(cluster.sources)
     wanted = None if request.run is None else named(request.run, name, cluster.sources)
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
@@ -93,10 +91,10 @@ def named(name: str, cluster: str, inventory: InventorySources) -> SoftwareSet:
     sets = kept.sets(cluster)
     run_id = _id_of_path(name, cluster, inventory) or name
     ids = [found.run_id for found in sets]
-    if ids and (run_names.is_last(run_id) or any(known.startswith(run_id) for known in ids if run_id)):
-        return sets[run_names.choose(run_id, ids, f"the runs of {inventory.shown} that left a set of links")]
+    if ids and (rows.is_last(run_id) or any(known.startswith(run_id) for known in ids if run_id)):
+        return sets[rows.choose(run_id, ids, f"the runs of {inventory.shown} that left a set of links")]
     others = sorted(place.name for place in paths.clusters_dir().glob("*/runs/*") if place.is_dir())
-    if run_id and not run_names.is_last(run_id) and any(other.startswith(run_id) for other in others):
+    if run_id and not rows.is_last(run_id) and any(other.startswith(run_id) for other in others):
         own = sorted(place.name for place in paths.runs_dir(cluster).glob(f"{glob.escape(run_id)}*"))
         if not own:
             raise ConfigError(f"The run '{name}' is of another inventory than {inventory.shown}; name one of its own.")
@@ -149,7 +147,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         self.observer.phase(f"looking at {len(self.cluster.hosts)} hosts")
         probe = self.look({}, busy=True)
         self.run.facts({name: plain(node) for name, node in probe.facts.items()})
-        refused = [refusals.connection_problem(failure) for failure in probe.failures.values()]
+        refused = [playbook.connection_problem(failure) for failure in probe.failures.values()]
         if refused:
             return self.refuse(refused, unreached=probe.failures)
         hold = kept.hold(self.run.record.cluster_id)

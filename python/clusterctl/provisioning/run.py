@@ -12,18 +12,17 @@ from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.events import AskingObserver
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import claims, controllers, drift, partial, plan, playbook, refusals
+from clusterctl.provisioning import controllers, drift, node_claims, partial, plan, playbook
 from clusterctl.provisioning import software as switching
 from clusterctl.provisioning.controllers import Controllers
 from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, recorded
-from clusterctl.provisioning.look import EVERY_SLICE, plain, state_of
+from clusterctl.provisioning.look import EVERY_SLICE, ProvisionRequest, plain, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
-from clusterctl.provisioning.request import ProvisionRequest
-from clusterctl.provisioning.software_hold import SoftwareHold
+from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.provisioning.timing import TimedObserver
-from clusterctl.state import artifacts, locks, runs, snapshots
+from clusterctl.state import locks, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ExitCode
 
@@ -31,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from clusterctl.model import run_record
-    from clusterctl.model.drift import NodeState
     from clusterctl.model.hosts import Inventory
     from clusterctl.model.probe import Probe
-    from clusterctl.model.snapshot import HostSnapshot
+    from clusterctl.model.snapshot import HostSnapshot, NodeState
     from clusterctl.provisioning.controllers import Shares
 
 __all__ = ["ProvisionRequest", "provision"]
@@ -51,11 +49,11 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     """
     observer = observer if request.stopwatch is None else TimedObserver(observer, request.stopwatch)
     observer.phase("reading the inventory")
-    extra_vars = plan.digest_of([refusals.extra_vars_content(value) for value in request.options.extra_vars])
+    extra_vars = plan.digest_of([playbook.extra_vars_content(value) for value in request.options.extra_vars])
     whole = Cluster.of(request.inventory, request.options)
     reading, cluster = whole.reading, whole.inventory
-    refusals.check_files(cluster, request.options)
-    refusals.check_tags((*request.tags, *request.skip_tags))
+    playbook.check_files(cluster, request.options)
+    playbook.check_tags((*request.tags, *request.skip_tags))
     others = Controllers.of(request.workers, cluster, reading, request.options)
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
         run = runs.start("provision", cluster.sources, request.argv, runs.versions())
@@ -105,7 +103,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         states = {name: state_of(node) for name, node in probe.facts.items()}
         before = self._remember_damage(before, states)
         refused = [
-            refusals.connection_problem(failure)
+            playbook.connection_problem(failure)
             for name, failure in probe.failures.items()
             if name in set(cluster.selected)
         ]
@@ -160,7 +158,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """Return the members after the run: all hosts but those removed before, or left out and not known to a node."""
         known = {str(member.get("name")) for member in self._before.members}
         strangers = [name for name in self.left_out if name not in known]
-        return claims.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
+        return node_claims.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
 
     def _decide(self, states: Mapping[str, NodeState], before: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
         """Return why hosts have to be changed, and what drifted on them."""
@@ -170,7 +168,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         reasons = {**self.certificates.due(selected, now()), **decision.reasons}
         in_parts = request.batch or request.max_fail or request.workers
         if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
-            self._join_only = partial.join_only(decision.as_left, before.hosts, artifacts.cached_trees())
+            self._join_only = partial.join_only(decision.as_left, before.hosts, kept.cached_trees())
         self.messages = (*self.messages, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(selected, plan.ASKED_FOR)

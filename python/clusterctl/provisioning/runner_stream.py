@@ -17,9 +17,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.provisioning.play_process import Call, execute
-from clusterctl.provisioning.playbook import Cancel, Stop, environment
-from clusterctl.remote import ssh
+from clusterctl.provisioning.playbook import Call, Cancel, Stop, environment, execute
+from clusterctl.remote import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +78,7 @@ def transmit(folder: Path, target: IO[bytes], playbook: str, words: str, passwor
     Raises:
         OSError: the stream broke off.
     """
-    import ansible_runner  # noqa: PLC0415 - see play_process.execute
+    import ansible_runner  # noqa: PLC0415 - see playbook.execute
 
     ansible_runner.run(
         streamer="transmit",
@@ -158,11 +157,11 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
         retries: how often ssh tries again to connect.
         is_alone: says whether the other controller is gone or wants the play to stop.
     """
-    from ansible_runner.streaming import Worker  # noqa: PLC0415 - see play_process.execute
+    from ansible_runner.streaming import Worker  # noqa: PLC0415 - see playbook.execute
     from ansible_runner.utils.streaming import unstream_dir  # noqa: PLC0415
 
     cancel = Cancel()
-    with ssh.control_folder() as control_dir:
+    with reach.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(folder), control_dir=control_dir)
         settings = environment(folder, control_dir, retries)
         told = 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.remote.shared_cache import exchange, place, signing
-from clusterctl.state import artifacts, paths
+from clusterctl.state import paths, software
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SharedCache:
             ConfigError: a library for the place is missing, or a password would go out in clear text.
         """
         if not self.where:
-            return artifacts.cached()
+            return software.cached()
         observer.phase(f"looking into the shared cache {self.where}")
         verifier = signing.SignatureVerifier(signing.signers_file(self.signers))
         try:
@@ -75,7 +75,7 @@ class SharedCache:
         for problem in (*found.problems, *problems):
             observer.phase(str(problem))
         shared = (entry.statement for entry in entries)
-        return artifacts.cached() | {(str(pack.record["name"]), pack.platform) for pack in shared}
+        return software.cached() | {(str(pack.record["name"]), pack.platform) for pack in shared}
 
 
 NO_SHARED_CACHE = SharedCache()
@@ -83,7 +83,7 @@ NO_SHARED_CACHE = SharedCache()
 
 def _left_out(error: ClusterctlError, observer: RunObserver) -> frozenset[tuple[str, str]]:
     observer.phase(f"the shared cache is left out: {error}")
-    return artifacts.cached()
+    return software.cached()
 
 
 def _only(hosts: Sequence[Host], variable: str) -> str:

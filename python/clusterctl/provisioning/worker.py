@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.provisioning import runner_stream
-from clusterctl.state import files, paths, process_table, processes
+from clusterctl.state import files, paths, processes
 from clusterctl.support import content, held_files
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def end(folder: str) -> None:
     if not Path(folder).name.startswith(held_files.FOLDER):
         raise ValueError(f"{folder!r} is not a folder of a worker")
     mark = os.fsencode(folder)
-    processes.end_all(lambda pid: process_table.carries(pid, mark))
+    processes.end_all(lambda pid: processes.carries(pid, mark))
     held_files.remove_abandoned([Path(folder)])
     held_files.remove_folders_of_killed()
 

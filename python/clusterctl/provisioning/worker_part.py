@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_call, extra_vars
+from clusterctl.inventory import ansible_call
 from clusterctl.model.events import HostResult
 from clusterctl.model.hosts import InventorySources
-from clusterctl.provisioning import play_process, playbook, runner_stream
+from clusterctl.provisioning import playbook, runner_stream
 from clusterctl.provisioning.ansible_events import Translator
 from clusterctl.provisioning.worker import BEGINS, HEARTBEAT_S, PACK, RECORD
 from clusterctl.remote import python
@@ -286,7 +286,7 @@ def _streamed(
                 done.set()
                 for thread in threads:
                     thread.join()
-        complaints = play_process.keep_log(folder, log)
+        complaints = playbook.keep_log(folder, log)
     if received.status or cancel.requested:
         return received.status, complaints
     _end(part.worker, there)
@@ -302,7 +302,7 @@ def _project(part: WorkerPart, project: Path) -> list[str]:
     _write(project / _INVENTORY, part.inventory)
     values = []
     for number, value in enumerate(playbook.values_of(part.play)):
-        if extra_vars.is_file(value):
+        if ansible_call.is_file(value):
             shutil.copyfile(Path(value[1:]).expanduser(), project / f"given-{number}.yml")
             (project / f"given-{number}.yml").chmod(_PRIVATE)
             values.append(f"--extra-vars=@given-{number}.yml")
@@ -328,7 +328,7 @@ def _numbered(value: str, number: int, project: Path) -> list[str]:
     """Write one value of extra variables into a folder of its own, and return the option that names the file."""
     folder = project / f"variables-{number}"
     folder.mkdir(mode=0o700)
-    return extra_vars.in_folder([value], folder)
+    return ansible_call.in_folder([value], folder)
 
 
 def _vault_password(path: Path) -> str:

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model import host_keys
-from clusterctl.remote import ssh, ssh_failure
-from clusterctl.support import held_files
+from clusterctl.remote import reach, ssh_failure
+from clusterctl.state import files
+from clusterctl.support import content, held_files
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from clusterctl.model.host_keys import HostKey
     from clusterctl.model.hosts import Host
+
 
 _TIMEOUT_S = 30.0
 _SSH_FAILED = 255
@@ -41,7 +43,7 @@ def known_place(host: Host) -> KnownPlace | None:
     Raises:
         ConfigError: ssh refuses its configuration.
     """
-    done = _run(["ssh", "-G", *ssh.arguments(host)[1:]])
+    done = _run(["ssh", "-G", *reach.arguments(host)[1:]])
     if done.returncode != 0:
         raise ConfigError(f"ssh refuses its settings for {host.name}: {ssh_failure.shortened(done.stderr)}.")
     pairs = (line.partition(" ") for line in done.stdout.split("\n"))
@@ -94,7 +96,7 @@ def _shown(host: Host, types: str) -> HostKey:
             **({"HostKeyAlgorithms": types} if types else {}),
         }
         given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-        done = _run(["ssh", *given, *ssh.arguments(host)[1:], "true"])
+        done = _run(["ssh", *given, *reach.arguments(host)[1:], "true"])
         key = host_keys.found_in(place.read_text(encoding="utf-8")) if place.is_file() else None
     if key is None:
         raise UnreachableError(ssh_failure.classify(host, _SSH_FAILED, done.stderr).message)
@@ -114,3 +116,50 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
         )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(argv, _SSH_FAILED, "", f"Connection timed out after {_TIMEOUT_S:.0f} s")
+
+
+# The controller's own known_hosts: read and replace the keys of one host, in one step.
+
+
+def keys_in(place: KnownPlace) -> tuple[HostKey, ...]:
+    """Return the keys that this machine has for the host.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    return host_keys.known_keys(_text_of(place), place.names)
+
+
+def keep(place: KnownPlace, keys: Sequence[HostKey]) -> None:
+    """Put keys of a host in the place of the known ones; the lines of other hosts stay.
+
+    Raises:
+        ConfigError: the file cannot be written, or a name or a key would leave its line.
+    """
+    rules = content.module_util("config_line")
+    words = [
+        *((name, "a name") for name in place.names),
+        *((word, "a key") for key in keys for word in (key.type, key.blob)),
+    ]
+    for word, what in words:
+        try:
+            rules.checked(word, f"{place.path}: {what}", refused=" ,\"'")
+        except rules.LineError as error:
+            raise ConfigError(f"{error}.") from None
+    path = place.path.resolve()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = path.stat().st_mode & 0o777 if path.exists() else files.PRIVATE
+        text = host_keys.with_keys(_text_of(place), place.names, keys)
+        files.write_atomically(path, text, mode=mode, errors="surrogateescape")
+    except OSError as error:
+        raise ConfigError(f"The host keys in {place.path} cannot be written: {error.strerror}.") from None
+
+
+def _text_of(place: KnownPlace) -> str:
+    try:
+        return place.path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ConfigError(f"The host keys in {place.path} cannot be read: {error.strerror}.") from None

@@ -114,7 +114,7 @@ def gather(
         budget_s: after so many seconds a node starts no more logins.
         timeout_s: after so many seconds a node is given up.
         fanout: nodes at a time.
-        control_dir: see :func:`clusterctl.remote.ssh.arguments`.
+        control_dir: see :func:`clusterctl.remote.reach.arguments`.
     """
 
     async def everyone() -> list[LoginReport]:

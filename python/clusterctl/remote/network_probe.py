@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from clusterctl.model import fabric
 from clusterctl.model.fabric import PairResult
-from clusterctl.remote import python, reach
-from clusterctl.support import memory_room, open_files
+from clusterctl.model.probe import ProbeFailure
+from clusterctl.remote import one_trip, python, reach
+from clusterctl.support import memory_room
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.fabric import Candidates, PairKind
     from clusterctl.model.hosts import Host
+
 
 _LOGIN_S = 30.0  # from the first login until the last node listens
 _GRACE_S = 10.0  # for the answer to come back, and for a login to end
@@ -50,7 +52,7 @@ def probe(
         candidates: the networks to probe.
         timeout_s: time limit of one connection; all are tried at once, and those that timed out once more.
         login_s: time limit of one login, with the start of the program.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`.
+        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
         seed: of the sample of pairs, which is taken for more than 32 nodes.
         only: try these pairs, source and target, instead of all or a sample.
         ports: by host, the first port on which jobs listen and their number; other hosts take an ephemeral port.
@@ -69,7 +71,7 @@ def probe(
     asked = [host for host in hosts if host.name in taking_part]
     if len(asked) < 2 or not candidates.networks:  # noqa: PLR2004 - a pair has two ends
         return ()
-    open_files.allow_for(len(asked))  # all probes run at the same time
+    memory_room.allow_open_files(len(asked))  # all probes run at the same time
     memory_room.allow_for(len(asked))
     if only is None:
         plan = fabric.pairs([name for name in names if name in taking_part], seed)
@@ -232,3 +234,89 @@ def _result(network: str, source: _Peer, target: _Peer) -> PairResult:
         culprit = target if target.problem or network in target.problems else source
         problem = f"{culprit.name}: {culprit.problem or culprit.problems.get(network) or 'it gave no result'}"
     return PairResult(network, source.name, target.name, problem, kind)
+
+
+# Ask nodes which rule of their firewall drops connections of other nodes: where nft can be read, and nothing else.
+
+MODULE = "firewall_rules.__main__"
+# What a firewall does to a connection; firewalld's answer that it is prohibited reads "No route to host".
+_BLOCKED = frozenset({"refused", "timeout", "error"})
+_MOST = 64  # packets of one node; more of them say the same
+_LONGEST = 200
+
+
+def wanted(found: Candidates, pairs: Iterable[PairResult]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Return by target the sources whose connections failed, each with the packet to look for."""
+    networks = {network.key: network for network in found.networks}
+    asked: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for pair in pairs:
+        network = networks.get(pair.network)
+        if pair.kind not in _BLOCKED or network is None:
+            continue
+        its = asked.setdefault(pair.target, [])
+        if len(its) < _MOST and pair.source not in {source for source, _ in its}:
+            packet = {
+                "interface": network.interfaces[pair.target],
+                "source": network.addresses[pair.source],
+                "target": network.addresses[pair.target],
+            }
+            its.append((pair.source, packet))
+    return asked
+
+
+def words(answer: Any) -> str:
+    """Return one answer of a node in words; '' where it names no rule, or is of another form."""
+    if not isinstance(answer, dict):
+        return ""
+    manager, place, rule = (str(answer.get(key) or "")[:_LONGEST] for key in ("manager", "place", "rule"))
+    if not (manager and place and rule):
+        return ""
+    return f"{manager} {'stops' if answer.get('is_certain') is True else 'may stop'} them there: {place}, {rule}"
+
+
+def gather(
+    hosts: Sequence[Host],
+    found: Candidates,
+    pairs: Iterable[PairResult],
+    *,
+    timeout_s: float,
+    control_dir: Path | None = None,
+) -> dict[tuple[str, str], str]:
+    """Return, by source and target, the rule that stops a connection that failed; a node that cannot say is left out.
+
+    Args:
+        hosts: the hosts that answer.
+        found: the networks that were tried.
+        pairs: what was tried in them.
+        timeout_s: seconds for one node.
+        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
+    """
+    asked = wanted(found, pairs)
+    requests = {
+        host: json.dumps({"packets": [packet for _, packet in asked[host.name]]}).encode()
+        for host in hosts
+        if host.name in asked
+    }
+    if not requests:
+        return {}
+    answers, _ = one_trip.ask(requests, MODULE, _read, timeout_s=timeout_s, control_dir=control_dir)
+    return _by_pair(asked, answers)
+
+
+def _by_pair(
+    asked: Mapping[str, Sequence[tuple[str, dict[str, Any]]]], answers: Mapping[str, Sequence[Any]]
+) -> dict[tuple[str, str], str]:
+    return {
+        (source, target): said
+        for target, its in answers.items()
+        for (source, _), answer in zip(asked[target], its, strict=False)
+        if (said := words(answer))
+    }
+
+
+def _read(host: Host, ending: python.Ending) -> list[Any] | ProbeFailure:
+    answer = python.last_answer(ending.output, ("blocked",))
+    if answer is not None and isinstance(answer["blocked"], list):
+        found: list[Any] = answer["blocked"]
+        return found
+    return ProbeFailure(host.name, "error", "no answer about the firewall")

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl.model.probe import ProbeFailure
-from clusterctl.remote import bounded, python, reach, ssh_failure, sudo
+from clusterctl.remote import bounded, python, reach, ssh_failure
 from clusterctl.remote.reach import by_hand, classify, where
 from clusterctl.remote.ssh_failure import shortened
 from clusterctl.support import memory_room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
+
 
 _MOST_CONNECT_SECONDS = 10
 
@@ -46,7 +47,7 @@ def ask(
         read: makes the answer out of the output of a program that ended with 0.
         timeout_s: seconds from the start of a connection until it is given up.
         fanout: connections at a time; fewer where memory is short.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.ssh.arguments`. It is left out where
+        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`. It is left out where
             memory is short.
         ended: hears how many hosts have answered or failed by now, whenever some have.
 
@@ -112,7 +113,7 @@ class _Questions:
     async def _talk(self, host: Host, control_dir: Path | None) -> python.Ending | ProbeFailure:
         """Return how the program ended, if it ended with 0."""
         program = python.program(self.module)
-        remote, first = sudo.as_become_user(host, program.argv(host.python))
+        remote, first = as_become_user(host, program.argv(host.python))
         argv = reach.command(host, remote, control_dir=control_dir, connect_timeout_s=self._connect_timeout_s)
         opening = first + program.data + self.requests[host]
         try:
@@ -134,3 +135,33 @@ class _Questions:
         reading = f", while it read '{shortened(reads)}'" if reads else ""
         late = f"{where(host)} did not answer within {self.timeout_s:g} s{reading}"
         return ProbeFailure(host.name, "timeout", f"{late}; see whether it hangs: {by_hand(host)}.")
+
+
+# Run a command on a node through sudo, with or without a password: the words, and what goes to stdin first.
+
+# sudo resets the environment, so PATH and LD_LIBRARY_PATH of the session become arguments. The script is constant; its
+# parameters come by position.
+_THROUGH_SUDO = 'user=$1; shift; exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"'
+# The same with a password, the first line of stdin. A wrong one is tried once, or sudo would take our program for the
+# next two. Where sudo asks for none, that line is read away. A builtin writes it, so it is in no process's arguments.
+_THROUGH_SUDO_ASKING = """\
+user=$1; shift; IFS= read -r word
+if sudo -k -n -u "$user" true 2>/dev/null; then
+  exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"
+fi
+printf '%s\\n' "$word" | sudo -k -S -p '' -u "$user" true || exit $?
+{ printf '%s\\n' "$word"; cat; } | sudo -k -S -p '' -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"
+"""
+
+
+def as_become_user(host: Host, remote: Sequence[str]) -> tuple[list[str], bytes]:
+    """Return the command with the inventory's privileges, and the bytes that its stdin begins with.
+
+    Through sudo, the command gets PATH and LD_LIBRARY_PATH of the session as two further arguments.
+    """
+    if not host.become or host.become_user == host.user:
+        return list(remote), b""
+    if host.sudo_password is None:
+        return ["sh", "-c", _THROUGH_SUDO, "sh", host.become_user, *remote], b""
+    first = host.sudo_password.encode() + b"\n"
+    return ["sh", "-c", _THROUGH_SUDO_ASKING, "sh", host.become_user, *remote], first

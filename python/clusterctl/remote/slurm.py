@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, final
 
 from pydantic import BaseModel, Field, TypeAdapter
 
-from clusterctl.remote import bounded, python, slurm_text, ssh, ssh_failure
+from clusterctl.remote import bounded, python, reach, slurm_text, ssh_failure
 from clusterctl.support import node_json
 from clusterctl.support.errors import ValidationCouldNotRunError
 
@@ -195,7 +195,7 @@ class Slurm:
         Raises:
             ValidationCouldNotRunError: it is missing, gives no answer, or too long a one.
         """
-        command = list(argv) if self.submit is None else ssh.command(self.submit, argv, as_user=as_user)
+        command = list(argv) if self.submit is None else reach.ssh_command(self.submit, argv, as_user=as_user)
         try:
             return bounded.run(command, b"", _ANSWER_S)
         except FileNotFoundError:
@@ -262,7 +262,7 @@ class Allocation:
         argv = program.argv(sys.executable if self._slurm.submit is None else self._slurm.submit.python)
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            argv if self._slurm.submit is None else ssh.command(self._slurm.submit, argv),
+            argv if self._slurm.submit is None else reach.ssh_command(self._slurm.submit, argv),
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError, HostFailedError
 
@@ -104,7 +104,7 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
 
 def rsync_argv(folder: Path, target: str, login: JobLogin) -> list[str]:
     """Return the argv that copies the files named on stdin (separated by NUL) from a folder to one on a node."""
-    *transport, _, address = ssh.arguments(login.host, control_dir=login.control_dir)
+    *transport, _, address = reach.arguments(login.host, control_dir=login.control_dir)
     line = ["rsync", "--archive", "--from0", "--files-from=-", "--mkpath", f"--rsh={_for_rsync(transport)}"]
     if login.as_user is not None and login.as_user != login.host.user:
         line += [f"--rsync-path={shlex.join(['sudo', '-n', '-H', '-u', login.as_user, '--', 'rsync'])}"]
@@ -114,7 +114,7 @@ def rsync_argv(folder: Path, target: str, login: JobLogin) -> list[str]:
 
 def _is_plain(login: JobLogin) -> bool:
     """Whether rsync, which takes ssh's words as one text, can be told them."""
-    return not any("'" in word and '"' in word for word in ssh.arguments(login.host, control_dir=login.control_dir))
+    return not any("'" in word and '"' in word for word in reach.arguments(login.host, control_dir=login.control_dir))
 
 
 def _for_rsync(words: Sequence[str]) -> str:

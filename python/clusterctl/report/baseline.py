@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import suite
 from clusterctl.analysis import references, robust_stats
-from clusterctl.model import figure_keys
+from clusterctl.model import results
 from clusterctl.model.base import Record
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Figure, ValidationRecord, Verdict
@@ -133,7 +133,7 @@ def _entries(
     check = next((one for one in record.checks if one.check == name), None)
     if check is None:  # the folder's record is not that of the run
         return
-    for key, figure in figure_keys.keys(record, check).items():
+    for key, figure in results.keys(record, check).items():
         values = history.reference_values(cluster, key, options.runs)
         if not values:
             continue

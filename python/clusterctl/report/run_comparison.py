@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import suite
 from clusterctl.analysis import trend
-from clusterctl.model import figure_keys
+from clusterctl.model import results
 from clusterctl.model.base import Record
 from clusterctl.model.results import Better, Figure, Unit, ValidationRecord, Verdict
 from clusterctl.report import run_resolver
@@ -154,7 +154,7 @@ def _differing(first: dict[str, str], second: dict[str, str]) -> dict[str, tuple
 def _figures(record: ValidationRecord) -> Iterator[tuple[tuple[Any, ...], tuple[FigureKey, Figure]]]:
     """Yield each figure with the fields that both runs must share; versions may differ, to compare them."""
     for check in record.checks:
-        for key, figure in figure_keys.keys(record, check).items():
+        for key, figure in results.keys(record, check).items():
             yield (check.check, *figure.identity, key.unit, key.nodes, key.ranks), (key, figure)
 
 

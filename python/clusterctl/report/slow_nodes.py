@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import slow_drift
-from clusterctl.model import figure_keys, units
+from clusterctl.model import results, units
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,7 +56,7 @@ def _judged_of(history: Store, cluster: str, record: ValidationRecord, check: Ch
     """Yield check and quantity, the nodes in order, and their figures by kind, run and node, of each quantity."""
     groups: dict[tuple[str, str], dict[tuple[object, ...], dict[str, FigureKey]]] = {}
     better: dict[tuple[str, str], int] = {}
-    for key, figure in figure_keys.keys(record, check).items():
+    for key, figure in results.keys(record, check).items():
         if len(figure.nodes) == 1 and figure.better != "none":
             about = (figure.quantity, figure.backend)
             better[about] = -1 if figure.better == "higher" else 1

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.sandbox import apt, dnf
-from clusterctl.sandbox.catalog import IMAGES, RpmVendor
+from clusterctl.sandbox import apt
+from clusterctl.sandbox.model import IMAGES, RpmVendor
 from clusterctl.sandbox.podman import PACKAGES, failure
 from clusterctl.sandbox.tree import File, pack
 from clusterctl.state import files, paths
@@ -20,7 +20,7 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterctl.sandbox.catalog import Image, Vendor
+    from clusterctl.sandbox.model import Image, Vendor
     from clusterctl.sandbox.podman import Podman, Report
 
 
@@ -130,22 +130,22 @@ def _by_apt(podman: Podman, image: str, vendor: Vendor, archive: Path, report: R
 
 def _by_dnf(podman: Podman, image: str, vendor: RpmVendor, archive: Path, report: Report) -> None:
     made_of = IMAGES[image]
-    found = dnf.machine_repositories(vendor)
+    found = apt.machine_repositories(vendor)
     if not found:
         raise NoImageError(
-            f"No registry gave the base image and {dnf.FOLDER} names no {vendor.name} repository to build {image} "
+            f"No registry gave the base image and {apt.FOLDER} names no {vendor.name} repository to build {image} "
             f"from; run 'podman pull {made_of.registry}' where a registry answers, or add a repository with "
-            f"'{vendor.word}' in its name to {dnf.FOLDER}."
+            f"'{vendor.word}' in its name to {apt.FOLDER}."
         )
-    if any(shutil.which(program) is None for program in dnf.PROGRAMS):
+    if any(shutil.which(program) is None for program in apt.PROGRAMS):
         raise NoImageError(
             f"Building {image} needs dnf and rpmdb; install them with 'sudo apt-get install --no-install-recommends "
-            f"{dnf.PACKAGES}'."
+            f"{apt.PACKAGES}'."
         )
     with _folder_of_root(podman) as folder, files.replacing(archive) as target:
         repositories = folder / "repositories"
         repositories.mkdir()
-        files.write_atomically(repositories / "sandbox.repo", dnf.text_of(found))
+        files.write_atomically(repositories / "sandbox.repo", apt.text_of(found))
         argv = dnf_root_argv(podman.prefix, folder, repositories, vendor.release, (*vendor.first, *made_of.packages))
         _follow(argv, what="dnf", prefix=image, report=report, stdout=target.fileno())
 

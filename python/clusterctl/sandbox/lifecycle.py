@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from clusterctl.sandbox import apt, dnf, images, networks, podman, slurm
-from clusterctl.sandbox.catalog import IMAGES, RpmVendor
+from clusterctl.sandbox import apt, images, podman, slurm
 from clusterctl.sandbox.model import (
+    IMAGES,
     INVENTORY_MARK,
     LABEL,
     LOGIN_USER,
+    RpmVendor,
     Sandbox,
     SandboxNode,
     SandboxSpec,
@@ -41,8 +42,7 @@ from clusterctl.support.errors import ConfigError, HostFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from clusterctl.sandbox.catalog import Image
-    from clusterctl.sandbox.model import State, Subnet
+    from clusterctl.sandbox.model import Image, State, Subnet
     from clusterctl.sandbox.podman import Podman, Report
 
 Result = TypeVar("Result")
@@ -91,7 +91,7 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
         extras = tuple(dict.fromkeys((*(recorded.extras if recorded is not None else ()), *spec.extras)))
         if not engine.succeeds("network", "exists", network_name(spec.name)):
             _remove(engine, spec.name)  # containers of a vanished network have addresses without a network
-        sandbox = _describe(spec, networks.ensure(engine, spec, _folder(spec.name)), inventory, extras)
+        sandbox = _describe(spec, podman.ensure(engine, spec, _folder(spec.name)), inventory, extras)
         _remember(sandbox, recorded)
         _ensure_key(sandbox)
         _ensure_nodes(engine, sandbox, references, report)
@@ -308,7 +308,7 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
 
     report(f"starting {len(todo)} node{'s' if len(todo) > 1 else ''}")
     _each(bring, todo)
-    networks.pin_bridge(engine, sandbox.name)
+    podman.pin_bridge(engine, sandbox.name)
 
 
 def outfit_of(engine: Podman, sandbox: Sandbox, image: str, reference: str, report: Report) -> bytes:
@@ -331,14 +331,14 @@ def _mirrors_of(image: Image) -> dict[str, File]:
     """Return the files that give a node this machine's mirrors; a pulled image names others in files of its own."""
     vendor = image.vendor
     if isinstance(vendor, RpmVendor):
-        found = dnf.machine_repositories(vendor)
+        found = apt.machine_repositories(vendor)
         if not found:
             return {}
         keys = {key for repository in found for key in repository.key_files() if key.is_file()}
         return {
             **{f"{vendor.folder}/{name}": File(b"") for name in vendor.own_files},
             **{str(key).lstrip("/"): File(key.read_bytes()) for key in keys},
-            f"{vendor.folder}/sandbox.repo": File(without_credentials(dnf.text_of(found, for_nodes=True)).encode()),
+            f"{vendor.folder}/sandbox.repo": File(without_credentials(apt.text_of(found, for_nodes=True)).encode()),
         }
     mirror = apt.machine_mirror(vendor)
     if mirror is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import IO, TYPE_CHECKING
 
 from clusterctl.support import held_files
@@ -11,6 +12,7 @@ from clusterctl.support import held_files
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
 
 PRIVATE = 0o600
 
@@ -67,3 +69,40 @@ def write_atomically(
 def remove_staged(folder: Path, name: str = "") -> None:
     """Remove what killed processes wrote in place of a file and never put there; without a name, of all in a folder."""
     held_files.remove_abandoned(path for path in folder.glob(f".{name or '*'}.*") if path.suffix[1:].isdigit())
+
+
+# Compress what the state folder keeps, and decompress it up to a bound.
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_OPTIONS: dict[int, int] = {zstd.CompressionParameter.compression_level: 3, zstd.CompressionParameter.checksum_flag: 1}
+
+
+def compress(data: bytes) -> bytes:
+    """Return data as one frame of zstd, with a checksum against flipped bits."""
+    return zstd.compress(data, options=_OPTIONS)
+
+
+def decompress(data: bytes, most: int) -> bytes:
+    """Return what a frame of zstd holds.
+
+    Args:
+        data: the frame.
+        most: the most bytes that it may hold.
+
+    Raises:
+        ValueError: it is damaged, ends too early, or holds more.
+    """
+    decompressor = zstd.ZstdDecompressor()
+    try:
+        found: bytes = decompressor.decompress(data, most + 1)
+    except zstd.ZstdError as error:
+        raise ValueError(str(error)) from None
+    if len(found) > most:
+        raise ValueError(f"it unpacks to more than {most} bytes")
+    if not decompressor.eof:
+        raise ValueError("it ends too early")
+    return found

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from clusterctl.analysis import part_ledger
-from clusterctl.model.hardware import Hardware
-from clusterctl.model.parts import PartLedger
-from clusterctl.state import compressed, files, paths
+from clusterctl.model.hardware import Hardware, PartLedger
+from clusterctl.state import files, paths
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -62,7 +61,7 @@ def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> None:
     folder = paths.private_folder(paths.hardware_dir(cluster))
     without = {host: _to_keep(look) for host, look in seen.items()}
     place = folder / f"{at.astimezone(timezone.utc).strftime(_STAMP)}{_SUFFIX}"
-    files.write_atomically(place, compressed.compress(_LOOKS.dump_json(without)))
+    files.write_atomically(place, files.compress(_LOOKS.dump_json(without)))
     updated = part_ledger.updated(ledger(cluster), seen, at)
     files.write_atomically(paths.parts_file(cluster), updated.model_dump_json() + "\n")
     for old in _files(cluster)[:-KEEP]:
@@ -96,6 +95,6 @@ def _time(path: Path) -> datetime:
 
 def _read(path: Path) -> dict[str, Hardware]:
     try:
-        return _LOOKS.validate_json(compressed.decompress(path.read_bytes(), _MOST_BYTES))
+        return _LOOKS.validate_json(files.decompress(path.read_bytes(), _MOST_BYTES))
     except (OSError, ValueError):
         return {}

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 
 from clusterctl.state import paths
 from clusterctl.state.runs import user_name
-from clusterctl.support import open_files
+from clusterctl.support import memory_room
 from clusterctl.support.errors import LockedError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class HostLock:
         """
         folder = paths.private_folder(paths.locks_dir())
         places = {host.place: host.name for host in self._hosts}
-        open_files.allow_for(len(places))  # a lock is an open file per machine
+        memory_room.allow_open_files(len(places))  # a lock is an open file per machine
         with contextlib.ExitStack() as taken:
             for place in sorted(places):  # one order for all, so that two runs never wait for each other crosswise
                 path = folder / f"{place.replace('/', '_').replace(':', '_')}.lock"

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__
 from clusterctl.model.run_record import RunRecord
-from clusterctl.state import files, paths, process_table, processes
+from clusterctl.state import files, paths, processes
 from clusterctl.support import held_files
 
 if TYPE_CHECKING:
@@ -178,9 +178,7 @@ def settled(folder: Path) -> RunRecord:
 
 def _has_ended(record: RunRecord) -> bool:
     here = processes.this_process()
-    return record.process is not None and processes.has_ended(
-        record.process, here, process_table.started_ticks(record.pid)
-    )
+    return record.process is not None and processes.has_ended(record.process, here, processes.started_ticks(record.pid))
 
 
 def _last_seen(folder: Path, started: datetime) -> datetime:
@@ -204,7 +202,7 @@ def _state_of(folder: Path) -> Literal["running", "killed", "unfinished", "ended
     A run that was killed is marked on the way.
     """
     pid = int(number) if (number := folder.name.rpartition("-")[2]).isdecimal() else 0
-    process_runs = pid > 0 and process_table.runs(pid)
+    process_runs = pid > 0 and processes.runs(pid)
     try:
         text = paths.run_record(folder).read_bytes()
         if _RUNNING not in text:  # quick: most records are of runs that ended
@@ -233,7 +231,7 @@ def _remove_old(runs: Path) -> list[str]:
             continue
         private = paths.ansible_dir(folder)
         if private.exists():  # the run was killed before it could clean up, and its workers may still be at work
-            processes.end_all(partial(process_table.carries, environment=os.fsencode(private)))
+            processes.end_all(partial(processes.carries, environment=os.fsencode(private)))
             shutil.rmtree(private, ignore_errors=True)
         if state != "ended":
             unfinished.append(folder.name)

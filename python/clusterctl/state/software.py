@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from clusterctl.model.software import Hold, SoftwareSet
+from clusterctl.model.snapshot import Hold, SoftwareSet
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
@@ -92,3 +92,21 @@ def write_hold(cluster: str, wanted: Hold | None) -> None:
         return
     paths.private_folder(paths.cluster_dir(cluster))
     files.write_atomically(path, wanted.model_dump_json() + "\n")
+
+
+# The artifacts in the controller's cache: software that is built already, by name and platform.
+
+
+def cached_trees() -> frozenset[str]:
+    """Return the names of the folders into which the cached artifacts are installed."""
+    return frozenset(record.stem for record in (paths.cache_dir().value / "artifacts").glob("*.json"))
+
+
+def cached() -> frozenset[tuple[str, str]]:
+    """Return name and platform of each artifact; a record that cannot be read is left out."""
+    found: set[tuple[str, str]] = set()
+    for record in (paths.cache_dir().value / "artifacts").glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(record.read_bytes())
+            found.add((str(data["name"]), str(data["inputs"]["platform"])))
+    return frozenset(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.model.stall import StallRecord
+from clusterctl.model.job_outcome import StallRecord
 from clusterctl.state import files, paths
 
 if TYPE_CHECKING:

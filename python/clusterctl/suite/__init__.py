@@ -8,10 +8,20 @@ The checks themselves stand in :mod:`clusterctl.validation.checks`.
 from __future__ import annotations
 
 from clusterctl.suite.catalogue import DEFAULT, Catalogue, Declaration, beside
-from clusterctl.suite.external import BENCHMARKS, ExternalCheck
-from clusterctl.suite.model import GATE, CheckOptions, MeasuringOptions, Suite
-from clusterctl.suite.thresholds import HistoryOptions, Limits, OutlierOptions, ReferenceEntry
-from clusterctl.suite.values import OPERATIONS, nearest
+from clusterctl.suite.model import (
+    BENCHMARKS,
+    GATE,
+    OPERATIONS,
+    CheckOptions,
+    ExternalCheck,
+    HistoryOptions,
+    Limits,
+    MeasuringOptions,
+    OutlierOptions,
+    ReferenceEntry,
+    Suite,
+    nearest,
+)
 
 __all__ = [
     "BENCHMARKS",

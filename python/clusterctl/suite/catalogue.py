@@ -12,10 +12,19 @@ from pydantic import ValidationError
 from clusterctl.model import units
 from clusterctl.model.base import Record
 from clusterctl.model.hosts import InventorySources
-from clusterctl.suite.external import BENCHMARKS, NAME, ExternalCheck
-from clusterctl.suite.model import GATE, CheckOptions, Suite
-from clusterctl.suite.thresholds import HistoryOptions, Limits, OutlierOptions, ReferenceEntry
-from clusterctl.suite.values import nearest
+from clusterctl.suite.model import (
+    BENCHMARKS,
+    GATE,
+    NAME,
+    CheckOptions,
+    ExternalCheck,
+    HistoryOptions,
+    Limits,
+    OutlierOptions,
+    ReferenceEntry,
+    Suite,
+    nearest,
+)
 from clusterctl.support import yaml_lines
 from clusterctl.support.errors import ConfigError
 

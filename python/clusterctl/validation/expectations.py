@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.analysis import references, speed_verdict
 from clusterctl.analysis.references import MachineType
-from clusterctl.model import figure_keys, results, units
+from clusterctl.model import results, units
 from clusterctl.state import history as store
 from clusterctl.support.words import and_more
 
@@ -115,7 +115,7 @@ class Expectations:
             return {}
         try:
             with store.open() as history:
-                key = figure_keys.key_maker(found, self._run.hosts, self._run.versions)
+                key = results.key_maker(found, self._run.hosts, self._run.versions)
                 past = {id(figure): self._values(history, key(figure)) for figure in found.figures}
                 self.notes += [words for words in history.warnings if words not in self.notes]
         except store.StoreError as error:

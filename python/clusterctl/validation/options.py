@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.launch.path_options import NO_PATH_OPTIONS, PathOptions
+from clusterctl.launch.mpirun import NO_PATH_OPTIONS, PathOptions
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.suite import DEFAULT
 from clusterctl.support.errors import ConfigError

@@ -15,9 +15,8 @@ from clusterctl import __version__
 from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
 from clusterctl.inventory.ansible_inventory import Cluster
-from clusterctl.model import proofs
 from clusterctl.model.results import ValidationRecord, Verdict, worst
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 from clusterctl.remote.slurm import Slurm
 from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.state import proofs as state_proofs
@@ -184,7 +183,7 @@ class _Validation:
         self._cluster, self._options, self._checks, self._run, self._tell = cluster, options, checks, run, tell
         self._started = _now()
         last = state_proofs.read(paths.cluster_id(cluster.sources)) if options.left_out else {}
-        self._of_idle_part = proofs.notes(cluster.selected, options.left_out, last, self._started)
+        self._of_idle_part = state_proofs.notes(cluster.selected, options.left_out, last, self._started)
         self._results = CheckResults(tell)
         self._total = len(checks) + len(GATE)
         paths.private_folder(paths.logs_dir(run.folder))
@@ -228,7 +227,7 @@ class _Validation:
 
     def followed_up(self, record: ValidationRecord, slurm: Slurm | None) -> ValidationRecord:
         """Keep which nodes are proved, tell Slurm where that is wanted, and return the record with its notes."""
-        if hosts := proofs.proved(record):
+        if hosts := state_proofs.proved(record):
             state_proofs.keep(paths.cluster_id(self._cluster.sources), hosts, record.finished)
         if self._options.drains is None or slurm is None:
             return record
@@ -238,7 +237,7 @@ class _Validation:
     # --- the checks ---------------------------------------------------------------------------------------------------
 
     def _run_checks(self) -> None:
-        with ssh.control_folder() as control:
+        with reach.control_folder() as control:
             runner = CheckRunner(
                 self._options, self._repeat, self._run, self._expectations, self._tell, control, self._why_gone
             )

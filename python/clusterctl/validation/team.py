@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import hostfile, local_facts, member, mpirun
+from clusterctl.launch import local_facts, mpirun, mpirun_job
 from clusterctl.model import fabric
-from clusterctl.model.rank_slots import usable_cores
+from clusterctl.model.facts import usable_cores
 from clusterctl.remote import supervised_job
 from clusterctl.validation import switches
 from clusterctl.validation.checks import base, network
@@ -94,7 +94,7 @@ class Team:
     @property
     def slots(self) -> dict[str, int]:
         """The ranks of each node, in the order of the hostfile: the launch node first."""
-        return dict(hostfile.ordered({name: node.slots for name, node in self.nodes.items()}, self.launch_node))
+        return dict(mpirun.ordered({name: node.slots for name, node in self.nodes.items()}, self.launch_node))
 
     @property
     def site(self) -> base.Site:
@@ -137,10 +137,10 @@ class Team:
         }
 
     @property
-    def members(self) -> dict[str, member.Member]:
+    def members(self) -> dict[str, mpirun_job.Member]:
         """The nodes as a launch sees them."""
         return {
-            name: member.member(
+            name: mpirun_job.member(
                 node.facts,
                 node.slots,
                 node.as_user,
@@ -155,7 +155,7 @@ class Team:
         """The environment that mpirun needs on the launch node, with the allocation's where it is in one."""
         first = self._first
         allocation = dict(first.host.step.variables) if first.host.step is not None else {}
-        own = mpirun.environment(self.version, member.member(first.facts, 0, first.as_user).job_user)
+        own = mpirun.environment(self.version, mpirun_job.member(first.facts, 0, first.as_user).job_user)
         return {**allocation, **own}
 
     def only(self, names: Iterable[str]) -> Team:

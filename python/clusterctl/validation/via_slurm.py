@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import job_login, nodeset
+from clusterctl.model.facts import srun_without_pmix
 from clusterctl.model.hosts import OF_SLURM, Host, Inventory, InventorySources, SlurmStep
-from clusterctl.model.pmix import srun_without_pmix
-from clusterctl.model.proofs import oldest_first
 from clusterctl.model.results import CheckProgress
 from clusterctl.remote import slurm_text
 from clusterctl.remote.slurm import Allocation, Slurm
 from clusterctl.state import paths, proofs
+from clusterctl.state.proofs import oldest_first
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 from clusterctl.support.words import and_more
 from clusterctl.validation import idle_part, run, slurm_host

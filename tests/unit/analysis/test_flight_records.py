@@ -9,7 +9,7 @@ from clusterctl.analysis import nccl_diagnostics
 from clusterctl.analysis.flight_records import Behind, behind, behind_by_ras
 from clusterctl.analysis.rank_places import Place
 from clusterctl.analysis.stall import RankSight, judge
-from clusterctl.model.stall import FlightGroup
+from clusterctl.model.job_outcome import FlightGroup
 from factory import captured_ras
 
 WAITS = FlightGroup(group="0", last=1042, waits=1042, call="all_reduce", sizes="[[4]]")

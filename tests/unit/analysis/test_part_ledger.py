@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.analysis import part_ledger
-from clusterctl.model.hardware import Counter, Hardware, HardwareReading, Part, Unseen
-from clusterctl.model.parts import PartLedger
+from clusterctl.model.hardware import Counter, Hardware, HardwareReading, Part, PartLedger, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

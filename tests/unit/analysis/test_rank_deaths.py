@@ -6,7 +6,7 @@ import pytest
 from clusterctl.analysis import rank_deaths
 from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, RankDeath, blame, first_death, losses, untold
 from clusterctl.analysis.rank_places import Place, place
-from clusterctl.model.memory_kills import LoggedKill, MemoryKills
+from clusterctl.model.job_outcome import LoggedKill, MemoryKills
 from factory import DATA
 
 NAMES = {"n5": "node5", "n7": "node7", "n9": "node9", "10.0.0.7": "node7"}

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusterctl.state import full_disk
+from clusterctl.state import paths
 
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
@@ -46,5 +46,5 @@ def test_a_full_state_folder_is_one_sentence(tmp_path: Path, free_kb: int) -> No
 def test_the_cause_may_lie_below_another_error(tmp_path: Path) -> None:
     error = RuntimeError("the run broke off")
     error.__cause__ = OSError(errno.EROFS, "Read-only file system", str(tmp_path / "gone" / "file"))
-    assert full_disk.explained(error).startswith(f"{tmp_path} is on a read-only file system of this machine")
-    assert full_disk.explained(ValueError("other")) == ""
+    assert paths.full_disk_words(error).startswith(f"{tmp_path} is on a read-only file system of this machine")
+    assert paths.full_disk_words(ValueError("other")) == ""

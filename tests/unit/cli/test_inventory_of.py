@@ -10,8 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from clusterctl.model.hardware import Hardware, Part
-from clusterctl.model.parts import PartLedger
+from clusterctl.model.hardware import Hardware, Part, PartLedger
 from clusterctl.state import hardware_looks, paths
 
 pytestmark = pytest.mark.programs

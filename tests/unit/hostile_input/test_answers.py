@@ -19,7 +19,7 @@ import factory
 import pytest
 import role_plays
 from clusterctl.diagnosis.rules import registry
-from clusterctl.inventory import extra_vars
+from clusterctl.inventory import ansible_call
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.results import load
 from clusterctl.provisioning import look
@@ -253,7 +253,7 @@ def test_no_text_of_a_node_is_a_template_in_a_later_run(tmp_path: Path) -> None:
     said += ["5.10", "012", "0x1f", "1_000", "yes", "null", "~", "", "2026-01-02", ".inf", "<<", "=", "9" * 5000, " 7 "]
     known = [{"name": f"node{at}", "pmix": {"prefix": text}, text: [text]} for at, text in enumerate(said)]
     variables = tmp_path / "variables.yml"
-    variables.write_text(extra_vars.data_text({"preflight_known_members": known}), encoding="utf-8")
+    variables.write_text(ansible_call.data_text({"preflight_known_members": known}), encoding="utf-8")
     play = (
         "- hosts: localhost\n  gather_facts: false\n"
         "  vars: {deep: '{{ preflight_known_members | map(attribute=\"pmix\") | list }}'}\n"

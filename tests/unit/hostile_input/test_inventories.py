@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from clusterctl.inventory import ansible_inventory, extra_vars
+from clusterctl.inventory import ansible_call, ansible_inventory
 from clusterctl.model import nodeset
 from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.support.errors import ConfigError, TooManyHostsError
@@ -88,7 +88,7 @@ def test_any_text_as_an_extra_variable_is_taken_or_refused_with_one_sentence(tex
     argument = os.fsdecode(text.encode("utf-8", "surrogatepass"))  # as a command line passes it
     with tempfile.TemporaryDirectory() as folder:
         try:
-            (option,) = extra_vars.in_folder([argument], Path(folder))
+            (option,) = ansible_call.in_folder([argument], Path(folder))
         except ConfigError as refused:
             check_sentence(refused)
             return

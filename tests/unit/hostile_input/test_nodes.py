@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import struct
 import sys
@@ -170,9 +169,7 @@ def test_a_library_cache_of_any_bytes_is_read(kind: str, flips: list[tuple[int, 
     libraries.read_library_cache(bytes(data[: flips[0][0] % len(data)] if flips else data), "libc.so.6")
 
 
-sys.path.insert(0, str(node_programs.FOLDER))
-GPU_STATE = importlib.import_module("gpu_state")
-sys.path.remove(str(node_programs.FOLDER))
+GPU_STATE = node_programs.load("gpu_state")
 CSV = [path.read_text(encoding="utf-8") for path in sorted((factory.DATA / "gpu_state").glob("*.csv"))]
 
 

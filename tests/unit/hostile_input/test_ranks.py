@@ -10,13 +10,12 @@ from typing import Any
 import captured_cluster
 import factory
 import pytest
-from clusterctl.jobs.launcher_noise import NoiseFilter
-from clusterctl.jobs.prefixer import Prefixer
+from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.remote import ssh_failure
-from clusterctl.remote.supervisor_answers import SupervisorAnswers
+from clusterctl.remote.supervised_job import SupervisorAnswers
 from clusterctl.suite import ExternalCheck
 from clusterctl.validation.checks import held_back, mapped_libraries, mpirun_output, rank_output, registry
 from clusterctl.validation.checks.parsers import (

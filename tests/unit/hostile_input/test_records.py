@@ -10,12 +10,10 @@ from xml.etree import ElementTree as ET
 import factory
 import pytest
 from clusterctl.cli import output
-from clusterctl.model.drift import NodeState
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import ValidationRecord, load
 from clusterctl.model.run_record import RunRecord
-from clusterctl.model.snapshot import Snapshot
-from clusterctl.model.software import Hold, SoftwareSet
+from clusterctl.model.snapshot import Hold, NodeState, Snapshot, SoftwareSet
 from clusterctl.provisioning import drift
 from clusterctl.report import files, jsonl, junit, page, prometheus, validation_table
 from clusterctl.state import locks, paths, snapshots

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.inventory import ansible_call, ansible_inventory, extra_vars
+from clusterctl.inventory import ansible_call, ansible_inventory
 from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
@@ -96,12 +96,12 @@ def test_no_process_shows_a_value_while_an_inventory_is_read(tmp_path: Path, mon
 
 
 def test_a_file_of_a_value_is_its_owners_alone(tmp_path: Path) -> None:
-    options = extra_vars.in_folder(["a=1", "@theirs"], tmp_path)
+    options = ansible_call.in_folder(["a=1", "@theirs"], tmp_path)
     (path,) = tmp_path.iterdir()
     assert options == [f"--extra-vars=@{path}", "--extra-vars=@theirs"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(FileExistsError):  # nor is a file or link of that name written through
-        extra_vars.in_folder(["a=1"], tmp_path)
+        ansible_call.in_folder(["a=1"], tmp_path)
 
 
 @pytest.mark.parametrize(("value", "words"), [("a='1", "unbalanced quotes"), ("./vars.yml", "@FILE")])

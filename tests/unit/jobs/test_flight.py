@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.jobs import flight
 from clusterctl.jobs.watch import Watch, WatchedJob
-from clusterctl.launch import flight_recorder
 from clusterctl.launch.compose import JobOptions, Launcher
 from clusterctl.model.facts import Gpu
-from clusterctl.remote import flight_folder
 from factory import provisioned
 from local_jobs import GONE, HERE
 
 if TYPE_CHECKING:
-    from clusterctl.model.stall import StallRecord
+    from clusterctl.model.job_outcome import StallRecord
 
 GPU = Gpu(bus="0000:01:00.0", name="H100", driver="nvidia")
 # As struct DumpPipe and DebugInfoWriter of PyTorch: a pipe, and a record whenever something comes out of it.
@@ -49,9 +47,9 @@ while True:
 
 def test_the_rank_that_has_not_called_is_named_although_all_look_alike() -> None:
     job = f"unit-flight-watch-{os.getpid()}"
-    folder, problems = flight_folder.make([HERE], job)
+    folder, problems = flight.make([HERE], job)
     assert not problems
-    recorder = dict(word.split("=", 1) for word in flight_recorder.exported(folder, "2.13.0"))
+    recorder = dict(word.split("=", 1) for word in flight.exported(folder, "2.13.0"))
     started = [
         subprocess.Popen(
             [sys.executable, "-c", RANK],
@@ -74,7 +72,7 @@ def test_the_rank_that_has_not_called_is_named_although_all_look_alike() -> None
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(one.pid, signal.SIGKILL)
             one.wait()
-        flight_folder.remove([HERE], job)
+        flight.remove([HERE], job)
     (record,) = found
     assert (record.verdict.cause, record.verdict.ranks) == ("behind", (2,))
     assert "node1 rank 2 has not called all_reduce #9" in record.verdict.sentence
@@ -93,9 +91,9 @@ def test_the_rank_that_has_not_called_is_named_although_all_look_alike() -> None
     ],
 )
 def test_a_release_gets_the_newest_names_with_which_it_makes_a_pipe(release: str, names: set[str]) -> None:
-    given = dict(word.split("=", 1) for word in flight_recorder.exported("/tmp/x", release))  # noqa: S108 - not used
+    given = dict(word.split("=", 1) for word in flight.exported("/tmp/x", release))  # noqa: S108 - not used
     assert set(given) == names | {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
-    assert set(given) <= flight_recorder.NAMES
+    assert set(given) <= flight.NAMES
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,7 @@ def test_a_release_gets_the_newest_names_with_which_it_makes_a_pipe(release: str
     ],
 )
 def test_a_program_in_a_container_and_a_setting_of_the_users_are_left_alone(wish: JobOptions, expected: bool) -> None:
-    assert flight_recorder.is_for(wish) is expected
+    assert flight.is_for(wish) is expected
 
 
 def test_the_recorder_is_on_where_all_nodes_have_gpus_and_can_make_the_folder() -> None:

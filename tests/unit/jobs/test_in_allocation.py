@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from clusterctl.jobs import in_allocation
-from clusterctl.launch import allocation_line, slurm_nodelist
+from clusterctl.launch import allocation_line, scheduler_env
 from clusterctl.launch.local_facts import LocalFacts
 from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.launch.scheduler_env import RankPlace
@@ -404,7 +404,7 @@ def test_a_gpu_in_mig_mode_without_an_instance_is_no_place_for_a_process() -> No
     ],
 )
 def test_slurms_lists(text: str, hosts: tuple[str, ...]) -> None:
-    assert slurm_nodelist.unfolded(text) == hosts
+    assert scheduler_env.unfolded(text) == hosts
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_slurms_lists(text: str, hosts: tuple[str, ...]) -> None:
 )
 def test_what_is_no_list_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="Slurm's list of nodes"):
-        slurm_nodelist.unfolded(text)
+        scheduler_env.unfolded(text)
 
 
 def launch(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import import_graph as graph
 import pytest
 import tomllib
-from clusterctl.cli import launch, launch_alone, launch_start
+from clusterctl.cli import launch, launch_alone
 from clusterctl.launch import local_facts
 from clusterctl.model.facts import NodeFacts
 from clusterctl.remote import python as remote_python
@@ -82,8 +82,8 @@ def test_both_command_lines_have_the_same_options() -> None:
         for option in (told.default, *(told.param_decls or ())) if isinstance(told, OptionInfo) else ():
             there[option] = (told.metavar, told.help, parameter.default)
     assert here == there
-    assert set(here) | {launch_start.PROGRAM} == set(launch_start.HELP)
-    assert launch.launch.__doc__ == launch_start.SUMMARY == launch_alone.parser().description
+    assert set(here) | {launch_alone.PROGRAM} == set(launch_alone.HELP)
+    assert launch.launch.__doc__ == launch_alone.SUMMARY == launch_alone.parser().description
 
 
 @pytest.mark.parametrize(

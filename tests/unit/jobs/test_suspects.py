@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, RankDeath
 from clusterctl.jobs import suspects
-from clusterctl.model.memory_kills import LoggedKill, MemoryKills
+from clusterctl.model.job_outcome import LoggedKill, MemoryKills
 from local_jobs import GONE, telling
 
 

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, verdict_of
 from clusterctl.model.hosts import Host
-from clusterctl.model.job_outcome import Stack
-from clusterctl.model.stall import FlightGroup, FlightLook, NodeLook, RankState
+from clusterctl.model.job_outcome import FlightGroup, FlightLook, NodeLook, RankState, Stack
 from clusterctl.support.errors import ConfigError
 from local_jobs import GONE, HERE, HereLogin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterctl.model.stall import StallRecord
+    from clusterctl.model.job_outcome import StallRecord
 
 RANK = "import time\nwhile True: time.sleep(60)"
 CHATTY = "import time\nwhile True: time.sleep(0.01); open('/dev/null', 'wb', buffering=0).write(bytes(1 << 16))"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from clusterctl.model.stall import StallRecord
+    from clusterctl.model.job_outcome import StallRecord
 
 RANK = """\
 import mmap, sys, time

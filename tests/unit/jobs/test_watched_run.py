@@ -11,7 +11,7 @@ import pytest
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watched_run import WatchedNodes, WatchedRun
 from clusterctl.model.hosts import Host
-from clusterctl.model.memory_kills import LoggedKill, MemoryKills
+from clusterctl.model.job_outcome import LoggedKill, MemoryKills
 from clusterctl.state import paths, stalls
 from local_jobs import telling
 from past_runs import record, remember, run
@@ -19,7 +19,7 @@ from past_runs import record, remember, run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.model.stall import StallRecord
+    from clusterctl.model.job_outcome import StallRecord
 
 KILLED = (
     "step 41\nprterun noticed that process rank 1 with PID 815 on node node2 exited on\nsignal 9 (Killed).\nthe end\n"

@@ -7,11 +7,10 @@ import subprocess
 from typing import Any
 
 import pytest
-from clusterctl.launch import affinity, compose, mig_choice, mpirun_job, srun
+from clusterctl.launch import affinity, compose, mpirun_job, srun
 from clusterctl.launch.compose import JobOptions, Launcher
-from clusterctl.launch.member import Member
-from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.path_options import Affinity, PathOptions, Transport
+from clusterctl.launch.mpirun import Affinity, Bind, MapBy, PathOptions, Transport
+from clusterctl.launch.mpirun_job import Member
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
 
@@ -301,4 +300,4 @@ def test_ranks_that_go_round_the_nodes_get_instances_of_their_own_node() -> None
 
 def test_devices_of_one_process_a_node() -> None:
     facts = {name: one.facts for name, one in cut_members(node1=[CUT], node2=[WHOLE]).items()}
-    assert mig_choice.of_ranks(facts, {"node1": 3, "node2": 1}, (), per_node=True)[-1] == "MIG-a1,MIG-a2:-"
+    assert affinity.of_ranks(facts, {"node1": 3, "node2": 1}, (), per_node=True)[-1] == "MIG-a1,MIG-a2:-"

@@ -5,9 +5,8 @@ import subprocess
 import pytest
 from clusterctl.launch import compose
 from clusterctl.launch.compose import JobOptions, Launcher
-from clusterctl.launch.member import Member
-from clusterctl.launch.mpirun import Bind, MapBy
-from clusterctl.launch.path_options import PathOptions
+from clusterctl.launch.mpirun import Bind, MapBy, PathOptions
+from clusterctl.launch.mpirun_job import Member
 from clusterctl.model.facts import Fabric, ParameterFile
 from clusterctl.support.errors import ConfigError
 from factory import provisioned

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from clusterctl.launch import environment, horovodrun, hostfile, mpirun, torchrun
+from clusterctl.launch import compose, environment, mpirun, torchrun
 from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
@@ -103,14 +103,14 @@ def test_horovodrun_has_ranks_share_slots_on_purpose() -> None:
         ("5.0.7", "--binding-args=--bind-to none --map-by slot:OVERSUBSCRIBE"),
         ("4.1.4", "--mpi-args=--oversubscribe"),
     ):
-        line = horovodrun.argv(horovodrun.HorovodrunLaunch(version, {"a": 1}, ("x",), ranks=2, oversubscribe=True))
+        line = compose.argv(compose.HorovodrunLaunch(version, {"a": 1}, ("x",), ranks=2, oversubscribe=True))
         assert words in line
 
 
 @pytest.mark.parametrize(("version", "word"), [("5.0.7", "package"), ("4.1.4", "socket")])
 def test_horovodrun_places_ranks_as_asked(version: str, word: str) -> None:
-    line = horovodrun.argv(
-        horovodrun.HorovodrunLaunch(version, {"a": 2}, ("x",), bind=mpirun.Bind.CORE, map_by=mpirun.MapBy.SOCKET)
+    line = compose.argv(
+        compose.HorovodrunLaunch(version, {"a": 2}, ("x",), bind=mpirun.Bind.CORE, map_by=mpirun.MapBy.SOCKET)
     )
     assert f"--binding-args=--bind-to core --map-by {word}" in line
 
@@ -131,9 +131,9 @@ def test_the_callers_nccl_variables_and_values_go_along() -> None:
 
 
 def test_the_launch_node_comes_first() -> None:
-    slots = hostfile.ordered({"node1": 2, "node2": 1, "node3": 4}, "node2")
-    assert hostfile.words(slots) == "node2:1,node1:2,node3:4"
-    assert hostfile.placement(slots) == ("node2", "node1", "node1", "node3", "node3", "node3", "node3")
+    slots = mpirun.ordered({"node1": 2, "node2": 1, "node3": 4}, "node2")
+    assert mpirun.words(slots) == "node2:1,node1:2,node3:4"
+    assert mpirun.placement(slots) == ("node2", "node1", "node1", "node3", "node3", "node3", "node3")
 
 
 # --- torchrun ---

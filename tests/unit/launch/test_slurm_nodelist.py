@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from clusterctl.launch.slurm_nodelist import unfolded
+from clusterctl.launch.scheduler_env import unfolded
 from clusterctl.support.errors import ConfigError
 
 

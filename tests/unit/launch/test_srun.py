@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from clusterctl.launch import compose, mpirun_job, srun
 from clusterctl.launch.compose import JobOptions
-from clusterctl.launch.member import Member
+from clusterctl.launch.mpirun_job import Member
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
 

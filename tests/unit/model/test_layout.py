@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.launch import slurm_prolog
+from clusterctl.launch import submission_text
 from clusterctl.launch.submission import Submission
 from clusterctl.launch.submission_text import KINDS
 from clusterctl.model import job_login
@@ -38,7 +38,7 @@ def test_a_host_has_the_prefix_of_the_inventory() -> None:
 
 
 def test_scripts_for_slurm_name_the_programs_below_the_prefix() -> None:
-    text = slurm_prolog.script(with_reason=True, deadline_s=10, layout=ELSEWHERE)
+    text = submission_text.script(with_reason=True, deadline_s=10, layout=ELSEWHERE)
     assert "/opt/cluster/libexec/clusterctl/check_node.py" in text
     assert "/usr/local" not in text
     text = KINDS["slurm"](Submission("job", ("./hello",), nodes=2, nproc_per_node=1, by_srun=True, layout=ELSEWHERE))

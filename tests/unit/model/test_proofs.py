@@ -7,10 +7,10 @@ from typing import Any
 
 import factory
 import pytest
-from clusterctl.model import proofs
 from clusterctl.model.culprits import Culprit
 from clusterctl.model.facts import BusyProcess, Leftover
 from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.state.proofs import notes, oldest_first, proved
 from clusterctl.validation import idle_part
 
 NOW = datetime(2026, 3, 9, tzinfo=timezone.utc)
@@ -23,22 +23,22 @@ def record(*checks: Any) -> ValidationRecord:
 
 
 def test_a_record_proves_the_nodes_that_took_part_and_are_not_blamed() -> None:
-    assert proofs.proved(record(GOOD)) == ("node1", "node2")
-    assert proofs.proved(record(GOOD, factory.check("speed", Verdict.FAIL, culprits=(SLOW,)))) == ("node1",)
-    assert proofs.proved(record(GOOD, factory.check("pairs", Verdict.FAIL, next_step="look"))) == ()
-    assert proofs.proved(record(factory.check("hello", Verdict.SKIP))) == ()
+    assert proved(record(GOOD)) == ("node1", "node2")
+    assert proved(record(GOOD, factory.check("speed", Verdict.FAIL, culprits=(SLOW,)))) == ("node1",)
+    assert proved(record(GOOD, factory.check("pairs", Verdict.FAIL, next_step="look"))) == ()
+    assert proved(record(factory.check("hello", Verdict.SKIP))) == ()
 
 
 def test_the_turn_goes_to_nodes_without_a_proof_and_then_to_the_oldest() -> None:
     last = {"a": NOW, "b": NOW - timedelta(days=3), "d": NOW - timedelta(days=1)}
-    assert proofs.oldest_first("abcd", last) == ["c", "b", "d", "a"]
+    assert oldest_first("abcd", last) == ["c", "b", "d", "a"]
 
 
 def test_the_notes_name_the_part_that_was_proved_and_nodes_without_a_proof_for_a_week() -> None:
-    assert proofs.notes(("node1",), {}, {}, NOW) == ()
+    assert notes(("node1",), {}, {}, NOW) == ()
     left_out = {"node2": "allocated", "node3": "mixed", "node4": "drained: fan"}
     last = {"node2": NOW - timedelta(days=9), "node3": NOW - timedelta(days=2)}
-    part, late = proofs.notes(("node1", "node5"), left_out, last, NOW)
+    part, late = notes(("node1", "node5"), left_out, last, NOW)
     assert "2 of 5 nodes" in part
     assert "node[1,5]" in part
     assert "node2 (allocated); node3 (mixed); node4 (drained: fan)" in part

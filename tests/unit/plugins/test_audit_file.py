@@ -7,9 +7,10 @@ import os
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file
 
 if TYPE_CHECKING:
@@ -85,3 +86,36 @@ def test_the_address_of_the_login_is_found_beyond_the_programs_that_take_it_away
     session = {**os.environ, "PYTHONPATH": path, "SSH_CONNECTION": "192.0.2.7 50000 192.0.2.1 22"}
     done = subprocess.run(outer, env=session, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("192.0.2.7\n", "")
+
+
+# --- which results of a module become a line of the audit file ---
+
+
+class Module(audited_module.AuditedModule):
+    """A module that is not started by Ansible."""
+
+    def __init__(self) -> None:
+        self.check_mode = False
+        self._name = "test"
+
+    def log(self, msg: str, log_args: Any = None) -> None:
+        """Log nothing."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root audits")
+@pytest.mark.parametrize(
+    ("result", "is_told"),
+    [
+        ({"changed": True, "changes": ["installed openmpi 5.0.7"]}, True),
+        ({"changed": False, "changes": ["installed openmpi 5.0.7"]}, False),  # a look at what is to be done
+        ({"changed": True, "changes": []}, False),
+        ({"changes": ["changed /etc/hosts"]}, True),  # of a module that failed behind it
+    ],
+)
+def test_a_change_is_told_once_it_is_made(
+    result: dict[str, Any], is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(audit_file, "append", lines.append)
+    Module()._audit(result)  # noqa: SLF001 - what both ends of a module call
+    assert bool(lines) is is_told

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils import firewall_rules as fw
+from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_rules import opening
 
 DATA = Path(__file__).parents[2] / "data" / "firewall"
 PACKET = fw.Packet("eth0", "10.1.0.2", "10.1.0.1")
@@ -94,7 +96,6 @@ def test_one_connection_is_followed_through_the_rules(entries: list[dict[str, An
 def test_a_match_that_is_not_known_makes_the_answer_uncertain_and_no_rule_of_its_own() -> None:
     unknown = rule({"xt": {"type": "match", "name": "addrtype"}}, ACCEPT)
     found = look(base(policy="drop"), unknown)
-    assert found is not None
     assert (found.rule, found.is_certain) == ("policy drop", False)
     assert look(base(), rule({"xt": {}}, DROP)) is None
     assert look(base(), rule(match(FROM, "@members"), DROP)) is None
@@ -104,7 +105,6 @@ def test_a_map_of_verdicts_is_followed() -> None:
     states = {"set": [["established", ACCEPT], ["new", {"jump": {"target": "news"}}]]}
     vmap = {"vmap": {"key": {"ct": {"key": "state"}}, "data": states}}
     found = look(base(), chain("news"), rule(vmap), rule(REJECT, to="news"))
-    assert found is not None
     assert (found.manager, found.place, found.rule) == ("nftables", "chain inet filter news", "reject")
 
 
@@ -181,7 +181,6 @@ def test_a_rule_that_decides_nothing_leaves_the_answer_certain() -> None:
     assert found == fw.Blocking("nftables", "chain inet filter input", "policy drop", is_certain=True)
     elsewhere = rule({"xt": {}}, match(FROM, "10.9.9.9"), ACCEPT)
     found = look(base(policy="drop"), elsewhere)
-    assert found is not None
     assert found.is_certain
 
 
@@ -189,3 +188,88 @@ def test_a_type_of_address_is_known_for_the_node_itself() -> None:
     kind = {"fib": {"result": "type", "flags": ["daddr"]}}
     assert look(base(policy="drop"), rule(match(kind, "local"), ACCEPT)) is None
     assert look(base(), rule(match(kind, "broadcast"), DROP)) is None
+
+
+# --- what opens the cluster's network in ufw and firewalld, and what closes it again: rules in, commands out ---
+
+
+MEMBERS = ("10.1.0.2", "10.1.0.10")
+GIVEN: dict[str, Any] = {"cidr": "10.1.0.0/24", "interface": "eth0", "members": list(reversed(MEMBERS))}
+WANTED = opening.Opening.of(GIVEN)
+RULES = [f'rule family="ipv4" source address="{one}" destination address="10.1.0.0/24" accept' for one in MEMBERS]
+ADDED = [f"ufw allow from {one} to 10.1.0.0/24 comment 'clusterctl'" for one in MEMBERS]
+ADMIN = ["Added user rules (see 'ufw status' for running firewall):", "ufw allow 22/tcp", "ufw deny from 10.1.0.9"]
+
+
+def test_what_is_wanted_is_checked_and_sorted() -> None:
+    assert WANTED == ("10.1.0.0/24", "eth0", MEMBERS)
+    for changes in ({"cidr": "$(id)"}, {"cidr": "10.1.0.1/24"}, {"members": ["x"]}, {"interface": "a b"}):
+        with pytest.raises(opening.OpeningError, match="fabric_open_firewall"):
+            opening.Opening.of({**GIVEN, **changes})
+
+
+def test_ufw_gets_one_rule_for_each_member_and_a_second_run_nothing() -> None:
+    plan = opening.ufw_plan([WANTED], ADMIN, exact=True)
+    assert plan == [["ufw", "allow", "from", one, "to", "10.1.0.0/24", "comment", "clusterctl"] for one in MEMBERS]
+    assert opening.ufw_plan([WANTED], [*ADMIN, *ADDED], exact=True) == []
+
+
+def test_ufw_loses_the_rule_of_a_member_that_left_and_none_of_the_administrator() -> None:
+    left = opening.Opening.of({**GIVEN, "members": MEMBERS[:1]})
+    gone = [["ufw", "--force", "delete", "allow", "from", "10.1.0.10", "to", "10.1.0.0/24"]]
+    assert opening.ufw_plan([left], [*ADMIN, *ADDED], exact=True) == gone
+    assert opening.ufw_plan([left], [*ADMIN, *ADDED], exact=False) == []
+    assert len(opening.ufw_plan([], [*ADMIN, *ADDED], exact=True)) == len(MEMBERS)
+
+
+def test_a_rule_that_the_administrator_has_made_stays_theirs() -> None:
+    for theirs in ("ufw allow from 10.1.0.2 to 10.1.0.0/24", "ufw allow from 10.1.0.2 to 10.1.0.0/24 comment 'mine'"):
+        assert [words[3] for words in opening.ufw_plan([WANTED], [theirs], exact=True)] == ["10.1.0.10"]
+        assert opening.ufw_plan([], [theirs], exact=True) == []
+    assert opening.firewalld_plan({"public": RULES}, {"public": RULES[:1]}, {}, exact=True) == {
+        "public": (RULES[1:], [])
+    }
+    assert opening.firewalld_plan({}, {"public": RULES[:1]}, {}, exact=True) == {}
+
+
+def test_firewalld_gets_rules_of_its_zone_and_a_second_run_nothing() -> None:
+    assert opening.rich_rules(WANTED) == RULES
+    assert opening.firewalld_plan({"public": RULES}, {"public": []}, {}, exact=True) == {"public": (RULES, [])}
+    assert opening.firewalld_plan({"public": RULES}, {"public": RULES}, {"public": RULES}, exact=True) == {}
+    six = opening.Opening.of({"cidr": "fd00::/64", "interface": "eth0", "members": ["fd00::2"]})
+    assert opening.rich_rules(six) == [
+        'rule family="ipv6" source address="fd00::2" destination address="fd00::/64" accept',
+    ]
+
+
+def test_firewalld_loses_what_is_ours_also_in_a_zone_that_the_interface_left() -> None:
+    there = {"public": ["rule other", *RULES], "internal": []}
+    plan = opening.firewalld_plan({"internal": RULES}, there, {"public": RULES}, exact=True)
+    assert plan == {"internal": (RULES, []), "public": ([], RULES)}
+    assert opening.firewalld_plan({}, there, {"public": RULES}, exact=False) == {}
+
+
+def test_firewalld_is_told_for_good_and_for_now_and_loads_nothing_anew() -> None:
+    commands = opening.firewalld_commands("public", RULES[:1], RULES[1:])
+    assert commands == [
+        ["firewall-cmd", "--permanent", "--zone=public", f"--remove-rich-rule={RULES[1]}"],
+        ["firewall-cmd", "--permanent", "--zone=public", f"--add-rich-rule={RULES[0]}"],
+        ["firewall-cmd", "--zone=public", f"--remove-rich-rule={RULES[1]}"],
+        ["firewall-cmd", "--zone=public", f"--add-rich-rule={RULES[0]}"],
+    ]
+    with pytest.raises(opening.OpeningError, match="is not a name"):
+        opening.firewalld_commands("--x y", RULES, [])
+
+
+def test_a_node_lets_in_the_others_and_those_that_the_run_leaves_out() -> None:
+    network = fabric_rules.Network(
+        ("10.1.0.0/24", "10.2.0.0/24"), {"a": "eth0", "b": "ens3"}, {"a": "10.1.0.2", "b": "10.2.0.2"}
+    )
+    members = [
+        {"name": "b", "address": "192.0.2.2", "addresses": ["192.0.2.2", "10.2.0.2"]},
+        {"name": "c", "address": "192.0.2.3", "addresses": ["192.0.2.3", "10.1.0.3", "x"]},
+        {"name": "d", "address": ""},
+    ]
+    assert fabric_rules.openings([network], "a", members) == [
+        {"cidr": "10.1.0.0/24", "interface": "eth0", "members": ["10.1.0.3", "10.2.0.2"]}
+    ]

@@ -24,6 +24,14 @@ def journal(folder: Path, body: str) -> dict[str, object]:
     return record.collect(request)
 
 
+def ring(root: Path, *records: str) -> dict[str, object]:
+    """Look at a kernel's ring of these records."""
+    for path, text in (("dev/kmsg", "\n".join(records) + "\n"), ("proc/uptime", "10.0 10.0")):
+        (root / path).parent.mkdir()
+        (root / path).write_text(text, encoding="utf-8")
+    return record.collect({"root": str(root), "sections": ["kernel_log"]})
+
+
 LINE = "f'{time.time() - age:.6f} node1 kernel: NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, name=python3, DBE'"
 
 
@@ -63,11 +71,7 @@ def test_a_ring_with_too_many_records_keeps_the_newest_and_says_so(
 ) -> None:
     monkeypatch.setattr(kernel_log, "_MOST_LINES", 100)
     records = [f"3,{number},{number * 1000},-;EDAC MC{number // 50}: 1 UE memory read error" for number in range(200)]
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "kmsg").write_text("\n".join(records), encoding="utf-8")
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "uptime").write_text("10.0 10.0", encoding="utf-8")
-    found = record.collect({"root": str(tmp_path), "sections": ["kernel_log"]})
+    found = ring(tmp_path, *records)
     assert {event[2] for event in found["events"]} == {"MC2", "MC3"}
     assert found["unseen"] == [["kernel log", "records of /dev/kmsg before its newest 100"]]
 
@@ -157,11 +161,7 @@ SEGFAULT = "segfault at 0 ip 0000000000401106 sp 00007ffd1c1c error 4 in"
     ],
 )
 def test_a_process_that_crashes_tells_of_no_fault_by_its_names(tmp_path: Path, text: str) -> None:
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "kmsg").write_text(f"6,1,1000,-;{text}\n", encoding="utf-8")
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "uptime").write_text("10.0 10.0", encoding="utf-8")
-    assert record.collect({"root": str(tmp_path), "sections": ["kernel_log"]})["events"] == []
+    assert ring(tmp_path, f"6,1,1000,-;{text}")["events"] == []
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,5 @@ def test_a_process_that_crashes_tells_of_no_fault_by_its_names(tmp_path: Path, t
     ],
 )
 def test_a_line_of_a_driver_tells_of_its_fault(tmp_path: Path, text: str, event: list[str]) -> None:
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "kmsg").write_text(f"3,1,1000,-;{text}\n", encoding="utf-8")
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "uptime").write_text("10.0 10.0", encoding="utf-8")
-    (found,) = record.collect({"root": str(tmp_path), "sections": ["kernel_log"]})["events"]
+    (found,) = ring(tmp_path, f"3,1,1000,-;{text}")["events"]
     assert found[1:4] == event

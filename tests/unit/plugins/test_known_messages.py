@@ -49,7 +49,6 @@ def test_what_a_program_says_has_one_meaning(example: dict[str, Any]) -> None:
     if example["means"] is None:
         assert found is None
         return
-    assert found is not None
     told = "; ".join(found.meaning(**VALUES))
     assert found.row.kind == example["kind"]
     assert example["means"] in told
@@ -98,7 +97,6 @@ def test_a_message_is_found_at_both_ends_of_a_text_of_any_length() -> None:
 
 def test_what_a_message_holds_is_never_a_template() -> None:
     found = known_messages.find("package", 'Could not find a matching action for the "{0.__class__}" package manager')
-    assert found is not None
     assert found.meaning()[0].endswith("{0.__class__}")
 
 

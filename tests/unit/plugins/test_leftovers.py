@@ -114,7 +114,6 @@ def test_the_holder_of_a_package_lock_is_named(tmp_path: Path) -> None:
     free.touch()
     assert packages_installed.lock_holder([str(tmp_path / "missing"), str(free)]) == ""
     with subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE) as process:
-        assert process.stdout
         process.stdout.readline()
         assert packages_installed.lock_holder([str(free), str(lock)]).endswith(f"(process {process.pid})")
         process.kill()

@@ -27,7 +27,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 from clusterctl.model import host_keys
 from clusterctl.model.host_keys import HostKey
 from clusterctl.nightly import cron
-from clusterctl.provisioning import known_hosts as controllers
+from clusterctl.remote import host_key as controllers
 from clusterctl.remote.host_key import KnownPlace
 from clusterctl.remote.shared_cache import signing
 from clusterctl.sandbox import apt
@@ -131,7 +131,6 @@ def test_the_name_of_a_process_adds_no_row_to_its_status(separator: str) -> None
     with subprocess.Popen(
         ["python3", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=run
     ) as process:
-        assert process.stdout
         process.stdout.readline()
 
         assert process.pid in {worker.pid for worker in leftovers.workers()}

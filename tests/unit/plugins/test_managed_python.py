@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import role_plays
+import role_templates
 import yaml
-from ansible import template
-from ansible._internal._templating import _jinja_plugins
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
 from ansible_collections.clusterctl.hpc.plugins.filter import artifact as artifact_filters
 from ansible_collections.clusterctl.hpc.plugins.filter import stack
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
@@ -24,11 +21,6 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from pathlib import Path
 
-OURS = {
-    f"clusterctl.hpc.{name}": function
-    for module in (artifact_filters, stack)
-    for name, function in module.FilterModule().filters().items()
-}
 ROLES = content.root() / "roles"
 MODULES_CHECK = ROLES / "python_env" / "files" / "modules_check.py"
 OLD = "debian-11-x86_64-glibc2.31-py3.9"
@@ -47,14 +39,6 @@ WHEELS = [
     {"name": "numpy", "version": "2.0.2", "filename": "numpy-2.0.2-cp39.whl", "sha256": "1" * 64},
     {"name": "torch", "version": "2.8.0", "filename": "torch-2.8.0-cp39.whl", "sha256": "2" * 64},
 ]
-
-
-def trusted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: trusted(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [trusted(one) for one in value]
-    return template.trust_as_template(value) if isinstance(value, str) else value
 
 
 def made(role: str, expression: str, **given: Any) -> Any:
@@ -78,14 +62,7 @@ def made(role: str, expression: str, **given: Any) -> Any:
         "python_env_nccl": "bundled",
         **given,
     }
-    with pytest.MonkeyPatch.context() as patch:  # the filters of this checkout, without Ansible's finder of collections
-        load = _jinja_plugins.JinjaPluginIntercept.__getitem__
-        patch.setattr(
-            _jinja_plugins.JinjaPluginIntercept,
-            "__getitem__",
-            lambda self, name: OURS[name] if name in OURS else load(self, name),
-        )
-        return Templar(DataLoader(), variables=trusted(variables)).template(trusted(f"{{{{ {expression} }}}}"))
+    return role_templates.rendered(expression, variables, (artifact_filters, stack))
 
 
 def managed(role: str, expression: str, **given: Any) -> Any:

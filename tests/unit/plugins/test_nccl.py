@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import struct
@@ -11,14 +10,11 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.modules import nccl_report, nccl_system
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import nccl
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 FILES = Path(__file__).parents[3] / "roles" / "nccl" / "files"
 HEADER = "#define NCCL_MAJOR 2\n#define NCCL_MINOR {minor}\n#define NCCL_PATCH {patch}\n"
@@ -222,16 +218,6 @@ def test_where_a_source_comes_from() -> None:
 
 
 # --- laying it out ---
-
-
-@pytest.fixture(scope="session")
-def arrange() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("nccl_arrange", FILES / "nccl_arrange.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def fake(folder: Path, *, version: str = "2.30.7", cuda: str = "13.0", machine: int = 0, header: str = "") -> Path:

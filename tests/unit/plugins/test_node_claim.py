@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import place
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.place import Node
-from clusterctl.remote import node_claim, python
+from clusterctl.provisioning import node_claims
+from clusterctl.remote import python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,6 @@ def test_a_mark_is_written_once_and_keeps_its_beginning(node: Node, tmp_path: Pa
     assert not node.write_mark(WANTED)
     assert node.write_mark({**WANTED, "members": {"node1": "192.0.2.1"}})
     after = node.mark()
-    assert after is not None
     assert (after["since"], after["members"]) == (before["since"], {"node1": "192.0.2.1"})
     assert node.write_mark({**WANTED, "cluster": "other", "since": "2026-01-02T03:04:05Z"})
     assert (node.mark() or {})["since"] == "2026-01-02T03:04:05Z", "the run's time, which is that of all its nodes"
@@ -120,7 +120,7 @@ def test_root_writes_through_no_link(node: Node, tmp_path: Path) -> None:
 
 def send(tmp_path: Path, request: dict[str, Any]) -> dict[str, Any]:
     """Run the program as ssh runs it on a node."""
-    program = python.program(node_claim.NODE_CLAIM)
+    program = python.program(node_claims.NODE_CLAIM)
     done = subprocess.run(
         program.argv(sys.executable, "/usr/bin", ""),
         input=program.data + json.dumps(request).encode(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import slurm_pmix
-from clusterctl.model.pmix import Pmix, SlurmSettings
+from clusterctl.model.facts import Pmix, SlurmSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,7 +81,6 @@ def look(site: Path, **variables: str) -> tuple[Pmix, SlurmSettings]:
 
 def test_a_site_with_slurm_and_its_pmix(site: Path) -> None:
     pmix, slurm = look(site)
-    assert pmix.site is not None
     assert (pmix.site.prefix, pmix.site.version, pmix.site.headers) == (f"{site}/pmix", "4.2.2", "4.2.2")
     assert (slurm.mpi_default, slurm.mpi_default_by) == ("none", "MpiDefault")
     (plugin,) = slurm.plugins
@@ -101,7 +100,6 @@ def test_a_missing_link_is_seen_and_the_library_beside_it_as_well(site: Path) ->
 def test_a_development_installation_with_a_hole_is_none(site: Path, name: str) -> None:
     (site / "pmix/include" / name).unlink()
     found = look(site)[0].site
-    assert found is not None
     assert found.headers == ""
     assert re.fullmatch(r"\d+\.\d+\.\d+", found.version)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import errno
 import os
 import pwd
 import re
@@ -20,10 +21,14 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     origins,
     packages_installed,
     text_edit,
+    tree_removal,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_restore import Present, Wanted
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_collect, uninstall
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from conftest import RunModule
 
 ROOT = Path(__file__).parents[3]
@@ -380,3 +385,24 @@ def test_every_writer_on_a_node_is_known() -> None:
         if lines:
             writers.add(path.stem)
     assert writers - set(WRITES) == set(), "uninstall does not hear of what these write"
+
+
+# --- overlayfs renames no folder of a container's image: what would be put aside is then removed at its place ---
+
+
+@pytest.mark.parametrize("remove", [artifact_collect.remove, lambda path: uninstall.remove_tree(str(path))])
+def test_a_tree_of_an_image_goes_at_its_place(
+    remove: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_paths: object) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    tree = tmp_path / "openmpi-5.0.7-0123456789abcdef"
+    (tree / "lib").mkdir(parents=True)
+    (tree / "lib" / "libmpi.so").write_bytes(b"a library")
+    (tree / ".clusterctl.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr(tree_removal.Path, "replace", refuse)
+
+    remove(tree)
+
+    assert list(tmp_path.iterdir()) == []

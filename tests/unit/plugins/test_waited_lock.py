@@ -18,7 +18,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache impo
 from clusterctl.model.shared_cache import EntryName
 from clusterctl.state import cache_entries
 from clusterctl.state.history import file as history
-from clusterctl.state.history.errors import StoreError
+from clusterctl.state.history.file import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from node_programs import load
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -18,21 +17,9 @@ DATA = ROOT / "tests" / "data" / "gpu_state"
 H200 = "../gpu_h200/gpu-state.csv"  # captured
 
 
-def loaded(name: str) -> Any:
-    """Return one of the node's modules."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "roles" / "validation" / "files" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def state() -> ModuleType:
-    module: ModuleType = loaded("gpu_state")
-    return module
+    return load("gpu_state")
 
 
 def captured(name: str) -> str:
@@ -41,7 +28,7 @@ def captured(name: str) -> str:
 
 def reported(state: ModuleType, *names: str) -> Any:
     """Return what a rank notes of some looks."""
-    rank = SimpleNamespace(facts={}, findings=loaded("rank_program").Findings())
+    rank = SimpleNamespace(facts={}, findings=load("rank_program").Findings())
     state.report(rank, [state.parsed(captured(name)) for name in names])
     return rank
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from node_programs import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,17 +20,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clus
 RELEASE = CACHE / "horovod-0.28.1-92a43f5a94c43907.tar.gz"
 
 
-def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"roles/horovod/files/{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-edit_source = load("edit_source")
+edit_source: Any = load("edit_source", "horovod")
 
 
 @pytest.fixture

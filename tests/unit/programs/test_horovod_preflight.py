@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from node_programs import load
 
 REPOSITORY = Path(__file__).parents[3]
 
 
-def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"roles/horovod/files/{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-preflight = load("build_preflight")
+preflight: Any = load("build_preflight", "horovod")
 TORCH = {"version": "2.13.0+cpu", "cuda": "", "include": "/nowhere"}
 NVCC = "Cuda compilation tools, release 13.0, V13.0.88"
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import random
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ import pytest
 from clusterctl.analysis import robust_stats
 from clusterctl.model.job_outcome import OutputLine
 from clusterctl.validation.checks import rank_output
+from node_programs import load
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -23,13 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def measure() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("measure", ROOT / "roles/validation/files/measure.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["measure"] = module  # its dataclasses ask for it
-    spec.loader.exec_module(module)
-    return module
+    return load("measure")
 
 
 class Clock:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.node_claim import ClaimAnswer
-from clusterctl.remote import node_claim
+from clusterctl.provisioning import node_claims
+from clusterctl.provisioning.node_claims import ClaimAnswer
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -66,5 +66,5 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def claims(monkeypatch: pytest.MonkeyPatch) -> Claims:
     """Let the nodes of the tests say that no other run has them."""
     found = Claims()
-    monkeypatch.setattr(node_claim, "ask", found.ask)
+    monkeypatch.setattr(node_claims, "ask", found.ask)
     return found

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.model.drift import NodeState
 from clusterctl.model.host_keys import HostKey
 from clusterctl.model.hosts import InventorySources
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
-from clusterctl.provisioning import known_hosts, members, plan
+from clusterctl.model.snapshot import HostSnapshot, NodeState, Snapshot
+from clusterctl.provisioning import members, plan
 from clusterctl.provisioning.members import Left, Removal
+from clusterctl.remote import host_key
 from clusterctl.remote.host_key import KnownPlace
 from clusterctl.support.errors import ConfigError
 
@@ -171,8 +171,8 @@ KEY = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIIwwYGMGDwWPrygxQ4O3kv+UcH
 
 def test_the_keys_of_a_host_are_kept(tmp_path: Path) -> None:
     place = KnownPlace(tmp_path / "known_hosts", ("[node1]:2222",))
-    known_hosts.keep(place, [KEY])
-    assert known_hosts.keys_in(place) == (KEY,)
+    host_key.keep(place, [KEY])
+    assert host_key.keys_in(place) == (KEY,)
 
 
 @pytest.mark.parametrize("letter", ["\n", "\r", "\0", " ", ",", "\x1b", "\u2028"])
@@ -184,5 +184,5 @@ def test_a_name_or_a_key_that_would_leave_its_line_is_refused(tmp_path: Path, le
         (("node1",), HostKey(f"ssh-ed25519{letter}x", "AAAA")),
     ):
         with pytest.raises(ConfigError, match="that the line cannot hold"):
-            known_hosts.keep(KnownPlace(path, names), [key])
+            host_key.keep(KnownPlace(path, names), [key])
     assert not path.exists()

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.cache import CacheFile
-from clusterctl.model.snapshot import Snapshot
-from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
-from clusterctl.provisioning import old_artifacts, software
-from clusterctl.provisioning.old_artifacts import Tree
-from clusterctl.state import cache_files, paths
+from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
+from clusterctl.provisioning import collect, software
+from clusterctl.provisioning.collect import CacheFile, Tree
+from clusterctl.state import paths
 from clusterctl.state import software as kept
 
 if TYPE_CHECKING:
@@ -37,30 +35,30 @@ NEWEST_FIRST = [left("6", C), left("5", C), left("4", B), left("3", B), left("2"
 
 
 def test_equal_sets_count_once_and_two_always_stay() -> None:
-    assert old_artifacts.kept_folders(NEWEST_FIRST, None, Snapshot(), 2) == {C, B}
-    assert old_artifacts.kept_folders(NEWEST_FIRST, None, Snapshot(), 0) == {C, B}
-    assert old_artifacts.kept_folders(NEWEST_FIRST, None, Snapshot(), 3) == {C, B, A}
-    assert old_artifacts.kept_folders([], None, Snapshot(), 2) == set()
+    assert collect.kept_folders(NEWEST_FIRST, None, Snapshot(), 2) == {C, B}
+    assert collect.kept_folders(NEWEST_FIRST, None, Snapshot(), 0) == {C, B}
+    assert collect.kept_folders(NEWEST_FIRST, None, Snapshot(), 3) == {C, B, A}
+    assert collect.kept_folders([], None, Snapshot(), 2) == set()
 
 
 def test_the_set_to_which_a_rollback_goes_back_stays() -> None:
     present = {"node1": HostSoftware(platform="p", links={LINK: C})}
     target = software.earlier(NEWEST_FIRST, present, None)
     assert target is not None
-    assert target.hosts["node1"].links[LINK] in old_artifacts.kept_folders(NEWEST_FIRST, None, Snapshot(), 2)
+    assert target.hosts["node1"].links[LINK] in collect.kept_folders(NEWEST_FIRST, None, Snapshot(), 2)
 
 
 def test_a_hold_and_a_snapshot_keep_what_they_name() -> None:
     watch: tuple[dict[str, Any], ...] = ({"path": D, "kind": "artifact"}, {"path": "/etc/hosts", "kind": "file"})
     host = factory.host_snapshot(*watch)
     hold = Hold(software=left("2", A), since=WHEN)
-    assert old_artifacts.kept_folders(NEWEST_FIRST, hold, Snapshot(hosts={"node1": host}), 2) == {C, B, A, D}
+    assert collect.kept_folders(NEWEST_FIRST, hold, Snapshot(hosts={"node1": host}), 2) == {C, B, A, D}
 
 
 def test_what_is_in_use_kept_or_young_stays() -> None:
     trees = {"node1": [tree(A), tree(B, in_use=True), tree(C)], "node2": [tree(C)], "node3": [tree(A, installed=900.0)]}
-    assert old_artifacts.old_trees(trees, {C}, None) == {"node1": (tree(A),), "node3": (tree(A, installed=900.0),)}
-    assert old_artifacts.old_trees(trees, {C}, 500.0) == {"node1": (tree(A),)}
+    assert collect.old_trees(trees, {C}, None) == {"node1": (tree(A),), "node3": (tree(A, installed=900.0),)}
+    assert collect.old_trees(trees, {C}, 500.0) == {"node1": (tree(A),)}
 
 
 def cached(kind: Any, name: str, written: float = 100.0) -> CacheFile:
@@ -75,29 +73,29 @@ def test_packs_go_by_need_and_sources_and_wheels_by_age() -> None:
         cached("wheel", "w.whl"),
         cached("wheel", "x", 600.0),
     ]
-    taken = old_artifacts.old_cache_files([*files, *loose], {"kept"}, '{"source": "cited"}', None, 900.0)
+    taken = collect.chosen_cache_files([*files, *loose], {"kept"}, '{"source": "cited"}', None, 900.0)
     assert [file.name for file in taken] == ["old"]
-    taken = old_artifacts.old_cache_files([*files, *loose], {"kept"}, '{"source": "cited"}', 500.0, 900.0)
+    taken = collect.chosen_cache_files([*files, *loose], {"kept"}, '{"source": "cited"}', 500.0, 900.0)
     assert [file.name for file in taken] == ["old", "plain", "w.whl"]
 
 
 def test_lines_fold_hosts_and_count_bytes() -> None:
-    lines = old_artifacts.lines({"node1": [tree(A)], "node2": [tree(A)], "node3": [tree(B)]}, [cached("pack", "p")])
+    lines = collect.artifact_lines({"node1": [tree(A)], "node2": [tree(A)], "node3": [tree(B)]}, [cached("pack", "p")])
     assert lines[0].startswith("node[1-2]: 3 MiB on each: openmpi-5.0.0-")
     assert lines[1].startswith("node3: 3 MiB: openmpi-5.0.1-")
     assert lines[2] == "cache: 10 B: p (10 B)"
-    assert old_artifacts.lines({}, []) == []
+    assert collect.artifact_lines({}, []) == []
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("12h", 43200), ("30d", 2592000), (" 4 w ", 2419200)])
 def test_ages(text: str, seconds: int) -> None:
-    assert old_artifacts.age(text) == seconds
+    assert collect.age(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["30", "d", "-1d", "1.5d", "30 days"])
 def test_what_is_not_an_age(text: str) -> None:
     with pytest.raises(ValueError, match="is not an age such as"):
-        old_artifacts.age(text)
+        collect.age(text)
 
 
 def test_a_rollback_says_what_was_collected() -> None:
@@ -126,7 +124,7 @@ def test_files_of_the_cache_are_found_and_removed_with_their_records(
         (cache / folder).mkdir(parents=True)
         for name in inside:
             (cache / folder / name).write_text(f"text of {name}")
-    found = cache_files.found()
+    found = collect.found()
     assert [(file.kind, file.name, len(file.paths)) for file in found] == [
         ("pack", other, 1),
         ("pack", base, 4),
@@ -134,11 +132,11 @@ def test_files_of_the_cache_are_found_and_removed_with_their_records(
         ("wheel", "numpy-2.4.6-cp311.whl", 1),
     ]
     assert found[2].mark == "97f10c04e9b9a177"
-    words = cache_files.words({other})
+    words = collect.words({other})
     assert (f"text of {other}.json" in words, base in words, "python_env-1" in words) == (True, False, True)
     with (cache / "artifacts" / f".{other}.lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)  # as a run that builds it
-        gone, staying = cache_files.remove(found)
+        gone, staying = collect.remove(found)
     assert ([file.name for file in staying], len(gone)) == ([other], 3)
     left_over = sorted(path.name for path in cache.rglob("*") if path.is_file() and not path.name.startswith("."))
     assert left_over == ["debian12.tar", f"{other}.json", "python_env-1.json"]

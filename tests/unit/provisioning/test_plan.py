@@ -6,9 +6,8 @@ from typing import Any
 import factory
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
-from clusterctl.model.drift import SLICES, HostDifference, NodeState
 from clusterctl.model.events import HostResult
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
+from clusterctl.model.snapshot import SLICES, HostDifference, HostSnapshot, NodeState, Snapshot
 from clusterctl.provisioning import drift, plan
 from clusterctl.provisioning.plan import Inputs
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.provisioning import play_process
+from clusterctl.provisioning import playbook
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,7 @@ def test_no_control_character_of_a_node_reaches_the_log(said: bytes, tmp_path: P
     stdout.parent.mkdir(parents=True)
     stdout.write_bytes("ERROR! ä\tone\n".encode() + said)
     log = tmp_path / "log"
-    play_process.keep_log(tmp_path, log)
+    playbook.keep_log(tmp_path, log)
     text = log.read_text(encoding="utf-8")
     assert text.startswith("ERROR! ä\tone\n")
     assert [letter for letter in text if not letter.isprintable() and letter not in "\t\n"] == []

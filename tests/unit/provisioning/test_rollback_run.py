@@ -10,8 +10,7 @@ import factory
 import pytest
 from agreeing import Agreeing
 from clusterctl.model.probe import Probe, ProbeFailure
-from clusterctl.model.snapshot import Snapshot
-from clusterctl.model.software import HostSoftware, SoftwareSet
+from clusterctl.model.snapshot import HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, rollback
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.rollback import RollbackRequest

@@ -10,9 +10,9 @@ import pytest
 from agreeing import Agreeing
 from clusterctl.model.probe import Probe
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import playbook, rotate
+from clusterctl.provisioning import playbook, replace
 from clusterctl.provisioning.host_run import HostRun
-from clusterctl.provisioning.rotate import RotateRequest
+from clusterctl.provisioning.replace import RotateRequest
 from clusterctl.remote import host_key
 from clusterctl.remote.host_key import KnownPlace
 from clusterctl.state import paths, snapshots
@@ -37,7 +37,7 @@ class Lab:
     seen: dict[str, list[str]] = field(default_factory=dict)
 
     def rotate(self, *, host_keys: bool = True) -> Any:
-        return rotate.rotate(RotateRequest(self.inventory, host_keys=host_keys), Agreeing())
+        return replace.rotate(RotateRequest(self.inventory, host_keys=host_keys), Agreeing())
 
     def lines(self) -> list[str]:
         return self.known.read_text(encoding="utf-8").splitlines()

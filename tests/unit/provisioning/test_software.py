@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.drift import HostDifference
 from clusterctl.model.hosts import InventorySources
-from clusterctl.model.snapshot import Snapshot
-from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
+from clusterctl.model.snapshot import Hold, HostDifference, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import rollback, software
-from clusterctl.provisioning.software_hold import SoftwareHold
+from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.state import paths, runs
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, ExitCode

@@ -11,11 +11,10 @@ import pytest
 from agreeing import Agreeing
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.probe import Probe, ProbeFailure
-from clusterctl.model.snapshot import Snapshot
-from clusterctl.model.software import Hold, HostSoftware, SoftwareSet
-from clusterctl.provisioning import playbook, uninstall
+from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
+from clusterctl.provisioning import playbook, remove
 from clusterctl.provisioning.host_run import HostRun
-from clusterctl.provisioning.uninstall import UninstallRequest
+from clusterctl.provisioning.remove import UninstallRequest
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import software as kept
 from clusterctl.support.errors import ConfigError, LockedError
@@ -54,7 +53,7 @@ class Nodes(Agreeing):
         return paths.cluster_id(self.inventory)
 
     def uninstall(self, **options: Any) -> Any:
-        return uninstall.uninstall(UninstallRequest(self.inventory, **options), self)
+        return remove.uninstall(UninstallRequest(self.inventory, **options), self)
 
     def confirm(self, preview: UninstallPreview) -> bool:  # type: ignore[override]
         self.asked.append(preview)

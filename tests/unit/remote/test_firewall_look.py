@@ -13,7 +13,7 @@ import pytest
 from clusterctl.model import fabric
 from clusterctl.model.hosts import Host
 from clusterctl.model.probe import ProbeFailure
-from clusterctl.remote import firewall_look, python
+from clusterctl.remote import network_probe, python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +35,11 @@ def test_only_what_a_firewall_may_have_stopped_is_asked_of_its_target() -> None:
     pairs = [pair("node1", "node2"), pair("node3", "node2", "refused"), pair("node1", "node3", "wrong_node")]
     pairs += [pair("node2", "node3", "ok"), pair("node1", "node2"), pair("node1", "node2")._replace(network="other")]
     pairs += [pair("node2", "node1", "error")]  # "No route to host" is how a rule that says "prohibited" reads
-    asked = firewall_look.wanted(FOUND, pairs)
+    asked = network_probe.wanted(FOUND, pairs)
     assert list(asked) == ["node2", "node1"]
     assert [source for source, _ in asked["node2"]] == ["node1", "node3"]
     assert asked["node2"][0][1] == {"interface": "eth0", "source": "10.0.0.1", "target": "10.0.0.2"}
-    assert firewall_look.gather([], FOUND, [pair("node1", "node2", "ok")], timeout_s=1) == {}
+    assert network_probe.gather([], FOUND, [pair("node1", "node2", "ok")], timeout_s=1) == {}
 
 
 RULE = {"manager": "firewalld", "place": "zone public", "rule": "reject", "is_certain": True}
@@ -57,13 +57,13 @@ RULE = {"manager": "firewalld", "place": "zone public", "rule": "reject", "is_ce
     ],
 )
 def test_an_answer_becomes_a_clause(answer: Any, expected: str) -> None:
-    assert firewall_look.words(answer) == expected
+    assert network_probe.words(answer) == expected
 
 
 @pytest.mark.parametrize("output", [b"", b"motd\n[]\n", b'{"blocked": 1}', b"NaN"])
 def test_an_answer_of_another_form_is_no_rule(output: bytes) -> None:
     host = Host("node1", "10.0.0.1")
-    assert isinstance(firewall_look._read(host, python.Ending(0, output, "")), ProbeFailure)  # noqa: SLF001
+    assert isinstance(network_probe._read(host, python.Ending(0, output, "")), ProbeFailure)  # noqa: SLF001
 
 
 def ruled(*lines: str) -> str:
@@ -80,7 +80,7 @@ def test_a_real_ruleset_is_read_by_the_program_that_travels(tmp_path: Path) -> N
         pytest.skip("needs nft and user namespaces")
     rules = tmp_path / "rules.nft"
     rules.write_text(ruled('iifname "eth0" ip saddr 10.0.0.9 tcp dport 1024-65535 drop'), encoding="utf-8")
-    program = python.program(firewall_look.MODULE)
+    program = python.program(network_probe.MODULE)
     packets = [{"interface": "eth0", "source": f"10.0.0.{last}", "target": "10.0.0.2"} for last in (9, 8)]
     argv = shlex.join(program.argv(sys.executable))
     done = subprocess.run(

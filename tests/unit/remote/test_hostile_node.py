@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.remote import bounded, facts, login_probe, network_probe, python, supervised_job, supervisor_answers
+from clusterctl.remote import bounded, facts, login_probe, network_probe, python, supervised_job
 from local_jobs import HERE, carrying, spec
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_a_node_that_never_answers_is_given_up() -> None:
 
 
 def test_a_job_that_prints_without_end_is_lost_and_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_answers, "MOST_TEXT", 1 << 20)
+    monkeypatch.setattr(supervised_job, "MOST_TEXT", 1 << 20)
     outcome = supervised_job.run(HERE, spec("endless", "yes", "x" * 1000, deadline_s=60))
     assert (outcome.ending, outcome.rc, outcome.problem) == ("lost", None, "its job printed more than 1 MiB")
     assert sum(len(line.text) for line in outcome.lines) <= 1 << 20
@@ -132,14 +132,14 @@ ENDED = '{"event":"ended","reason":"exited","seconds":1.0,"rc":0}'
     ],
 )
 def test_an_end_of_another_form_is_no_end(line: str) -> None:
-    answers = supervisor_answers.SupervisorAnswers(None, None)
+    answers = supervised_job.SupervisorAnswers(None, None)
     answers.take(line)
     assert answers.ended is None
 
 
 def test_what_a_supervisor_says_can_be_kept() -> None:
     heard: list[Any] = []
-    answers = supervisor_answers.SupervisorAnswers(heard.append, lambda *given: heard.append(given))
+    answers = supervised_job.SupervisorAnswers(heard.append, lambda *given: heard.append(given))
     for line in (
         '{"event":"line","stream":"stdout","at":1.0,"text":"half a pair \\ud800 of \\ud83d\\ude00"}',
         '{"event":"line","stream":"elsewhere","at":1.0,"text":"x"}',

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from clusterctl.model.hosts import Host, SlurmStep
-from clusterctl.remote import one_trip, python, reach, ssh
+from clusterctl.remote import one_trip, python, reach
 from clusterctl.remote.supervised_job import JobLogin
 
 PLAIN = Host("node2", "192.0.2.12", user="cluster")
@@ -27,7 +27,7 @@ REMOTE = ["/usr/bin/python3", "-c", "print('a b')", ""]
 
 def test_an_ordinary_host_is_reached_by_ssh_as_before() -> None:
     for user in (None, "cluster", "mpi"):
-        wanted = ssh.command(PLAIN, REMOTE, as_user=user, control_dir=Path("/c"), connect_timeout_s=5)
+        wanted = reach.ssh_command(PLAIN, REMOTE, as_user=user, control_dir=Path("/c"), connect_timeout_s=5)
         assert reach.command(PLAIN, REMOTE, as_user=user, control_dir=Path("/c"), connect_timeout_s=5) == wanted
 
 
@@ -51,7 +51,7 @@ def test_only_named_variables_of_this_machine_reach_the_node() -> None:
 def test_with_a_submit_host_srun_runs_there_and_every_token_arrives_as_it_was() -> None:
     argv = reach.command(THROUGH, REMOTE, control_dir=Path("/c"), connect_timeout_s=7)
     *ssh_words, line = argv
-    assert ssh_words == ssh.arguments(LOGIN_NODE, connect_timeout_s=7)
+    assert ssh_words == reach.arguments(LOGIN_NODE, connect_timeout_s=7)
     assert shlex.split(line) == reach.command(IN_JOB, REMOTE)
     assert not [word for word in argv if "ControlPath" in word]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from clusterctl.remote import supervisor_answers
+from clusterctl.remote import supervised_job
 
 if TYPE_CHECKING:
     import pytest
@@ -16,8 +16,8 @@ def line(text: str) -> str:
 
 
 def test_empty_lines_without_end_are_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_answers, "MOST_TEXT", 1 << 12)
-    answers = supervisor_answers.SupervisorAnswers(None, None)
+    monkeypatch.setattr(supervised_job, "MOST_TEXT", 1 << 12)
+    answers = supervised_job.SupervisorAnswers(None, None)
     for _ in range(1 << 12):
         answers.take(line(""))
     assert answers.flood
@@ -25,6 +25,6 @@ def test_empty_lines_without_end_are_too_much(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_line_is_no_longer_than_the_supervisor_makes_one() -> None:
-    answers = supervisor_answers.SupervisorAnswers(None, None)
+    answers = supervised_job.SupervisorAnswers(None, None)
     answers.take(line("x" * (1 << 20)))
     assert [len(one.text) for one in answers.lines] == [1 << 17]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.sandbox import apt
 from clusterctl.sandbox.apt import Mirror, Source
-from clusterctl.sandbox.catalog import DEBIAN, IMAGES
-from clusterctl.sandbox.catalog import UBUNTU as UBUNTU_VENDOR
+from clusterctl.sandbox.model import DEBIAN, IMAGES
+from clusterctl.sandbox.model import UBUNTU as UBUNTU_VENDOR
 
 if TYPE_CHECKING:
     from pathlib import Path

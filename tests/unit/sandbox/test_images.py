@@ -10,9 +10,8 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
-from clusterctl.sandbox import apt, catalog, dnf, images, lifecycle, model, podman
-from clusterctl.sandbox.catalog import IMAGES, LEAP, ROCKY, RpmVendor, Vendor
-from clusterctl.sandbox.model import SandboxSpec
+from clusterctl.sandbox import apt, images, lifecycle, model, podman
+from clusterctl.sandbox.model import IMAGES, LEAP, ROCKY, RpmVendor, SandboxSpec, Vendor
 from clusterctl.support.errors import ConfigError, HostFailedError
 
 # Files of repositories as Rocky Linux 9 and mock's configuration for Leap have them, the mirrors' names replaced.
@@ -50,8 +49,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return dnf's folder of repositories on a machine with dnf and no registry."""
     folder = tmp_path / "yum.repos.d"
     folder.mkdir()
-    find = dnf.machine_repositories
-    monkeypatch.setattr(dnf, "machine_repositories", lambda vendor: find(vendor, folder))
+    find = apt.machine_repositories
+    monkeypatch.setattr(apt, "machine_repositories", lambda vendor: find(vendor, folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -105,7 +104,7 @@ def test_an_image_by_its_tag_alone_is_named_with_its_digest(
 
 
 def test_the_repositories_of_a_vendor_are_found_by_its_word() -> None:
-    both = [*dnf.parse(ROCKY_REPO, "a"), *dnf.parse(LEAP_REPO, "b")]
+    both = [*apt.parse(ROCKY_REPO, "a"), *apt.parse(LEAP_REPO, "b")]
     assert [one.section for one in both if one.is_of(ROCKY)] == ["baseos"]
     (leap,) = (one for one in both if one.is_of(LEAP))
     keys = Path("/usr/share/distribution-gpg-keys")
@@ -113,13 +112,13 @@ def test_the_repositories_of_a_vendor_are_found_by_its_word() -> None:
 
 
 def test_a_text_of_repositories_says_the_same() -> None:
-    found = dnf.parse(ROCKY_REPO + "\n" + LEAP_REPO, "a")
-    assert dnf.parse(dnf.text_of(found), "b") == found
+    found = apt.parse(ROCKY_REPO + "\n" + LEAP_REPO, "a")
+    assert apt.parse(apt.text_of(found), "b") == found
 
 
 def test_a_file_that_has_no_sections_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^/etc/x\.repo cannot be read as a file of repositories: .*\."):
-        dnf.parse("<html>\n", "/etc/x.repo")
+        apt.parse("<html>\n", "/etc/x.repo")
 
 
 @pytest.mark.parametrize("image", RPM_IMAGES)
@@ -178,7 +177,7 @@ def test_an_rpm_node_gets_the_repositories_and_their_keys_without_a_login(
         text_of = {name: file.read().decode() for name, file in found.items() if file}
     assert text_of[str(key).lstrip("/")] == "public"
     assert text_of["etc/yum.repos.d/rocky.repo"] == ""
-    (node,) = dnf.parse(text_of["etc/yum.repos.d/sandbox.repo"], "node")
+    (node,) = apt.parse(text_of["etc/yum.repos.d/sandbox.repo"], "node")
     assert node.options["baseurl"].startswith("https://mirror.example/")
     assert b"canary" not in outfit
 
@@ -196,4 +195,4 @@ def test_every_image_has_its_recipe_and_a_python_that_the_roles_take(tmp_path: P
 def test_no_mirror_and_no_registry_is_named_in_the_catalog() -> None:
     names = json.dumps([image.registry for image in IMAGES.values()])
     assert "." not in names.replace("22.04", "").replace("24.04", "").replace("15.6", "")
-    assert "://" not in Path(catalog.__file__).read_text(encoding="utf-8")
+    assert "://" not in Path(model.__file__).read_text(encoding="utf-8")

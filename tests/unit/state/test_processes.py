@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from clusterctl.model.run_record import ProcessIdentity
-from clusterctl.state import process_table, processes
+from clusterctl.state import processes
 
 HERE = ProcessIdentity(host="h", machine_id="m", boot_id="b", pid_namespace="pid:[1]", started_ticks=7)
 
@@ -32,11 +32,11 @@ def test_only_what_this_machine_knows_has_ended(recorded: dict[str, str], starte
 def test_a_process_that_was_killed_has_ended_before_and_after_its_parent_takes_note() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     here = processes.this_process()
-    started = process_table.started_ticks(child.pid)
+    started = processes.started_ticks(child.pid)
     assert started is not None
     assert started >= here.started_ticks
     os.kill(child.pid, signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # now a zombie
-    assert process_table.started_ticks(child.pid) is None
+    assert processes.started_ticks(child.pid) is None
     child.communicate()
-    assert process_table.started_ticks(child.pid) is None
+    assert processes.started_ticks(child.pid) is None

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 from clusterctl.support import held_files
 
 HOLDER = """
@@ -59,7 +59,7 @@ def test_a_socket_has_room_where_the_folder_for_temporary_files_has_a_long_name(
     usual.mkdir(parents=True)
     monkeypatch.setattr("tempfile.tempdir", str(usual))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    with ssh.control_folder() as folder:
+    with reach.control_folder() as folder:
         place = folder / "0123456789012345678901234567890123456789.0123456789abcdef"  # as ssh makes it
         assert len(os.fsencode(place)) < 104
         with socket.socket(socket.AF_UNIX) as made:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tomllib
 import yaml
-from clusterctl.sandbox.catalog import IMAGES
+from clusterctl.sandbox.model import IMAGES
 from clusterctl.support import content
 from packaging.requirements import Requirement
 

@@ -9,12 +9,15 @@ from xml.etree import ElementTree as ET
 import pytest
 from captured_cluster import SLOTS, site
 from clusterctl.model.culprits import Culprit, Search
+from clusterctl.model.findings import Finding
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
 from clusterctl.nightly import policy
+from clusterctl.remote.login_probe import LoginFailure, LoginReport
 from clusterctl.report import junit, prometheus, validation_table
 from clusterctl.validation.check_results import CheckResults
 from clusterctl.validation.checks import judging, registry
+from clusterctl.validation.on_the_spot import refused_by_few
 from factory import captured_outcome
 from report_records import record
 
@@ -143,3 +146,28 @@ def test_all_reports_carry_the_names_of_the_record_or_the_next_step() -> None:
     told = "\n".join(validation_table.opening(whole))
     assert "Culprit of allreduce: not known, next step: have the check launched on groups" in told
     assert "Culprit of hello" not in told
+
+
+# --- the look at the nodes after a failed job: who is to blame for a login that mpirun needs ---
+
+
+REFUSED = LoginFailure("node3", "refused", "Permission denied (publickey)")
+FOUND = Finding("ssh", "error", ("node1", "node3"), "the login from node1 to node3 fails", "run 'clusterctl provision'")
+
+
+def test_a_node_that_refuses_a_key_that_the_others_accept_is_named_alone() -> None:
+    reports = {"node1": LoginReport(mesh=True, passed=4, failures=(REFUSED,))}
+    assert [one.hosts for one in refused_by_few([FOUND], reports, "node1")] == [("node3",)]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        pytest.param(LoginReport(mesh=True, passed=1, failures=(REFUSED,)), id="as many refuse it"),
+        pytest.param(
+            LoginReport(mesh=True, passed=4, failures=(LoginFailure("node3", "timeout", "timed out"),)), id="no answer"
+        ),
+    ],
+)
+def test_other_failures_stay_with_both_ends(report: LoginReport) -> None:
+    assert [one.hosts for one in refused_by_few([FOUND], {"node1": report}, "node1")] == [("node1", "node3")]

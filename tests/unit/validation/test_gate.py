@@ -13,21 +13,11 @@ from clusterctl.remote import facts
 from clusterctl.support import content
 from clusterctl.validation import gate
 from clusterctl.validation.check_results import CheckResults
+from factory import READY_WATCH as WANTED
+from factory import ready_node as node
 
 if TYPE_CHECKING:
     import pytest
-    from clusterctl.model.facts import NodeFacts
-
-WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
-
-
-def node(name: str = "node1", **changed: Any) -> NodeFacts:
-    """Return a node that can take part."""
-    given = {
-        "artifacts": [factory.artifact(name) for name in ("openmpi", "python_env", "mpi4py")],
-        "watch": [{"path": path, "kind": "file", "sha256": digest} for path, digest in WANTED.items()],
-    }
-    return factory.node(name, **{**given, **changed})
 
 
 def test_a_node_that_has_everything_is_ready() -> None:

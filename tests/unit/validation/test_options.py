@@ -7,8 +7,9 @@ import shlex
 import factory
 import pytest
 from clusterctl.model.hosts import InventoryOptions, InventorySources
+from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation import suites
+from clusterctl.validation import expectations, suites
 from clusterctl.validation.options import ValidationOptions
 
 INVENTORY = InventorySources(("/srv/my inventory.ini",))
@@ -58,3 +59,35 @@ def test_several_inventories_are_repeated_with_i() -> None:
         "-i",
         "node1,node2,",
     ]
+
+
+# --- what a run's figures are held against, beyond what the verdict's own tests prove ---
+
+
+TEXT = """\
+extends: smoke
+references:
+  - {check: pairs, quantity: bandwidth, size: 1 MiB, value: 1 GB/s, lower: -10 %}
+  - {check: pairs, quantity: bandwidth, size: 3 MiB, value: 1 GB/s, lower: -10 %}
+  - {check: pairs, quantity: bandwidth, size: 1 MiB, nodes: 64, value: 2 GB/s, lower: -10 %}
+  - {check: collectives, quantity: time, operation: allreduce, value: 1 s, upper: 10 %}
+"""
+
+
+def assessed(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
+    run = expectations.MeasuredRun("here", 4, {})
+    judge = expectations.Expectations(suites.parse(TEXT, "validation.yml"), run, {}, remembered=False)
+    figure = factory.figure(1e9, backend="mpi", samples=(1e9,))
+    return judge.assess(factory.check("pairs", verdict, figure)), judge.notes
+
+
+def test_a_reference_that_meets_no_figure_is_told_and_one_for_other_clusters_is_not() -> None:
+    found, notes = assessed()
+    assert [one.reference.value for one in found.comparisons] == [1e9]
+    assert notes == [
+        "validation.yml: 'pairs' measured no figure for the reference of bandwidth of 3 MiB; correct or remove it."
+    ]
+
+
+def test_of_a_check_that_failed_no_reference_is_missed() -> None:
+    assert assessed(Verdict.FAIL)[1] == []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import pmix_agreement, via_slurm
 from clusterctl.validation.checks import alone, registry
 from factory import captured_outcome, node
+from node_programs import load
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -123,14 +122,7 @@ def test_ranks_of_one_world_are_not_alone(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def rank_program() -> ModuleType:
-    sys.path.append(str(ROOT / "roles/validation/files"))  # for what it imports
-    spec = importlib.util.spec_from_file_location("rank_program", ROOT / "roles/validation/files/rank_program.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["rank_program"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("rank_program")
 
 
 def test_a_rank_notes_a_world_that_is_smaller_than_was_started(

@@ -48,11 +48,9 @@ def test_the_worst_end_of_all_pods_counts() -> None:
     output.take("a", event("end", check="torchrun", ending="exited", rc=0), 1.0)
     assert not output.has_ended(0)
     unfinished = output.outcome(0)
-    assert unfinished is not None
     assert unfinished.ending == "lost"
     output.take("b", event("end", check="torchrun", ending="deadline", rc=None, ending_s=120.0), 1.0)
     late = output.outcome(0)
-    assert late is not None
     assert (late.ending, late.ending_s, late.rc) == ("deadline", 120.0, None)
 
 
@@ -79,7 +77,6 @@ def test_half_lines_and_strange_events_are_text() -> None:
     for text in ('{"clusterctl_pod": 1, "event": "en', '{"clusterctl_pod": [', event("end", seconds="x", rc="y")):
         output.take("l", text, 1.0)
     outcome = output.outcome(0)
-    assert outcome is not None
     assert (outcome.seconds, outcome.rc) == (0.0, None)
     assert len(outcome.lines) == 2
 
@@ -91,7 +88,6 @@ def test_an_end_of_another_form_is_no_success(seconds: float) -> None:
     output.take("l", event("end", ending="exited", rc=0, seconds=seconds, ending_s=1.0), 1.0)
     output.take("l", event("end", ending="exited", rc=False, seconds=1.0, ending_s=seconds), 1.0)
     outcome = output.outcome(0)
-    assert outcome is not None
     assert 0.0 <= outcome.seconds <= 1.0
     assert outcome.ending_s in {0.0, 1.0}
 
@@ -101,7 +97,6 @@ def test_a_status_that_is_false_is_no_success() -> None:
     output.take("l", event("begin", check="allreduce"), 0.0)
     output.take("l", event("end", ending="exited", rc=False, seconds=1.0, ending_s=1.0), 1.0)
     outcome = output.outcome(0)
-    assert outcome is not None
     assert outcome.rc is None
 
 

@@ -6,9 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-import factory
 import pytest
-from clusterctl.model import rank_slots, results
+from clusterctl.model import facts, results
 from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.probe import Probe
@@ -19,6 +18,7 @@ from clusterctl.validation import check_results, check_runner, gate
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import base, registry
 from clusterctl.validation.options import ValidationOptions
+from factory import ready_node as node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.programs
 
-WANTED = {"/usr/local/libexec/clusterctl/mpi_checks.py": "abc"}
-
-
-def node(name: str = "node1", **changed: Any) -> NodeFacts:
-    """Return a node that can take part."""
-    given = {
-        "artifacts": [factory.artifact(name) for name in ("openmpi", "python_env", "mpi4py")],
-        "watch": [{"path": path, "kind": "file", "sha256": digest} for path, digest in WANTED.items()],
-    }
-    return factory.node(name, **{**given, **changed})
-
 
 @pytest.mark.parametrize(
     ("slots", "gpus", "cores", "expected"), [(3, 4, 8, 3), (None, 4, 8, 4), (None, 0, 8, 8), (None, 0, 0, 1)]
@@ -48,7 +37,7 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
     slots: int | None, gpus: int, cores: int, expected: int
 ) -> None:
     there = node(cores=cores, gpus=[{"bus": f"0000:0{number}:00.0", "driver": "nvidia"} for number in range(gpus)])
-    assert rank_slots.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
+    assert facts.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,7 +51,7 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
 )
 def test_slots_are_gpus_and_mig_instances_that_jobs_can_use(gpus: list[dict[str, Any]], expected: int) -> None:
     found = [{"bus": f"0000:0{number}:00.0", "driver": "nvidia", **one} for number, one in enumerate(gpus)]
-    assert rank_slots.slots_of(Host("node1", "10.0.0.1"), node(cores=8, gpus=found)) == expected
+    assert facts.slots_of(Host("node1", "10.0.0.1"), node(cores=8, gpus=found)) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from clusterctl.diagnosis import training_stack
 from clusterctl.inventory import ansible_inventory
 from clusterctl.launch import mpirun_job
 from clusterctl.model import job_login
+from clusterctl.model.facts import SlurmSettings
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.model.job_outcome import JobOutcome
-from clusterctl.model.pmix import SlurmSettings
 from clusterctl.model.probe import Probe
 from clusterctl.model.results import Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
@@ -156,10 +156,8 @@ def test_a_submit_host_is_one_of_the_inventory_or_a_destination() -> None:
     known = inventory("login", become=True, user="me", port=2222)
     assert slurm_host.named("", known, InventoryOptions()) is None
     found = slurm_host.named("login", known, InventoryOptions())
-    assert found is not None
     assert (found.port, found.user, found.become) == (2222, "me", False)
     other = slurm_host.named("you@head.site:23", None, InventoryOptions(private_key="/k"))
-    assert other is not None
     assert (other.address, other.port, other.user, other.private_key) == ("head.site", 23, "you", "/k")
     with pytest.raises(ConfigError, match="--submit-host"):
         slurm_host.named("-oProxyCommand=x", None, InventoryOptions())

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.diagnosis.rules.evidence import View
-    from clusterctl.model.hardware import Hardware
-    from clusterctl.model.parts import PartChange
-    from clusterctl.model.readings import Value
+    from clusterctl.model.hardware import Hardware, PartChange, Value
 
 _LESS = 0.98  # of the memory of before; kernels reserve a little more or less
 _OF_GPU = ("gpu", "nvlink")

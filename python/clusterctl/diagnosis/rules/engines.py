@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from clusterctl.analysis import distributions
 from clusterctl.diagnosis.skew import compare
 from clusterctl.model.findings import Finding, majority
-from clusterctl.model.parts import is_another
+from clusterctl.model.hardware import is_another
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.findings import Severity
-    from clusterctl.model.hardware import Hardware, HardwareLooks
-    from clusterctl.model.readings import Value
+    from clusterctl.model.hardware import Hardware, HardwareLooks, Value
 
     Commands = tuple[tuple[str, ...], ...]
     Place = tuple[str, str]  # host and device

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.hardware import HardwareLooks
+    from clusterctl.model.hardware import HardwareLooks, PartChange
     from clusterctl.model.hosts import Host
-    from clusterctl.model.parts import PartChange
     from clusterctl.model.probe import ProbeFailure
     from clusterctl.remote.login_probe import LoginReport
 

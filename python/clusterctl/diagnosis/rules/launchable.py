@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.skew import PROVISION, artifact
 from clusterctl.model import nodeset
+from clusterctl.model.facts import is_series_41, srun_without_pmix
 from clusterctl.model.findings import Finding, Severity
-from clusterctl.model.pmix import is_series_41, srun_without_pmix
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from module_utils import fitness_rules as _rules  # mypy finds it by mypy_path
 
     from clusterctl.diagnosis.rules.evidence import View
-    from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.pmix import SlurmPlugin, SlurmSettings
+    from clusterctl.model.facts import NodeFacts, SlurmPlugin, SlurmSettings
 else:
     _rules = content.module_util("fitness_rules")
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare, provisioned
 from clusterctl.model import fabric, ip_address, nodeset
+from clusterctl.model.fabric import INCLUSION_OF, plain
 from clusterctl.model.findings import Finding, majority
-from clusterctl.model.network_parameters import INCLUSION_OF, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+import base64
+import contextlib
+import errno
+import http.client
+import os
+import socket
+import ssl
+import stat
+import time
+import urllib.error
+import urllib.request
+import urllib.response
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from urllib.parse import quote, urljoin, urlsplit
 
+from clusterctl.model.shared_cache import (
+    INDEX,
+    LARGEST_ENVELOPE,
+    LARGEST_INDEX,
+    EntryName,
+    Statement,
+    blob_path,
+    index_bytes,
+    index_names,
+    is_sha256,
+)
+from clusterctl.state import cache_entries, files
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
-    from clusterctl.model.shared_cache import EntryName, Statement
 
 _T = TypeVar("_T")
 MOST_NAMES = 100_000
@@ -98,3 +122,371 @@ def not_there(where: str, statement: Statement) -> UnreachableError:
     return UnreachableError(
         f"{where} names {statement.entry.name} and does not have its content; push it again with --replace."
     )
+
+
+# A shared cache on any web server over the folder of a push, to read.
+
+USER, PASSWORD = "CLUSTERCTL_CACHE_USER", "CLUSTERCTL_CACHE_PASSWORD"
+_TIMEOUT_S = 30.0  # without a byte
+_CHUNK = 1 << 20
+_DENIED = frozenset({401, 403, 407})
+_NOT_FOUND = frozenset({404, 410})
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to web servers; the body of a redirect may have no end, and is not read."""
+
+    def http_error_302(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage
+    ) -> urllib.response.addinfourl | None:
+        fp.close()
+        if urlsplit(urljoin(req.full_url, headers.get("Location", headers.get("URI", "")))).scheme not in {
+            "http",
+            "https",
+        }:
+            return None
+        return super().http_error_302(req, fp, code, msg, headers)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+class _Proxies(urllib.request.ProxyHandler):
+    """Uses the proxies of the environment, but for this machine: a login may go there in clear text."""
+
+    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002 - of the library
+        return None if urlsplit(req.full_url).hostname in LOOPBACK else super().proxy_open(req, proxy, type)
+
+
+class HttpStore:
+    """The files of a folder store below an address."""
+
+    def __init__(self, url: str) -> None:
+        """Use an address, with http:// or https:// and without a password.
+
+        Raises:
+            ConfigError: a password would go out in clear text.
+        """
+        self.where = url.rstrip("/")
+        parts = urlsplit(url)
+        user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
+        if (user or password) and parts.scheme != "https" and parts.hostname not in LOOPBACK:
+            raise ConfigError(
+                f"{USER} and {PASSWORD} would reach {parts.hostname} in clear text; use an address with TLS, or unset"
+                " them."
+            )
+        self._login = base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
+
+    def names(self) -> list[EntryName]:
+        """See :class:`SharedStore`."""
+        data = self._read(INDEX, LARGEST_INDEX)
+        if data is None:
+            raise ConfigError(
+                f"{self.where} has no {INDEX}, so it is not a shared cache; correct the address, or push to the folder"
+                " that this server serves."
+            )
+        try:
+            return index_names(data)
+        except ValueError as error:
+            raise ConfigError(f"{self.where}/{INDEX} is not an index of a shared cache ({error}).") from None
+
+    def envelope(self, name: EntryName) -> bytes | None:
+        """See :class:`SharedStore`."""
+        return self._read(name.path, LARGEST_ENVELOPE)
+
+    def content(self, statement: Statement) -> Iterator[bytes]:
+        """See :class:`SharedStore`."""
+        with self._opened(blob_path(statement.sha256)) as answer:
+            if answer is None:
+                raise not_there(self.where, statement)
+            with contextlib.suppress(OSError, http.client.HTTPException):  # the reader sees what is missing
+                while chunk := answer.read(_CHUNK):
+                    yield chunk
+
+    def has_content(self, statement: Statement) -> bool:
+        """See :class:`SharedStore`."""
+        with self._opened(blob_path(statement.sha256), "HEAD") as answer:
+            return answer is not None and answer.headers.get("Content-Length") == str(statement.size)
+
+    def put(self, _statement: Statement, _content: Path, _envelope: bytes, *, replace: bool) -> NoReturn:  # noqa: ARG002 - the face of a store
+        """See :class:`SharedStore`."""
+        raise read_only(self.where)
+
+    def finish(self) -> None:
+        """See :class:`SharedStore`."""
+        raise read_only(self.where)
+
+    def remove(self, _name: EntryName) -> NoReturn:
+        """See :class:`SharedStore`."""
+        raise read_only(self.where)
+
+    def sweep(self, _wanted: AbstractSet[str], _before: float) -> NoReturn:
+        """See :class:`SharedStore`."""
+        raise read_only(self.where)
+
+    def written(self, _name: EntryName) -> float | None:
+        """See :class:`SharedStore`."""
+        return None
+
+    def _read(self, path: str, most: int) -> bytes | None:
+        with self._opened(path) as answer:
+            if answer is None:
+                return None
+            try:
+                data: bytes = answer.read(most + 1)
+            except (OSError, http.client.HTTPException) as error:
+                raise self._silent(error) from None
+        if len(data) > most:
+            raise UnreachableError(f"{self.where}/{path} has more than {most} bytes; this is not a shared cache.")
+        return data
+
+    @contextlib.contextmanager
+    def _opened(self, path: str, method: str = "GET") -> Iterator[http.client.HTTPResponse | None]:
+        request = urllib.request.Request(f"{self.where}/{quote(path)}", method=method)  # noqa: S310 - http and https alone
+        if self._login:
+            request.add_unredirected_header("Authorization", f"Basic {self._login}")  # another server does not get it
+        try:
+            answer = urllib.request.build_opener(_Redirects, _Proxies).open(request, timeout=_TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in _NOT_FOUND:
+                yield None
+                return
+            if error.code in _DENIED:
+                cure = f"set {USER} and {PASSWORD} in the environment"
+                raise refused_login(self.where, str(error.code), cure) from None
+            raise UnreachableError(f"{self.where} answered {error.code} for {path}; look at that server.") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:  # a host name may be none
+            raise self._silent(error) from None
+        with answer:
+            yield answer
+
+    def _silent(self, error: BaseException) -> UnreachableError:
+        cause = getattr(error, "reason", error)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return UnreachableError(
+                f"{self.where} cannot be used, because its certificate is not trusted; name the file of its authority"
+                " in SSL_CERT_FILE."
+            )
+        words = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        if isinstance(cause, socket.timeout | TimeoutError):
+            words = f"no byte for {_TIMEOUT_S:g} s"
+        return UnreachableError(f"{self.where} cannot be reached ({words}); check the address and the network.")
+
+
+# A shared cache in a folder: of this machine, of a network file system, or of what a web server serves.
+
+_READABLE = 0o644
+_TRIES = 5
+_LINK = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})  # a link, a link as a folder, a socket
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_FILES = Path("/proc/self/fd")  # missing on macOS, where a folder has its name alone
+_OWN_FOLDERS = ("entries", "entries/pack", "entries/lock", "blobs", "blobs/sha256")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class FolderStore:
+    """A folder; every file in it is whole, because it got its name by a rename or a link."""
+
+    def __init__(self, root: Path) -> None:
+        """Use a folder, which the first push makes."""
+        self.root = root
+        self.where = str(root)
+
+    def names(self) -> list[EntryName]:
+        """See :class:`SharedStore`."""
+        if not self.root.is_dir():
+            raise ConfigError(f"There is no folder {self.root}; correct the path, or push to it first.")
+        found = []
+        for path in counted(self.where, self.root.glob("entries/*/*.json")):
+            with contextlib.suppress(ValueError):
+                found.append(EntryName.parse(f"{path.parent.name}/{path.stem}"))
+        return sorted(found)
+
+    def envelope(self, name: EntryName) -> bytes | None:
+        """See :class:`SharedStore`."""
+        try:
+            with self._opened(name.path) as stream:
+                data = stream.read(LARGEST_ENVELOPE + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._unreadable(error) from None
+        if len(data) > LARGEST_ENVELOPE:
+            raise UnreachableError(
+                f"{self.root / name.path} has more than {LARGEST_ENVELOPE} bytes, so it is not an entry of a shared"
+                " cache; remove it."
+            )
+        return data
+
+    def content(self, statement: Statement) -> Iterator[bytes]:
+        """See :class:`SharedStore`."""
+        try:
+            with self._opened(blob_path(statement.sha256)) as stream:
+                left = statement.size + 1  # one byte too many tells the reader of another content
+                while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
+                    left -= len(chunk)
+                    yield chunk
+        except FileNotFoundError:
+            raise not_there(self.where, statement) from None
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def has_content(self, statement: Statement) -> bool:
+        """See :class:`SharedStore`."""
+        with contextlib.suppress(OSError, UnreachableError), self._opened(blob_path(statement.sha256)) as stream:
+            return os.fstat(stream.fileno()).st_size == statement.size
+        return False
+
+    def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:
+        """See :class:`SharedStore`."""
+        blob_at, entry_at = blob_path(statement.sha256), statement.entry.path
+        with self._writing(blob_at, make=True) as blob, self._writing(entry_at, make=True) as entry:
+            if not self.has_content(statement):
+                with files.replacing(blob, _READABLE) as stream:
+                    for chunk in cache_entries.chunks_of(content):
+                        stream.write(chunk)
+            if replace:
+                files.write_atomically(entry, envelope, _READABLE)
+                return True
+            return _write_new(entry, envelope)
+
+    def finish(self) -> None:
+        """See :class:`SharedStore`; the index is for readers over HTTP. It is written until it names what is there."""
+        for _ in range(_TRIES):
+            names = self.names()
+            with self._writing(INDEX) as index:
+                files.write_atomically(index, index_bytes(names), _READABLE)
+            if self.names() == names:
+                return
+
+    def remove(self, name: EntryName) -> None:
+        """See :class:`SharedStore`."""
+        with contextlib.suppress(FileNotFoundError), self._writing(name.path) as entry:
+            entry.unlink(missing_ok=True)
+
+    def sweep(self, wanted: AbstractSet[str], before: float) -> int:
+        """See :class:`SharedStore`."""
+        freed = 0
+        with contextlib.suppress(FileNotFoundError), self._writing(blob_path("*")) as blobs:
+            for path in blobs.parent.iterdir():
+                state = path.lstat()
+                if is_sha256(path.name) and path.name not in wanted and state.st_mtime < before:
+                    path.unlink(missing_ok=True)
+                    freed += state.st_size
+        return freed
+
+    def written(self, name: EntryName) -> float | None:
+        """See :class:`SharedStore`."""
+        with contextlib.suppress(OSError):
+            return (self.root / name.path).lstat().st_mtime
+        return None
+
+    @contextlib.contextmanager
+    def _writing(self, path: str, *, make: bool = False) -> Iterator[Path]:
+        """Yield a path to write to, whose folder is held open: no link that takes the folder's place leads elsewhere.
+
+        A message names the path that cannot be written, and the disk that is full: it is often of another machine.
+
+        Args:
+            path: below the root.
+            make: make the folders that are missing.
+
+        Raises:
+            ConfigError: it cannot be written, or a folder of the shared cache is a link.
+            FileNotFoundError: the folder is missing.
+        """
+        self._refuse_links()
+        *folders, name = path.split("/")
+        shown = held = self.root.joinpath(*folders)
+        try:
+            if make:
+                self.root.mkdir(parents=True, exist_ok=True)
+            with self._walked(folders, make=make) as place:
+                here = _OPEN_FILES / str(place)
+                held = here if here.exists() else shown
+                yield held / name
+        except (PermissionError, NotADirectoryError, FileExistsError) as error:
+            where = str(error.filename or self.root).replace(str(held), str(shown))
+            raise ConfigError(
+                f"{where} cannot be written ({error.strerror}); push as a user who may, or to another folder."
+            ) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise ConfigError(
+                f"The disk of {self.root} is full; make room there, or run 'clusterctl cache gc {self.root}', and push"
+                " again."
+            ) from None
+
+    @contextlib.contextmanager
+    def _walked(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:
+        """Hold a folder below the root, to which no link leads; ``make`` makes what is missing."""
+        place = os.open(self.root, _FOLDER)
+        try:
+            for folder in folders:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(folder, dir_fd=place)
+                inner = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=place)
+                os.close(place)
+                place = inner
+            yield place
+        finally:
+            os.close(place)
+
+    def _opened(self, path: str) -> IO[bytes]:
+        """Open a regular file below the root; others may write there, so no link is followed, and no pipe waited for.
+
+        Raises:
+            UnreachableError: it is a link, a pipe, a device or a folder, or a link leads to it.
+            OSError: it cannot be opened.
+        """
+        *folders, name = path.split("/")
+        try:
+            with self._walked(folders) as place:
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
+        except OSError as error:
+            if str(error.filename) == str(self.root):
+                raise
+            if error.errno not in _LINK:
+                raise type(error)(error.errno, error.strerror, str(self.root / path)) from None
+            raise self._not_a_file(path) from None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise self._not_a_file(path)
+        return os.fdopen(descriptor, "rb")
+
+    def _not_a_file(self, path: str) -> UnreachableError:
+        return UnreachableError(
+            f"{self.root / path} is not a regular file, or a link leads to it, so it is not read; remove it, and push"
+            " again."
+        )
+
+    def _refuse_links(self) -> None:
+        """Refuse to write where a link leads out of the shared cache.
+
+        Raises:
+            ConfigError: one of its folders is a link.
+        """
+        for name in _OWN_FOLDERS:
+            if (self.root / name).is_symlink():
+                raise ConfigError(f"{self.root / name} is a link, so nothing is written there; make it a folder.")
+
+    def _unreadable(self, error: OSError) -> UnreachableError:
+        return UnreachableError(
+            f"{error.filename or self.root} cannot be read ({error.strerror}); mend that and retry."
+        )
+
+
+def _write_new(path: Path, content: bytes) -> bool:
+    """Write a file under a name that is free; False where it is taken, also by another machine at this moment."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}")
+    try:
+        files.write_atomically(beside, content, _READABLE)
+        path.hardlink_to(beside)
+    except FileExistsError:
+        return False
+    finally:
+        beside.unlink(missing_ok=True)
+    return True

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis.trend import Band, Noise, band, changed_at
 from clusterctl.state import paths
 from clusterctl.state.history.database import KEEP_DAYS, Store
-from clusterctl.state.history.entries import Baseline, Past, StoredResult, StoredRun
-from clusterctl.state.history.errors import StoreError
-from clusterctl.state.history.run_names import is_last
+from clusterctl.state.history.file import StoreError
+from clusterctl.state.history.rows import Baseline, Past, StoredResult, StoredRun, is_last
 
 if TYPE_CHECKING:
     from pathlib import Path

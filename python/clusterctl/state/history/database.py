@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 import sqlite3
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -10,21 +12,25 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from clusterctl.analysis import trend
 from clusterctl.model import results
+from clusterctl.model.results import Trend, TrendPoint, Verdict
 from clusterctl.state import paths
-from clusterctl.state.history import file, packing, rows, run_names, since, trends
-from clusterctl.state.history.errors import StoreError, explained, is_damage
-from clusterctl.state.history.series import Series
+from clusterctl.state.history import file, rows
+from clusterctl.state.history.file import StoreError, explained, is_damage
+from clusterctl.state.history.rows import Past
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from array import array
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
 
-    from clusterctl.model.results import FigureKey, Trend, ValidationRecord
-    from clusterctl.state.history.entries import Baseline, Past, StoredRun
+    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord
+    from clusterctl.state.history.rows import Baseline, StoredRun
+
 
 KEEP_DAYS = 400  # a year of nights, and a month more to compare with
 _P = ParamSpec("_P")
@@ -193,7 +199,7 @@ class Store:
             self._must_be_known(cluster)
         runs = rows.ids(self._db, cluster)
         whose = "the history" if cluster is None else f"the history of {cluster}"
-        chosen = run_names.choose(run, [row[1] for row in runs], whose)
+        chosen = rows.choose(run, [row[1] for row in runs], whose)
         return rows.stored(self._db, cluster, number=runs[chosen][0])[0]
 
     @_guarded
@@ -218,8 +224,8 @@ class Store:
         except ConfigError as error:
             self._warn(str(error))
         try:
-            return packing.unpack_record(rows.record(self._db, found), f"The record of {found.run_id} in {self.path}")
-        except packing.BrokenError as error:
+            return rows.unpack_record(rows.record(self._db, found), f"The record of {found.run_id} in {self.path}")
+        except rows.BrokenError as error:
             raise ConfigError(
                 f"The record of {found.run_id} in {self.path} is damaged ({error}); take another run."
             ) from None
@@ -259,7 +265,7 @@ class Store:
         if not any(check.culprits for check in record.checks):
             return record
         self._adopt(cluster, but=record.run_id)
-        return since.with_since(self._db, cluster, record)
+        return with_since(self._db, cluster, record)
 
     @_guarded
     def trends(
@@ -273,9 +279,7 @@ class Store:
         Raises:
             StoreError: the history cannot be read.
         """
-        return trends.of_record(
-            record, lambda check, key: self._of(cluster, check).past(key), points, noise or trend.Noise()
-        )
+        return of_record(record, lambda check, key: self._of(cluster, check).past(key), points, noise or trend.Noise())
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -370,3 +374,192 @@ class Store:
         if self._series is None or self._series.about != (cluster, check):
             self._series = Series(self._db, self.path, self._warn, cluster, check)
         return self._series
+
+
+# Since when a culprit is named: the first of the consecutive runs that named it.
+
+_WITHOUT_CULPRITS = {Verdict.SKIP.value, Verdict.ERROR.value}
+
+
+def with_since(db: sqlite3.Connection, cluster: str, record: ValidationRecord) -> ValidationRecord:
+    """Return the record with ``since`` of each culprit.
+
+    A run in which the check was SKIP or ERROR, or in which the culprit's nodes took no part, does not count.
+    """
+    checks = tuple(
+        check.model_copy(update={"culprits": tuple(_dated(db, cluster, record, check, one) for one in check.culprits)})
+        for check in record.checks
+    )
+    return record.model_copy(update={"checks": checks})
+
+
+def _dated(
+    db: sqlite3.Connection, cluster: str, record: ValidationRecord, check: CheckResult, culprit: Culprit
+) -> Culprit:
+    """Follow the consecutive earlier runs that named it; each has its own ``since``, so that one is enough."""
+    found = db.execute(
+        "SELECT r.started, r.hosts, x.verdict, x.culprits FROM runs r "
+        "JOIN results x ON x.run = r.id AND x.name = ? JOIN clusters c ON c.id = r.cluster "
+        "WHERE c.name = ? AND r.run_id <> ? AND r.started <= ? "
+        "ORDER BY r.started DESC, r.run_id DESC",
+        (check.check, cluster, record.run_id, record.started.timestamp()),
+    )
+    for started, hosts, verdict, culprits in found:
+        if verdict in _WITHOUT_CULPRITS or not set(culprit.nodes) <= set(json.loads(hosts)):
+            continue
+        for other in rows.culprits_of(culprits):
+            if _is_same(culprit, other):
+                return culprit.model_copy(update={"since": other.since or rows.moment(started)})
+        break
+    return culprit.model_copy(update={"since": None})
+
+
+def _is_same(one: Culprit, other: Culprit) -> bool:
+    """Whether two runs name the same culprit: a slow link shows now at one size, now at another."""
+    return (one.kind, set(one.nodes), one.quantity) == (other.kind, set(other.nodes), other.quantity)
+
+
+# Trends: how the figures of a run went over the earlier runs.
+
+MOST_TRENDS = 500
+
+
+def of_record(
+    record: ValidationRecord, past: Callable[[str, FigureKey], Iterable[Past]], points: int, noise: trend.Noise
+) -> tuple[Trend, ...]:
+    """Return the trends of the figures worth showing, those of culprits first, at most :data:`MOST_TRENDS`.
+
+    Args:
+        record: the run.
+        past: returns the values of a check's figure in all runs since the baseline, newest first.
+        points: at most so many runs a trend, this run among them.
+        noise: what is no change.
+    """
+    wanted = [(rank, check, figure) for check in record.checks for rank, figure in _worth_showing(check)]
+    wanted.sort(key=lambda one: one[0])
+    asked: dict[str, list[Figure]] = {}
+    for _, check, figure in wanted[:MOST_TRENDS]:
+        asked.setdefault(check.check, []).append(figure)
+    found: dict[int, Trend] = {}
+    for check in record.checks:
+        chosen = check.model_copy(update={"figures": tuple(asked.get(check.check, ()))})
+        for key, figure in results.keys(record, chosen).items():
+            found[id(figure)] = _trend(record, check, figure, past(check.check, key), points, noise)
+    return tuple(found[id(figure)] for _, _, figure in wanted[:MOST_TRENDS] if id(figure) in found)
+
+
+def _trend(
+    record: ValidationRecord,
+    check: CheckResult,
+    figure: Figure,
+    past: Iterable[Past],
+    points: int,
+    noise: trend.Noise,
+) -> Trend:
+    earlier: list[TrendPoint] = []
+    for one in past:
+        if one.run_id != record.run_id and one.started <= record.started.timestamp():
+            earlier.append(
+                TrendPoint(run_id=one.run_id, at=rows.moment(one.started), value=one.value, verdict=one.verdict)
+            )
+        if len(earlier) >= points - 1:
+            break
+    shown = [
+        *reversed(earlier),
+        TrendPoint(run_id=record.run_id, at=record.started, value=figure.value, verdict=check.verdict),
+    ]
+    place = trend.changed_at([point.value for point in shown], noise)
+    return Trend(
+        check=check.check,
+        figure=figure.model_copy(update={"samples": ()}),
+        points=tuple(shown),
+        changed_at="" if place is None else shown[place].run_id,
+    )
+
+
+def _worth_showing(check: CheckResult) -> Iterator[tuple[int, Figure]]:
+    """Yield the figures that a reader may ask about, each with its rank; the lowest rank comes first."""
+    culprits = {frozenset(culprit.nodes) for culprit in check.culprits}
+    named = {name for culprit in culprits for name in culprit}
+    missed = {one.figure.identity for one in check.comparisons if one.verdict is not Verdict.PASS}
+    for figure in check.figures:
+        if figure.nodes and named.issuperset(figure.nodes) and any(one.issuperset(figure.nodes) for one in culprits):
+            yield 0, figure
+        elif missed and figure.identity in missed:
+            yield 1, figure
+        elif not figure.nodes:
+            yield 2, figure
+
+
+# Earlier values of the figures of a check, read once for all figures of the check.
+
+
+class Series:
+    """The results of one check of one cluster since the baseline, newest first."""
+
+    def __init__(
+        self, db: sqlite3.Connection, path: Path, warn: Callable[[str], None], cluster: str, check: str
+    ) -> None:
+        """Read the runs and verdicts of the check; figures are read on demand."""
+        self.about = (cluster, check)
+        self._db, self._path, self._warn = db, path, warn
+        self._layouts: dict[int, dict[str, int]] = {}
+        base = rows.baseline(db, cluster)
+        found = db.execute(
+            "SELECT x.id, r.run_id, r.started, x.verdict, x.layout FROM runs r "
+            "JOIN clusters c ON c.id = r.cluster JOIN results x ON x.run = r.id AND x.name = ? "
+            "WHERE c.name = ? AND r.started >= ? ORDER BY r.started DESC, r.run_id DESC",
+            (check, cluster, base.begins.timestamp() if base else -math.inf),
+        )
+        self._rows = [_Row(*row, accepted=base is not None and base.run_id == row[1]) for row in found]
+
+    def past(self, key: FigureKey) -> Iterator[Past]:
+        """Yield the figure's values, newest first; a damaged column becomes a warning."""
+        return (Past(row.run_id, row.started, value, row.verdict, row.good) for row, value in self._each(key))
+
+    def good_values(self, key: FigureKey) -> Iterator[float]:
+        """Yield the figure's values in good runs, newest first; a damaged column becomes a warning."""
+        return (value for row, value in self._each(key) if row.good)
+
+    def _each(self, key: FigureKey) -> Iterator[tuple[_Row, float]]:
+        text = key.text
+        for row in self._rows:
+            value = self._value(row, text)
+            if value is not None:
+                yield row, value
+
+    def _value(self, row: _Row, key: str) -> float | None:
+        if row.layout is None:
+            return None
+        try:
+            place = self._places(row.layout).get(key)
+            if place is None:
+                return None
+            if row.figures is None:
+                data = self._db.execute("SELECT figures FROM results WHERE id = ?", (row.number,)).fetchone()
+                row.figures = rows.unpack_figures(data[0])
+            return row.figures[place]
+        except (rows.BrokenError, IndexError) as error:
+            self._warn(f"The figures of {row.run_id} in {self._path} are damaged ({error}) and are left out.")
+            row.layout = None
+            return None
+
+    def _places(self, layout: int) -> dict[str, int]:
+        if layout not in self._layouts:
+            row = self._db.execute("SELECT keys FROM layouts WHERE id = ?", (layout,)).fetchone()
+            self._layouts[layout] = rows.unpack_keys(row[0])
+        return self._layouts[layout]
+
+
+class _Row:
+    """The result of a check in a run."""
+
+    __slots__ = ("figures", "good", "layout", "number", "run_id", "started", "verdict")
+
+    def __init__(
+        self, number: int, run_id: str, started: float, verdict: str, layout: int | None, *, accepted: bool
+    ) -> None:
+        self.number, self.run_id, self.started, self.layout = number, run_id, started, layout
+        self.verdict = Verdict(verdict)
+        self.good = accepted or self.verdict is Verdict.PASS
+        self.figures: array[float] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from clusterctl.launch import hostfile
+from clusterctl.launch import mpirun
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation.checks import startup
@@ -63,7 +63,7 @@ class Site:
     @property
     def placement(self) -> tuple[str, ...]:
         """The node of each rank."""
-        return hostfile.placement(self.slots)
+        return mpirun.placement(self.slots)
 
     @property
     def ranks_per_core(self) -> float:

@@ -9,7 +9,7 @@ from clusterctl.model import nodeset
 from clusterctl.model.results import Figure, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
-from clusterctl.suite.values import MIB, OPERATIONS, Operations, Sizes
+from clusterctl.suite.model import MIB, OPERATIONS, Operations, Sizes
 from clusterctl.validation.checks import (
     base,
     blame,

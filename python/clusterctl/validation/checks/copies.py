@@ -12,7 +12,7 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.model.units import size_words
 from clusterctl.suite import CheckOptions
-from clusterctl.suite.values import MIB, Confidence, Count, Seconds, Size, between
+from clusterctl.suite.model import MIB, Confidence, Count, Seconds, Size, between
 from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.registration import Registration
 

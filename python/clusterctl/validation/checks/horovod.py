@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.suite import CheckOptions
-from clusterctl.suite.values import Count, Share
+from clusterctl.suite.model import Count, Share
 from clusterctl.validation.checks import base, blame, judging, nccl_path, scaling, stack_needs
 from clusterctl.validation.checks.registration import Registration
 

@@ -10,7 +10,7 @@ from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
-from clusterctl.suite.values import MIB, Sizes
+from clusterctl.suite.model import MIB, Sizes
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base, collectives, nccl, pairs, rank_output
 from clusterctl.validation.checks.registration import Registration

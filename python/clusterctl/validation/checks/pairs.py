@@ -15,7 +15,7 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Figure, Measurement, PairMatrix, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
-from clusterctl.suite.values import MIB, Count, PairSizes, Seconds, Share
+from clusterctl.suite.model import MIB, Count, PairSizes, Seconds, Share
 from clusterctl.validation.checks import base, judging, rank_output
 from clusterctl.validation.checks.registration import Registration
 

@@ -11,7 +11,7 @@ from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Counter, Hardware, HardwareLooks, HardwareReading, Part
 
 if TYPE_CHECKING:
-    from clusterctl.model.readings import Value
+    from clusterctl.model.findings import Value
 
 DAY_S = 86_400.0
 LIMIT = GrowthLimit(3600, "warning", "errors", "look", "a book", at_least=10)

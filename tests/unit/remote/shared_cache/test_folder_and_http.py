@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.model import shared_cache
-from clusterctl.remote.shared_cache.http import HttpStore
-from clusterctl.state import cache_files
+from clusterctl.provisioning import collect
+from clusterctl.remote.shared_cache.store import HttpStore
 from clusterctl.support.errors import UnreachableError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -155,9 +155,9 @@ def test_any_web_server_over_the_folder_will_do(first: Site, second: Site, share
 @pytest.mark.usefixtures("shared")
 def test_a_signed_statement_goes_with_its_pack(first: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(first.root / "cache"))
-    pack = next(file for file in cache_files.found() if file.kind == "pack")
+    pack = next(file for file in collect.found() if file.kind == "pack")
     assert {path.suffix for path in pack.paths} == {".json", ".zst", ".signed"}
-    gone, _ = cache_files.remove([pack])
+    gone, _ = collect.remove([pack])
     assert (gone, [name for name in first.litter() if name.startswith("openmpi")]) == ([pack], [])
 
 

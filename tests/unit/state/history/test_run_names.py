@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from clusterctl.state import history as run_history
-from clusterctl.state.history import run_names
+from clusterctl.state.history import rows
 from clusterctl.support.errors import ConfigError
 from kept_runs import CLUSTER, record, remember
 
@@ -50,4 +50,4 @@ def test_a_name_that_counts_back_is_told_from_an_id(name: str, last: bool) -> No
 
 
 def test_an_id_is_preferred_to_a_longer_one_that_begins_with_it() -> None:
-    assert run_names.choose("a-1", ["a-12", "a-1"], "the history") == 1
+    assert rows.choose("a-1", ["a-12", "a-1"], "the history") == 1

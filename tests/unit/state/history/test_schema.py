@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
-from clusterctl.state.history import schema
+from clusterctl.state.history import file
 from clusterctl.support.errors import ConfigError
 from kept_runs import CLUSTER, key, record, remember
 
@@ -33,14 +33,14 @@ def test_a_file_of_the_first_schema_is_brought_to_the_present_one() -> None:
         history.accept(CLUSTER, "last")
         assert history.warnings == []
     with sqlite3.connect(path) as raw:
-        assert raw.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+        assert raw.execute("PRAGMA user_version").fetchone() == (file.VERSION,)
 
 
 def test_migrating_is_all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     path = paths.history_file()
     first_schema(path)
-    broken = (*schema.MIGRATIONS[:1], "CREATE TABLE baselines (id); CREATE TABLE runs (id)")
-    monkeypatch.setattr(schema, "MIGRATIONS", broken)
+    broken = (*file.MIGRATIONS[:1], "CREATE TABLE baselines (id); CREATE TABLE runs (id)")
+    monkeypatch.setattr(file, "MIGRATIONS", broken)
     with pytest.raises(run_history.StoreError, match="table runs already exists"):
         run_history.open()
     monkeypatch.undo()
@@ -53,7 +53,7 @@ def test_a_newer_schema_is_refused_and_nothing_is_touched(state: Path) -> None:
     path = paths.history_file()
     remember(record(1))
     with sqlite3.connect(path) as raw:
-        raw.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+        raw.execute(f"PRAGMA user_version = {file.VERSION + 1}")
     raw.close()
     before = {one.name: one.read_bytes() for one in state.iterdir() if one.is_file()}
     with pytest.raises(ConfigError, match="was written by a newer clusterctl"):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
-import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl import suite
 from clusterctl.diagnosis.training_stack import NodeStack
-from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.job_outcome import JobOutcome
 from clusterctl.model.results import Figure, Verdict
 from clusterctl.validation import suites
 from clusterctl.validation.checks import base, bus_bandwidth, registry
 from clusterctl.validation.checks.collectives import Collectives, HorovodSweep, NcclSweep, SweepOptions
+from factory import captured_outcome
+from node_programs import load
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -72,15 +71,8 @@ def test_bandwidths_follow_from_the_time_and_their_interval_is_turned_round() ->
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-def captured(name: str, *, left_out: str = "") -> JobOutcome:
-    """Return what real ranks printed; the first line of the log says how it was made."""
-    lines, ended = [], {}
-    for text in (ROOT / "tests" / "data" / "sweeps" / f"{name}.log").read_text(encoding="utf-8").splitlines():
-        if text.startswith("# outcome"):
-            ended = json.loads(text[text.index("{") :])
-        elif (match := re.fullmatch(r" *([\d.]+) (stdout|stderr) (.*)", text)) and not (left_out and left_out in text):
-            lines.append(OutputLine(match[2], float(match[1]), match[3]))
-    return JobOutcome(lines=tuple(lines), **ended)
+def captured(name: str, left_out: str = "") -> JobOutcome:
+    return captured_outcome(name, "sweeps", without=left_out)
 
 
 def site() -> base.Site:
@@ -189,18 +181,7 @@ def test_who_takes_part() -> None:
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    """Return the node's program as a module; it lies beside those that it imports."""
-    folder = str(ROOT / "roles" / "validation" / "files")
-    sys.path.insert(0, folder)
-    try:
-        spec = importlib.util.spec_from_file_location("sweep_checks", f"{folder}/sweep_checks.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
-    return module
+    return load("sweep_checks")
 
 
 def test_the_program_and_the_suite_know_the_same_operations(program: ModuleType) -> None:

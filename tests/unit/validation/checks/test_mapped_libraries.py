@@ -40,7 +40,6 @@ def test_equal_contents_are_fine_and_platforms_may_differ() -> None:
 def test_the_manifest_names_the_node_even_of_two() -> None:
     path = "/usr/local/openmpi-5.0.7-k/lib/libmpi.so.40"
     found = mapped_libraries.changed(SITE, [line("node1"), line("node2", "b", path)])
-    assert found is not None
     assert found.hosts == ("node2",)
     assert "libmpi.so.40 on node2 is not the file that was installed" in found.reason
     assert "remove /usr/local/openmpi-5.0.7-k" in found.cure
@@ -49,10 +48,8 @@ def test_the_manifest_names_the_node_even_of_two() -> None:
 
 def test_without_a_manifest_the_majority_decides() -> None:
     found = mapped_libraries.changed(SITE, [line("node1"), line("node2"), line("node3", "b")])
-    assert found is not None
     assert (found.hosts, found.reason) == (("node3",), "libmpi.so.40 has another content on node3 than on most nodes")
     tie = mapped_libraries.changed(SITE, [line("node1"), line("node3", "b")])
-    assert tie is not None
     assert set(tie.hosts) == {"node1", "node3"}
 
 
@@ -83,7 +80,6 @@ def looked(artifact: Path) -> dict[str, Any]:
     said: list[dict[str, Any]] = []
     argv = [sys.executable, "-c", MAPS, str(artifact / "lib" / "libmpi.so.40")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         contents = program.Contents(lambda _event, **figures: said.append(figures))
         assert [contents.look(process.pid) for _ in range(2)] == [False, True]

@@ -19,6 +19,7 @@ from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base, stack_needs
 from clusterctl.validation.checks.collectives import NcclSweep, SweepOptions
 from clusterctl.validation.checks.nccl import NCCL
+from factory import captured_outcome
 from node_programs import load
 
 pytestmark = pytest.mark.programs
@@ -256,17 +257,10 @@ def test_silence_is_no_skip() -> None:
 
 
 def captured(name: str) -> base.Judgement:
-    """Judge what two real nodes without a GPU printed; the first line of the log says how it was made."""
-    lines, ended = [], {}
-    for text in (ROOT / "tests" / "data" / "validation" / f"{name}.log").read_text(encoding="utf-8").splitlines():
-        if text.startswith("# outcome"):
-            ended = json.loads(text[text.index("{") :])
-        elif match := re.fullmatch(r" *([\d.]+) (stdout|stderr) (.*)", text):
-            lines.append(OutputLine(match[2], float(match[1]), match[3]))
+    """Judge what two real nodes without a GPU printed."""
     nodes = {"node1": CPU_NODE, "node2": CPU_NODE}
     libraries = dict.fromkeys(nodes, "/usr/local/openmpi-5.0.7-ccfb70564932dd67")
-    where = dataclasses.replace(site(nodes), libraries=libraries)
-    return NCCL.judge(where, JobOutcome(lines=tuple(lines), **ended))
+    return NCCL.judge(dataclasses.replace(site(nodes), libraries=libraries), captured_outcome(name))
 
 
 def test_real_nodes_without_a_gpu() -> None:
@@ -505,19 +499,22 @@ def smi(tmp_path: Path) -> dict[str, str]:
     return {"PATH": f"{program.parent}:{os.environ['PATH']}", "FAKE_GPUS": "2", **full_speed}
 
 
-def swept(lines: list[OutputLine], ranks: int = 2) -> base.Judgement:
-    """Judge what ranks of one node printed, as if mpirun had started them and the stand-in was the installed NCCL."""
-    judged_lines = []
+def as_of_node1(lines: list[OutputLine], ranks: int) -> tuple[base.Site, JobOutcome]:
+    """Return what ranks printed as if mpirun had started them on one node and the stand-in was the installed NCCL."""
+    found = []
     for line in lines:
         event = json.loads(line.text) if line.text.startswith("{") else {}
         if event:
             event |= {"host": "node1", "library_path": f"{MPI}/lib/libmpi.so.40.40.7"}
             event.get("facts", {})["nccl_installed"] = event.get("facts", {}).get("nccl_path")
-        judged_lines.append(OutputLine("stdout", 1.0, json.dumps(event) if event else line.text))
+        found.append(OutputLine("stdout", 1.0, json.dumps(event) if event else line.text))
+    code = int(any('"ok": false' in line.text for line in found))
     where = dataclasses.replace(site({"node1": GPU_NODE}), slots={"node1": ranks})
-    sweep = NcclSweep(SweepOptions(sizes=(4096, 65536), precision=0.5))
-    code = int(any('"ok": false' in line.text for line in judged_lines))
-    return sweep.judge(where, JobOutcome("exited", 9.0, 9.0, rc=code, lines=tuple(judged_lines)))
+    return where, JobOutcome("exited", 9.0, 9.0, rc=code, lines=tuple(found))
+
+
+def swept(lines: list[OutputLine], ranks: int = 2) -> base.Judgement:
+    return NcclSweep(SweepOptions(sizes=(4096, 65536), precision=0.5)).judge(*as_of_node1(lines, ranks))
 
 
 def test_a_sweep_measures_every_operation_and_size_and_the_clocks(
@@ -661,16 +658,7 @@ def test_pairs_of_many_nodes_play_some_rounds_in_which_every_node_meets_as_many(
 
 
 def seen_by_the_controller(lines: list[OutputLine], ranks: int = 2) -> base.Judgement:
-    """Judge what ranks of one node printed for ``nccl``, with the stand-in as the installed NCCL."""
-    found = []
-    for line in lines:
-        event = json.loads(line.text) if line.text.startswith("{") else {}
-        if event:
-            event |= {"host": "node1", "library_path": f"{MPI}/lib/libmpi.so.40.40.7"}
-            event.get("facts", {})["nccl_installed"] = event.get("facts", {}).get("nccl_path")
-        found.append(OutputLine("stdout", 1.0, json.dumps(event) if event else line.text))
-    where = dataclasses.replace(site({"node1": GPU_NODE}), slots={"node1": ranks})
-    return NCCL.judge(where, JobOutcome("exited", 9.0, 9.0, rc=0, lines=tuple(found)))
+    return NCCL.judge(*as_of_node1(lines, ranks))
 
 
 def test_nccl_diagnoses_itself_and_a_pass_tells_what_it_proved(stand_ins: Path, tmp_path: Path) -> None:

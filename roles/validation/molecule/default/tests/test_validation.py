@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.remote import ssh
+from clusterctl.remote import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Supervised:
     def __init__(self, node: str, job: str, argv: list[str], **request: Any) -> None:
         cluster = ansible_inventory.load(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "inventory" / "sandbox.ini")
         self.process = subprocess.Popen(
-            ssh.command(cluster.host(node), SUPERVISOR), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            reach.ssh_command(cluster.host(node), SUPERVISOR), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"job": job, "argv": argv, "deadline_s": 60, **request}) + "\n")
