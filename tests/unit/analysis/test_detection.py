@@ -85,11 +85,6 @@ def test_losses_that_the_kernel_counted_name_the_link_whatever_its_speed() -> No
     assert (count.rightly, count.wrongly) == (20, 0)
 
 
-@pytest.mark.parametrize("nodes", [4, 16])
-def test_of_healthy_clusters_clusterctl_blames_nobody(nodes: int) -> None:
-    assert cells("nothing", nodes, 0.03, 40)["clusterctl"].wrongly == 0
-
-
 def test_the_clock_counts_launches_and_rounds() -> None:
     found = cells("slow node, 10 %", 16, 0.01, 5)
     assert found["two-pass"].seconds == [2 * 30 + 2 * 0.1] * 5

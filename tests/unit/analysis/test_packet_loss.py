@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+import factory
 import pytest
 from clusterctl.analysis import agreement, packet_loss, speed_verdict
 from clusterctl.analysis.significance import OutlierPolicy
@@ -20,17 +21,7 @@ def names(count: int) -> tuple[str, ...]:
 
 
 def matrix(count: int) -> PairMatrix:
-    links = list(itertools.combinations(range(count), 2))
-    return PairMatrix(
-        quantity="bandwidth",
-        size_bytes=1 << 20,
-        unit="B/s",
-        better="higher",
-        nodes=names(count),
-        first=tuple(first for first, _ in links),
-        second=tuple(second for _, second in links),
-        value=(1e9,) * len(links),
-    )
+    return factory.matrix(names(count))
 
 
 def both(first: int, second: int) -> tuple[tuple[int, int], ...]:

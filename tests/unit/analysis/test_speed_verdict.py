@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 
+import factory
 import pytest
 from clusterctl.analysis import significance, speed_verdict
 from clusterctl.analysis.significance import OutlierPolicy
@@ -245,22 +246,10 @@ def test_healthy_clusters_blame_nobody_twice(spread: float) -> None:
 
 
 FOUR = ("node1", "node2", "node3", "node4")
-LINKS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 def partial_matrix(size: int, *absent: tuple[int, int]) -> PairMatrix:
-    links = [link for link in LINKS if link not in absent]
-    return PairMatrix(
-        quantity="bandwidth",
-        size_bytes=size,
-        unit="B/s",
-        better="higher",
-        nodes=FOUR,
-        first=tuple(first for first, _ in links),
-        second=tuple(second for _, second in links),
-        value=(1e9,) * len(links),
-        complete=not absent,
-    )
+    return factory.matrix(FOUR, absent=absent, size_bytes=size)
 
 
 def named_missing(*absent: tuple[int, int]) -> list[tuple[str, tuple[str, ...]]]:

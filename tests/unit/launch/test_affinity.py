@@ -78,10 +78,8 @@ def test_nodes_alike_are_told_once_a_rank() -> None:
 
 def test_a_port_that_no_rank_is_given_is_told_as_the_nearest_with_the_reason() -> None:
     told = affinity.notes(placed(members()), ports=False)
-    assert told[0] == (
-        "node1, rank 0 of the node: cores 0-1,8-9, nearest port mlx5_1:1 (2 of 4 cores of NUMA node 0, near its GPU "
-        "0000:10:00.0; mlx5_1:1 is behind the same PCI bridge sw0; NCCL chooses by itself, by the same topology)"
-    )
+    assert told[0].startswith("node1, rank 0 of the node: cores 0-1,8-9, nearest port mlx5_1:1 (2 of 4 cores of NUMA")
+    assert "NCCL chooses by itself" in told[0]
     plan = compose.compose(members(), "node1", JobOptions(("train.py",), Launcher.TORCHRUN, path=AUTO))
     assert all("nearest port mlx5_" in note for note in plan.notes)
     assert not [word for word in plan.argv if "NCCL_IB_HCA" in word]
@@ -136,8 +134,10 @@ HERE = sorted(os.sched_getaffinity(0))
 
 
 def told(words: tuple[str, ...], **environment: object) -> str:
-    clean = {name: value for name, value in os.environ.items() if name != "UCX_NET_DEVICES"}
-    surroundings = clean | {name: str(value) for name, value in environment.items()}
+    """Run words as mpirun would, and return what the program sees."""
+    surroundings = os.environ | {name: str(value) for name, value in environment.items()}
+    for name in {"UCX_NET_DEVICES", "CUDA_VISIBLE_DEVICES"} - set(environment):
+        surroundings.pop(name, None)
     return subprocess.run(words, env=surroundings, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -214,18 +214,11 @@ def cut_members(**gpus: list[dict[str, object]]) -> dict[str, Member]:
     }
 
 
-def seen_devices(words: tuple[str, ...], **environment: object) -> str:
-    """Run words as mpirun would, and return what the program sees."""
-    clean = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    surroundings = clean | {name: str(value) for name, value in environment.items()}
-    return subprocess.run(words, env=surroundings, capture_output=True, text=True, check=True).stdout.strip()
-
-
 def ranks_of(nodes: dict[str, Member], **environment: object) -> list[str]:
     slots = {name: one.slots for name, one in nodes.items()}
     line = mpirun_job.line(nodes, slots, mpirun_job.MpirunJob(TELL_DEVICES)).argv
     own = line[line.index("/bin/sh") :]
-    return [seen_devices(own, OMPI_COMM_WORLD_RANK=rank, **environment) for rank in range(sum(slots.values()))]
+    return [told(own, OMPI_COMM_WORLD_RANK=rank, **environment) for rank in range(sum(slots.values()))]
 
 
 def test_every_rank_sees_its_own_instance_and_a_whole_gpu_stays_with_its_node() -> None:
@@ -244,11 +237,11 @@ def test_each_rank_keeps_one_of_the_instances_that_a_scheduler_gave_to_the_job()
     line = mpirun_job.line(nodes, {"node1": 2}, mpirun_job.MpirunJob(TELL_DEVICES)).argv
     own = line[line.index("/bin/sh") :]
     given = {"CUDA_VISIBLE_DEVICES": "MIG-y,MIG-z"}
-    seen = [seen_devices(own, OMPI_COMM_WORLD_RANK=rank, OMPI_COMM_WORLD_LOCAL_RANK=rank, **given) for rank in range(2)]
+    seen = [told(own, OMPI_COMM_WORLD_RANK=rank, OMPI_COMM_WORLD_LOCAL_RANK=rank, **given) for rank in range(2)]
     assert seen == ["MIG-y", "MIG-z"]
     node = mpirun_job.line(nodes, {"node1": 2}, mpirun_job.MpirunJob(TELL_DEVICES, per_node=True)).argv
     assert (
-        seen_devices(node[node.index("/bin/sh") :], OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_LOCAL_RANK=0, **given)
+        told(node[node.index("/bin/sh") :], OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_LOCAL_RANK=0, **given)
         == "MIG-y,MIG-z"
     )
 
@@ -270,16 +263,14 @@ def test_a_name_that_is_none_of_cuda_s_does_not_reach_a_line() -> None:
 def test_each_worker_of_torchrun_sees_one_of_its_node_s_instances(program: tuple[str, ...]) -> None:
     plan = compose.compose(cut_members(node1=[CUT], node2=[CUT]), "node1", JobOptions(program, Launcher.TORCHRUN))
     node = plan.argv[plan.argv.index("/bin/sh") :]
-    given = seen_devices((*node[:5], *TELL_DEVICES), OMPI_COMM_WORLD_RANK=1)
+    given = told((*node[:5], *TELL_DEVICES), OMPI_COMM_WORLD_RANK=1)
     assert given == "MIG-a1,MIG-a2"
     worker = node[node.index("--no-python") + 2 :]
     assert worker[-1] == "--x"
     assert worker[4].endswith("python")
-    seen = [
-        seen_devices((*worker[:4], *TELL_DEVICES), CUDA_VISIBLE_DEVICES=given, LOCAL_RANK=rank) for rank in range(3)
-    ]
+    seen = [told((*worker[:4], *TELL_DEVICES), CUDA_VISIBLE_DEVICES=given, LOCAL_RANK=rank) for rank in range(3)]
     assert seen == ["MIG-a1", "MIG-a2", given]
-    whole = seen_devices((*worker[:4], *TELL_DEVICES), CUDA_VISIBLE_DEVICES="0,1", LOCAL_RANK=1)
+    whole = told((*worker[:4], *TELL_DEVICES), CUDA_VISIBLE_DEVICES="0,1", LOCAL_RANK=1)
     assert whole == "0,1", "a worker on whole GPUs chooses by its number"
 
 
@@ -294,7 +285,7 @@ def test_ranks_that_go_round_the_nodes_get_instances_of_their_own_node() -> None
     job = mpirun_job.MpirunJob(TELL_DEVICES, path=PathOptions(map_by=MapBy.NODE))
     line = mpirun_job.line(nodes, {"node1": 2, "node2": 2}, job).argv
     own = line[line.index("/bin/sh") :]
-    seen = [seen_devices(own, OMPI_COMM_WORLD_RANK=rank) for rank in range(4)]
+    seen = [told(own, OMPI_COMM_WORLD_RANK=rank) for rank in range(4)]
     assert seen == ["MIG-a1", "MIG-GPU-b/1/0", "MIG-a2", "MIG-GPU-b/1/0"]
 
 
