@@ -93,6 +93,9 @@ docs: venv  ## Build the documentation site into build/site, without a network; 
 unit: venv  ## Tests that need no node; four at a time, since many wait for a process
 	$(BIN)/pytest tests/unit tests/rehearsal -n 4 --dist worksteal -q
 
+# Of molecule's scenarios, the one of all roles; 'make molecule' and 'make test-all' run the roles' own too.
+SCENARIOS := tests/molecule/test_scenarios.py::test_all_roles_make_one_cluster
+
 ON_NODES := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q --durations=60 -m 'not long'
 
 .PHONY: cluster
@@ -100,8 +103,8 @@ cluster: venv  ## Tests on sandboxes of containers, some groups of files at a ti
 	$(ON_NODES) tests/cluster
 
 .PHONY: nodes
-nodes: venv  ## 'cluster' and 'molecule' in one run, so that all workers end at about the same time
-	$(ON_NODES) tests/cluster tests/molecule
+nodes: venv  ## 'cluster' and the scenario of all roles in one run, so that all workers end at about the same time
+	$(ON_NODES) tests/cluster $(SCENARIOS)
 
 .PHONY: browser
 browser: venv  ## The report's page in a headless Chromium, which it installs where there is none
@@ -133,7 +136,7 @@ test-lldp: venv  ## Which switch each node hangs on, as real lldpd daemons in ne
 	$(SUDO) $(BIN)/pytest tests/lldp -q --durations=5
 
 .PHONY: molecule
-molecule: venv  ## Every role's molecule scenario, some at a time
+molecule: venv  ## The scenario of all roles and each role's own, some at a time
 	$(BIN)/pytest tests/molecule -n $(WORKERS) -q --durations=0
 
 .PHONY: test-cuda-build
@@ -254,6 +257,7 @@ test: lint-and-unit docs browser nodes  ## What a change needs, in the order in 
 
 .PHONY: test-all
 test-all: export CLUSTERCTL_TEST_BASE := all
+test-all: SCENARIOS := tests/molecule
 test-all: lint-and-unit docs browser nodes  ## 'test' with nothing left out
 
 # Repeats drawn moments and faults of an earlier run.

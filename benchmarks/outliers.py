@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from clusterctl.analysis import outliers
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import PairMatrix
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "sim"))
@@ -60,7 +61,7 @@ def main() -> None:
                 **{name: tuple(getattr(measured, name).tolist()) for name in ("first", "second", "value")},
             }
         )
-        ours = least(options.repeat, lambda matrix=matrix: outliers.among_links(matrix, outliers.OutlierPolicy()))
+        ours = least(options.repeat, lambda matrix=matrix: outliers.among_links(matrix, OutlierPolicy()))
         median = least(options.repeat, lambda matrix=matrix: plain(matrix.value))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         links = len(matrix.value)

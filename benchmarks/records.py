@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.results import (
     CheckResult,
     Comparison,
+    Culprit,
     Figure,
     Measurement,
     PairMatrix,

@@ -78,7 +78,8 @@ def plain(place: Path) -> dict[str, float]:
 
 def report(place: Path) -> dict[str, float]:
     """Read, judge and write everything."""
-    from clusterctl.analysis import outliers, speed_verdict  # noqa: PLC0415
+    from clusterctl.analysis import speed_verdict  # noqa: PLC0415
+    from clusterctl.analysis.robust_stats import OutlierPolicy  # noqa: PLC0415
     from clusterctl.model import results  # noqa: PLC0415
     from clusterctl.report import (  # noqa: F401, PLC0415
         files,
@@ -86,18 +87,18 @@ def report(place: Path) -> dict[str, float]:
         junit,
         page,
         prometheus,
-        validation_table,
+        tables,
     )
 
     began = time.process_time()
     record = results.load(place.read_bytes(), place.name)
     read = time.process_time()
-    checks = tuple(speed_verdict.assess(check, outliers.OutlierPolicy()) for check in record.checks)
+    checks = tuple(speed_verdict.assess(check, OutlierPolicy()) for check in record.checks)
     record = record.model_copy(update={"checks": checks, "verdict": results.worst(checks)})
     judged = time.process_time()
     folder = place.parent
     files.write(record, files.Places(folder / "p.html", folder / "j.xml", folder / "m.prom", folder / "l.jsonl"))
-    validation_table.opening(record)
+    tables.validation_opening(record)
     written = time.process_time()
     found = {host for check in checks for culprit in check.culprits for host in culprit.nodes}
     assert found == {record.hosts[len(record.hosts) // 3]}, f"the verdict names {found}"  # noqa: S101

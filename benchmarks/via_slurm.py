@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.model.slurm_wish import SlurmWish
+from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.validation import run as validation
 from clusterctl.validation import suites, via_slurm
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROMISED_S = 5.0
 
 
-def timed(inventory: Path, suite: str, wish: SlurmWish | None) -> tuple[ValidationRecord, float]:
+def timed(inventory: Path, suite: str, wish: SlurmOptions | None) -> tuple[ValidationRecord, float]:
     options = validation.ValidationOptions(suite=suites.builtin(suite), remembered=False, via=wish)
     began = time.perf_counter()
     record = validation.validate(inventory, options) if wish is None else via_slurm.validate(inventory, options, wish)
@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("--suite", default="smoke")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    wish = SlurmWish(partition=given.partition, submit_host=given.submit_host)
-    ways: dict[str, SlurmWish | None] = {"ssh": None, "slurm": wish}
+    wish = SlurmOptions(partition=given.partition, submit_host=given.submit_host)
+    ways: dict[str, SlurmOptions | None] = {"ssh": None, "slurm": wish}
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(given.rounds):
         verdicts = {}

@@ -62,7 +62,7 @@ GROUPS = {
             "plugins/*key*",
             "plugins/*hosts*",
             "python/clusterctl/provisioning",
-            "python/clusterctl/cli/ro*",
+            "python/clusterctl/cli/change.py",
         ),
     ),
     "nccl": Group(
@@ -96,7 +96,8 @@ GROUPS = {
             "plugins/*artifact*",
             "plugins/*jobs_at_work*",
             "python/clusterctl/*rollback*",
-            "python/clusterctl/*software*",
+            "python/clusterctl/provisioning/software.py",
+            "python/clusterctl/state/snapshots.py",
         ),
     ),
     "kills": Group(

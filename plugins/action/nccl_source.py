@@ -38,15 +38,15 @@ class ActionModule(ArtifactActionBase):
         }
         if not arguments.get("cache_dir"):
             return {**nothing, "failed": True, "msg": "nccl_source needs cache_dir."}
-        wish = nccl.Wish(
-            **{entry.name: str(arguments[entry.name]) for entry in fields(nccl.Wish) if arguments.get(entry.name)}
+        wish = nccl.Options(
+            **{entry.name: str(arguments[entry.name]) for entry in fields(nccl.Options) if arguments.get(entry.name)}
         )
         try:
             return {**nothing, "problem": "", **self._decide(wish, arguments, self._host(task_vars or {}))}
         except (ArtifactError, OSError) as error:
             return {**nothing, "problem": str(error)}
 
-    def _decide(self, wish: nccl.Wish, arguments: Mapping[str, Any], host: str) -> dict[str, Any]:
+    def _decide(self, wish: nccl.Options, arguments: Mapping[str, Any], host: str) -> dict[str, Any]:
         members, frameworks = arguments.get("members") or [], arguments.get("frameworks") or {}
         cache_dir = Path(str(arguments["cache_dir"])).expanduser()
         contents, sources = None, []
@@ -72,7 +72,7 @@ class ActionModule(ArtifactActionBase):
             self._note(host, note)
         return {"platforms": answer, "hosts": hosts, "sources": sources, "warnings": store.notes}
 
-    def _fetch(self, wish: nccl.Wish, sources: list[dict[str, Any]], cache_dir: Path, host: str) -> source.Fetched:
+    def _fetch(self, wish: nccl.Options, sources: list[dict[str, Any]], cache_dir: Path, host: str) -> source.Fetched:
         try:
             return source.fetch(
                 "nccl", _CACHED_AS, sources, cache_dir, variable="", note=lambda text: self._note(host, text)

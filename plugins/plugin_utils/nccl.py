@@ -56,7 +56,7 @@ class NcclError(ArtifactError):
 
 
 @dataclass(frozen=True)
-class Wish:
+class Options:
     """The variables of the role that decide."""
 
     install: str = "always"
@@ -120,7 +120,7 @@ def named_in(archive: str) -> tuple[str, str]:
     return (match["version"], match["cuda"]) if match else ("", "")
 
 
-def sources(wish: Wish, version: str) -> list[dict[str, Any]]:
+def sources(wish: Options, version: str) -> list[dict[str, Any]]:
     """Return where the archive of the sources ``archive`` and ``build`` comes from, as ``source.fetch`` takes it.
 
     Raises:
@@ -145,7 +145,7 @@ def sources(wish: Wish, version: str) -> list[dict[str, Any]]:
     )
 
 
-def _version(wish: Wish, frameworks: Mapping[str, Mapping[str, Any]], contents: Contents | None) -> str:
+def _version(wish: Options, frameworks: Mapping[str, Mapping[str, Any]], contents: Contents | None) -> str:
     bundled = next((str(found["nccl"]) for found in frameworks.values() if found.get("nccl")), "")
     asked = wish.version
     if asked and not _VERSION.match(asked):
@@ -181,7 +181,7 @@ def _version(wish: Wish, frameworks: Mapping[str, Mapping[str, Any]], contents: 
     return DEFAULT_TREE if wish.source == "build" else DEFAULT_VERSION
 
 
-def _cuda_of(wish: Wish, hosts: Sequence[Mapping[str, Any]], framework: Mapping[str, Any]) -> str:
+def _cuda_of(wish: Options, hosts: Sequence[Mapping[str, Any]], framework: Mapping[str, Any]) -> str:
     named = named_in(wish.archive)[1] if wish.source == "archive" else ""
     if wish.cuda:
         match = _CUDA.match(wish.cuda)
@@ -209,7 +209,7 @@ def _lowest(majors: Iterator[Any]) -> str:
 
 
 def plan(
-    wish: Wish,
+    wish: Options,
     members: Sequence[Mapping[str, Any]],
     frameworks: Mapping[str, Mapping[str, Any]],
     contents: Contents | None = None,
@@ -244,7 +244,7 @@ def plan(
 
 
 def _refuse_old_drivers(
-    wish: Wish, by_platform: Mapping[str, Sequence[Mapping[str, Any]]], found: Mapping[str, PlatformPlan]
+    wish: Options, by_platform: Mapping[str, Sequence[Mapping[str, Any]]], found: Mapping[str, PlatformPlan]
 ) -> None:
     behind = [
         (host, found[platform].cuda)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.model.culprits import Culprit, Fineness
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Fineness, Verdict
 from clusterctl.report import page
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options

@@ -33,6 +33,7 @@ LONGEST_FIRST = (
     "stack",
     "test_provision",
     "test_horovod",
+    "test_scenarios",
     "test_platforms",
     "test_nccl",
     "test_ca",

@@ -23,7 +23,7 @@ extends: smoke
 external:
   - name: disk
     command: [python3, -c, "print('write 120 MB/s')"]
-    on: each_node
+    where: each_node
     regex: 'write (\\d+) MB/s'
     unit: MB/s
     better: higher
@@ -34,12 +34,12 @@ external:
     unit: us
   - name: ranks
     command: [/usr/local/python_env/bin/python, -c, "{SUM}"]
-    on: mpi
+    where: mpi
     ranks_per_node: 1
     regex: 'sum (\\d+) of 4'
   - name: broken
     command: [sh, -c, "echo it is broken; exit 3"]
-    on: each_node
+    where: each_node
 """
 
 

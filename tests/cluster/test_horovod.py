@@ -134,18 +134,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"horovod_gpu_operations": "NCCL", "horovod_framework": CUDA, "horovod_nccl_expected": False},
         "horovod_gpu_operations is NCCL, and node1 gets no NCCL; set nccl_install to always, or",
     ),
-    (
-        {"horovod_gpu_operations": "NCCL", "horovod_framework": CUDA},
-        "need nvcc, and no host of platform debian-12-x86_64-glibc2.36-py3.11 has a CUDA toolkit",
-    ),
+    ({"horovod_gpu_operations": "NCCL", "horovod_framework": CUDA}, "need nvcc, and no host of platform debian-12"),
     (
         {"horovod_install": "always", "horovod_framework": {"name": ""}},
-        "the environment of node1 has no framework to build Horovod for; set python_env_framework to",
+        "node1 has no framework to build Horovod for; set",
     ),
-    (
-        {"horovod_with": ["tensorflow"]},
-        "horovod_with asks for tensorflow, and the environment of node1 has pytorch;",
-    ),
+    ({"horovod_with": ["tensorflow"]}, "horovod_with asks for tensorflow, and the environment of node1 has pytorch"),
 ]
 
 
@@ -191,7 +185,4 @@ def test_an_archive_of_something_else_is_named_in_the_first_seconds(cluster: Clu
 def test_a_builder_with_another_framework_is_told_what_to_do(cluster: Cluster) -> None:
     other = {"name": "pytorch", "version": "2.12.0", "cuda": "", "nccl": "", "sha256": "0" * 64}
     said = refused(cluster, horovod_framework=other)
-    assert (
-        "node1: Run the role python_env first: PyTorch 2.12.0 is to be built against, and"
-        " /usr/local/python_env/bin/python has 2.13.0+cpu." in said
-    )
+    assert "node1: Run the role python_env first: PyTorch 2.12.0 is to be built against" in said

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import hosts
-from clusterctl.nightly import cron, scheduler, storage
+from clusterctl.nightly import schedule, scheduler, storage
 from clusterctl.state import locks, paths
 from nightly_runs import Nights
 from validated import CLUSTERCTL
@@ -53,7 +53,7 @@ class HookedNights(Nights):
 @pytest.fixture
 def nights(mpi_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HookedNights:
     found = HookedNights(mpi_cluster, tmp_path, monkeypatch)
-    assert cron.has_block(found.table, storage.job_name(found.inventory))
+    assert schedule.has_block(found.table, storage.job_name(found.inventory))
     return found
 
 

@@ -234,10 +234,7 @@ def test_an_mpijobs_launcher_trains_what_one_process_trains(cluster: Cluster, al
     ("changed", "words"),
     [
         ({"RANK": ""}, "clusterctl: RANK is not set, so nothing says which of the nodes this is (WORLD_SIZE=2, "),
-        (
-            {"SLURM_NNODES": "4"},
-            "clusterctl: WORLD_SIZE=2 and SLURM_NNODES=4 contradict each other about the number of nodes; ",
-        ),
+        ({"SLURM_NNODES": "4"}, "clusterctl: WORLD_SIZE=2 and SLURM_NNODES=4 contradict each other about "),
         (
             {"MASTER_ADDR": "node1.elsewhere"},
             "clusterctl: MASTER_ADDR is node1.elsewhere, which does not resolve here (",

@@ -16,7 +16,7 @@ import pytest
 from clusterctl.model.results import Verdict
 from clusterctl.model.snapshot import HostSoftware, SoftwareSet
 from clusterctl.state import paths
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from validated import CLUSTERCTL, NODES, result
 
 if TYPE_CHECKING:

@@ -77,23 +77,23 @@ def test_a_world_of_size_1_that_ends_with_0_is_a_fault_of_the_rank(cluster: Clus
         assert (rank["ok"], problem["expected"], problem["got"]) == (False, "4", "1")
 
 
-def test_a_missing_library_is_named_by_validate_and_by_doctor(cluster: Cluster) -> None:
-    with planting.away(cluster, "node2", LIBRARY):
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param(f"mv {LIBRARY} {LIBRARY}.aside", f"opens {LIBRARY}, which is missing", id="missing"),
+        pytest.param(
+            # Slurm's plugin is built for PMIx 4, and its link leads to the PMIx 5 that Open MPI brings.
+            f"mv {LIBRARY} {LIBRARY}.aside && ln -s {planting.OPENMPI}/lib/libpmix.so.2 {LIBRARY}",
+            f"needs PMIx 4, and {LIBRARY} is PMIx 5.",
+            id="another release",
+        ),
+    ],
+)
+def test_a_wrong_library_is_named_by_validate_and_by_doctor(cluster: Cluster, change: str, says: str) -> None:
+    with planting.changed(cluster, "node2", change, f"mv {LIBRARY}.aside {LIBRARY}"):
         found = result(by_srun(cluster, "hello"), "hello")
         (named,) = (one for one in doctor.examine(cluster.box.inventory).findings if one.check == "slurm pmix")
     for words in (found.reason, f"{named.cause}; {named.cure}"):
-        assert f"opens {LIBRARY}, which is missing" in words
-        assert "restart slurmd" in words
-    assert (found.verdict, named.hosts) == (Verdict.ERROR, ("node2",))
-
-
-def test_a_pmix_of_another_release_is_named_by_validate_and_by_doctor(cluster: Cluster) -> None:
-    """Slurm's plugin is built for PMIx 4, and its link leads to the PMIx 5 that Open MPI brings."""
-    forth = f"mv {LIBRARY} {LIBRARY}.aside && ln -s {planting.OPENMPI}/lib/libpmix.so.2 {LIBRARY}"
-    with planting.changed(cluster, "node2", forth, f"mv {LIBRARY}.aside {LIBRARY}"):
-        found = result(by_srun(cluster, "hello"), "hello")
-        (named,) = (one for one in doctor.examine(cluster.box.inventory).findings if one.check == "slurm pmix")
-    for words in (found.reason, f"{named.cause}; {named.cure}"):
-        assert f"needs PMIx 4, and {LIBRARY} is PMIx 5." in words
+        assert says in words
         assert "restart slurmd" in words
     assert (found.verdict, named.hosts) == (Verdict.ERROR, ("node2",))

@@ -86,7 +86,7 @@ def node_record() -> Callable[[bytes], object]:
     from clusterctl.remote import facts, python
 
     host = Host("node1", "192.0.2.1")
-    return lambda data: facts._read(host, python.Ending(0, b'{"schema_version"' + data, ""))  # noqa: SLF001
+    return lambda data: facts.read(host, python.Ending(0, b'{"schema_version"' + data, ""))
 
 
 def hardware_record() -> Callable[[bytes], object]:

@@ -24,7 +24,7 @@ for folder in ("roles/validation/files", "python"):
 
 import flight_record  # noqa: E402 - it lies in a folder above, as those below
 import nccl_ras as ras_client  # noqa: E402
-from clusterctl.analysis import flight_records  # noqa: E402 - it needs the standard library alone
+from clusterctl.analysis import rank_evidence  # noqa: E402 - it needs the standard library alone
 from clusterctl.jobs import flight  # noqa: E402
 
 POLL_S = 0.5
@@ -141,7 +141,7 @@ def ras_late(pid: int, program: str, ranks: int, environment: Mapping[str, str])
         return Seen("ERROR", f"RAS did not answer while {len(workers)} of {ranks} ranks ran")
     lines, numbers = tuple(answer.splitlines()), {one: rank for rank, one in workers.items()}
     files = told("nccl-ras-late", workers, ranks - 1, (answer,))
-    few = flight_records.behind_by_ras(lines, lambda _node, process: numbers.get(process), ranks)
+    few = rank_evidence.behind_by_ras(lines, lambda _node, process: numbers.get(process), ranks)
     if few is not None and few.ranks == (ranks - 1,):
         return Seen("PASS", f"rank {ranks - 1}, which stays away, {few.words}", lines, files)
     return Seen("FAIL", f"RAS answers, and rank {ranks - 1}, which stays away, is not named", lines, files)
@@ -158,7 +158,7 @@ def told(
 def named(answer: str, rank: int, pid: int, numbers: Mapping[int, int], ranks: int) -> str:
     """Return in words that the answer names the rank, '' where it does not."""
     lines = answer.splitlines()
-    few = flight_records.behind_by_ras(lines, lambda _node, process: numbers.get(process), ranks)
+    few = rank_evidence.behind_by_ras(lines, lambda _node, process: numbers.get(process), ranks)
     if few is not None and few.ranks == (rank,):
         return f"rank {rank}, which was stopped, {few.words}"
     is_told = any(re.search(rf"\bProcess {pid} on node \S+", line) for line in lines)
@@ -208,7 +208,7 @@ def late(job: str, ranks: int, until: float) -> Seen:
         time.sleep(SETTLE_S)
         found = {rank: record for rank in range(ranks) if (record := flight_record.read(job, rank)) is not None}
         groups = {rank: [group_of(one) for one in record.get("groups", ())] for rank, record in found.items()}
-        few = flight_records.behind(groups)
+        few = rank_evidence.behind(groups)
         if few is not None and few.ranks == (ranks - 1,):
             lines = tuple(str(found[rank]) for rank in sorted(found))
             return Seen(

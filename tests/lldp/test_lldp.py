@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.analysis import boundary_words, outliers, significance
+from clusterctl.analysis import culprit_words, outliers, robust_stats
 from clusterctl.support import content
 from clusterctl.validation import switches
 from noisy_links import of_all
@@ -158,13 +158,13 @@ def test_the_words_of_a_boundary_name_both_leaves(wires: Wires) -> None:
     known = switches.of_nodes(facts, {})
     assert known == {node: (leaf,) for leaf, nodes in LEAVES.items() for node in nodes}
     groups = tuple(LEAVES.values())
-    assert boundary_words.between(groups, boundary_words.apart(groups, known)) == (
+    assert culprit_words.between(groups, culprit_words.apart(groups, known)) == (
         "between node[1-2] on leaf1 and node[3-4] on leaf2"
     )
     racks = {**known, **{f"node{number}": ("leaf1",) for number in (5, 6)}, "node7": ("leaf2",), "node8": ("leaf2",)}
     links = list(itertools.combinations(sorted(racks), 2))
     matrix = of_all(8, [1e9 if racks[one] == racks[other] else 0.8e9 for one, other in links])
-    (culprit,) = outliers.among_links(matrix.model_copy(update={"switches": racks}), significance.OutlierPolicy())
+    (culprit,) = outliers.among_links(matrix.model_copy(update={"switches": racks}), robust_stats.OutlierPolicy())
     assert culprit.words.startswith("between node[1-2,5-6] on leaf1 and node[3-4,7-8] on leaf2: ")
 
 

@@ -21,7 +21,7 @@ from zlib import crc32
 import numpy as np
 import simulated
 from clusterctl.analysis import sequential
-from clusterctl.analysis.link_values import LinkValues
+from clusterctl.analysis.links import LinkValues
 from clusterctl.analysis.repeated_links import Repeats
 
 BUDGET_SHARE, SIZES, SIZES_MEASURED_ON = 0.2, 6, 2

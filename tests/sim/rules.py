@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from clusterctl.analysis import agreement, one_way, outliers, significance
+from clusterctl.analysis import agreement, outliers, robust_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import PairMatrix
+    from clusterctl.model.results import Culprit, PairMatrix
     from numpy.typing import NDArray
 
 FIXED = 0.05  # what both usual rules call too slow
@@ -37,10 +36,10 @@ class Named:
 
 def ours(first: PairMatrix, second: PairMatrix) -> Named:
     """Name as ``clusterctl validate`` does: what two runs name, the second only where the first names anybody."""
-    policy = significance.OutlierPolicy()
+    policy = robust_stats.OutlierPolicy()
 
     def suspects(matrix: PairMatrix) -> tuple[Culprit, ...]:
-        both = (*outliers.among_links(matrix, policy), *one_way.among_directions(matrix, policy))
+        both = (*outliers.among_links(matrix, policy), *outliers.among_directions(matrix, policy))
         return agreement.merge(both)
 
     return _named(first, second, suspects)
@@ -48,7 +47,7 @@ def ours(first: PairMatrix, second: PairMatrix) -> Named:
 
 def averages(first: PairMatrix, second: PairMatrix) -> Named:
     """Name as ours does without the directions of links."""
-    policy = significance.OutlierPolicy()
+    policy = robust_stats.OutlierPolicy()
     return _named(first, second, lambda matrix: agreement.merge(outliers.among_links(matrix, policy)))
 
 

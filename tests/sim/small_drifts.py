@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
-from clusterctl.analysis import slow_drift
+from clusterctl.report import slow_nodes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,7 @@ def healthy(clusters: int, nodes: int, noise: float, seed: int) -> tuple[int, in
     for _ in range(clusters):
         lasting = rng.normal(0, BETWEEN, nodes)
         figures = np.stack([night(rng, lasting, noise) for _ in range(NIGHTS)], axis=1)
-        told = [slow_drift.judge(figures[:, : last + 1]) for last in range(NIGHTS)]
+        told = [slow_nodes.judge(figures[:, : last + 1]) for last in range(NIGHTS)]
         blamed = sum(one is not None and bool(one.drifts) for one in told)
         wrong += blamed > 0
         named += blamed
@@ -57,13 +57,13 @@ def slow(clusters: int, nodes: int, noise: float, seed: int) -> tuple[float, lis
     for _ in range(clusters):
         lasting = rng.normal(0, BETWEEN, nodes)
         figures = [night(rng, lasting, noise) for _ in range(HEALTHY)]
-        judged = slow_drift.judge(np.stack(figures, axis=1))
+        judged = slow_nodes.judge(np.stack(figures, axis=1))
         told = judged.needed if judged is not None else None
-        lasting[0] += slow_drift.SLOWDOWN
+        lasting[0] += slow_nodes.SLOWDOWN
         nights.append(None)
         for number in range(1, 41):
             figures.append(night(rng, lasting, noise))
-            judged = slow_drift.judge(np.stack(figures, axis=1))
+            judged = slow_nodes.judge(np.stack(figures, axis=1))
             if judged is not None and any(one.node == 0 for one in judged.drifts):
                 nights[-1] = number
                 break

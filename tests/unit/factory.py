@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.model.events import HostResult
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, Inventory, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
@@ -25,7 +24,7 @@ from clusterctl.model.results import (
     Verdict,
     worst,
 )
-from clusterctl.model.run_record import RunRecord
+from clusterctl.model.run_record import HostResult, RunRecord
 from clusterctl.model.snapshot import HostSnapshot
 from clusterctl.remote import supervised_job
 

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import factory
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import keys
+from clusterctl.model.results import Culprit, keys
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import factory
 from clusterctl.inventory import ansible_inventory
 from clusterctl.jobs import team
+from clusterctl.model.facts import Probe
 from clusterctl.model.hosts import Inventory, InventorySources
-from clusterctl.model.probe import Probe
 from clusterctl.remote import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hosts import Host, InventoryOptions
-    from clusterctl.model.probe import ProbeFailure
 
 
 class Site:

@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import factory
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, ValidationRecord, Verdict
+from clusterctl.model.results import CheckResult, Culprit, ValidationRecord, Verdict
 from clusterctl.nightly import notify
 from clusterctl.nightly import run as night
 from clusterctl.nightly.records import BadCheck, HookTarget, Job, Night, Proof, SchedulePlace

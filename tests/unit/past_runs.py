@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import program_forks
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 from factory import check

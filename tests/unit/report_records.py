@@ -9,14 +9,16 @@ from typing import Any
 import factory
 import pytest
 from clusterctl.model import results
-from clusterctl.model.culprits import Culprit, Launch, Search
 from clusterctl.model.results import (
     CheckResult,
     Comparison,
+    Culprit,
     Figure,
+    Launch,
     Measurement,
     RankReport,
     Reference,
+    Search,
     ValidationRecord,
     Verdict,
     WrongAnswer,

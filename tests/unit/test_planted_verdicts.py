@@ -9,8 +9,7 @@ import peer_rules
 import planted_verdicts
 import pytest
 import verdicts
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path

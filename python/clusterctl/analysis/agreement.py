@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import culprit_words, packet_loss
-from clusterctl.analysis.outliers import DEFAULT
+from clusterctl.analysis.robust_stats import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.analysis.significance import OutlierPolicy
-    from clusterctl.model.culprits import Culprit
+    from clusterctl.analysis.robust_stats import OutlierPolicy
+    from clusterctl.model.results import Culprit
 
 _LINKS = ("pair", "one_way")  # kinds of culprits that are about a link
 _FEW_NAMED = 6  # up to here the thresholds alone keep chance out

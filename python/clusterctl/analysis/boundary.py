@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusterctl.analysis import boundary_words, culprit_words, link_model, robust_stats
-from clusterctl.analysis.distributions import t_quantile
-from clusterctl.model.culprits import Culprit
+from clusterctl.analysis import culprit_words
+from clusterctl.analysis.links import SKIP, Links, by_ends, fit, scale
+from clusterctl.analysis.robust_stats import NORMAL, t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from clusterctl.analysis.link_model import Floats, Indices
-    from clusterctl.analysis.link_values import LinkValues
-    from clusterctl.analysis.significance import OutlierPolicy
-    from clusterctl.model.results import PairMatrix
+    from clusterctl.analysis.links import Flags, Floats, Indices, LinkValues
+    from clusterctl.analysis.robust_stats import OutlierPolicy
+    from clusterctl.model.results import Culprit, PairMatrix
 
 _LEAST_SIDE = 3  # nodes; two nodes share one link, which may be fast by itself
 _DEPTH = 4  # cuts of cuts, so at most 16 groups
@@ -55,7 +52,7 @@ class Boundary:
     """
 
     group: Indices
-    across: NDArray[np.bool_]
+    across: Flags
     distance: float
     score: float
     tested: int
@@ -69,7 +66,7 @@ def find(known: LinkValues, policy: OutlierPolicy) -> Boundary | None:
         policy: when somebody is named.
     """
     table = known.table
-    present = np.flatnonzero(table.degree >= link_model.LEAST_LINKS)
+    present = np.flatnonzero(table.judged)
     if present.size < 2 * _LEAST_SIDE:
         return None
     found = _groups(known, present, policy, _DEPTH)
@@ -113,25 +110,19 @@ def culprit(matrix: PairMatrix, known: LinkValues, found: Boundary) -> Culprit |
         for number in range(int(found.group.max()) + 1)
     ]
     groups.sort(key=lambda names: matrix.nodes.index(names[0]))
-    switches = boundary_words.apart(groups, matrix.switches)
+    switches = culprit_words.apart(groups, matrix.switches)
     sign = culprit_words.sign(matrix.better)
     level = _typical_within(known, found)
     ratio = math.exp(sign * (float(np.median(known.logs[found.across])) - level))
     expected = math.exp(sign * level)
-    words = culprit_words.beside(expected * ratio, expected, matrix.unit, "that within each of them,")
-    return Culprit(
-        kind="boundary",
-        nodes=tuple(name for names in groups for name in names),
-        groups=tuple(groups),
-        quantity=matrix.quantity,
-        size_bytes=matrix.size_bytes,
-        ratio=ratio,
-        score=found.score,
-        tested=found.tested,
-        words=f"{boundary_words.between(groups, switches)}: {culprit_words.what(matrix)} from one to another is "
-        f"{words}; each does well by itself, so look at what lies between them: "
-        f"{boundary_words.way(groups, matrix.switches)}",
+    by = culprit_words.beside(expected * ratio, expected, matrix.unit, "that within each of them,")
+    words = (
+        f"{culprit_words.between(groups, switches)}: {culprit_words.what(matrix)} from one to another is {by}; each "
+        f"does well by itself, so look at what lies between them: {culprit_words.way(groups, matrix.switches)}"
     )
+    names = [name for group in groups for name in group]
+    more = {"kind": "boundary", "groups": tuple(groups), "score": found.score, "tested": found.tested}
+    return culprit_words.culprit(matrix, names, ratio, words, **more)
 
 
 def _typical_within(known: LinkValues, found: Boundary) -> float:
@@ -159,8 +150,8 @@ def _groups(known: LinkValues, members: Indices, policy: OutlierPolicy, depth: i
     first, second, logs = first[inside], second[inside], known.logs[inside]
     if count < 2 * _LEAST_SIDE or logs.size <= 2 * count:
         return None
-    links = link_model.links(count, first, second)
-    side = _refined(links, logs, _leading(links, logs))
+    table = Links.of(count, first, second)
+    side = _sides(table, logs)
     leaf = (side < 0).astype(np.int64)
     crossing = leaf[first] != leaf[second]
     pairs = [logs[~crossing & (leaf[first] == one)] for one in (0, 1)]
@@ -174,11 +165,11 @@ def _groups(known: LinkValues, members: Indices, policy: OutlierPolicy, depth: i
         its = members[leaf == one]
         below = _groups(known, its, policy, depth - 1) if depth > 1 else None
         leaves += list(below.leaves) if below is not None else [its]
-    return _tested(links, logs, side, [place[each] for each in leaves], members, policy)
+    return _tested(table, logs, side, [place[each] for each in leaves], members, policy)
 
 
 def _tested(
-    links: link_model.Links,
+    table: Links,
     logs: Floats,
     side: Floats,
     leaves: Sequence[Indices],
@@ -189,9 +180,9 @@ def _tested(
     group = np.zeros(side.size, dtype=np.int64)
     for number, each in enumerate(leaves):
         group[each] = number
-    ends = np.sort(np.stack((group[links.first], group[links.second])), axis=0)
+    ends = np.sort(np.stack((group[table.first], group[table.second])), axis=0)
     key, across = ends[0] * len(leaves) + ends[1], ends[0] != ends[1]
-    crossing = side[links.first] != side[links.second]
+    crossing = side[table.first] != side[table.second]
     own, levels = logs.copy(), {}
     for one in np.unique(key):
         its = key == one
@@ -200,12 +191,12 @@ def _tested(
     within = {one: level for one, level in levels.items() if not across[key == one].any()}
     worst = max(within, key=within.__getitem__)
     distance = _clipped_mean(logs[crossing]) - within[worst]
-    fitted = link_model.fit(links, own)
-    scale, dof = link_model.scale(fitted.residuals, side.size + len(levels))
-    spread, _ = link_model.scale(fitted.nodes, 1)
+    fitted = fit(table, own)
+    noise, dof = scale(fitted.residuals, side.size + len(levels))
+    spread, _ = scale(fitted.nodes, 1)
     sizes = int((side > 0).sum()), int((side < 0).sum())
     error = math.sqrt(
-        scale**2 * (1 / int(crossing.sum()) + 1 / int((key == worst).sum())) + spread**2 * (1 / sizes[0] + 1 / sizes[1])
+        noise**2 * (1 / int(crossing.sum()) + 1 / int((key == worst).sum())) + spread**2 * (1 / sizes[0] + 1 / sizes[1])
     )
     cuts = _cuts(side.size, min(sizes))
     threshold = _threshold(_SHARE * policy.level, cuts, dof)
@@ -215,20 +206,18 @@ def _tested(
     return _Found(tuple(members[each] for each in leaves), distance, score, int(math.exp(min(cuts, _MOST_COUNTED))))
 
 
-def _leading(table: link_model.Links, logs: Floats) -> Floats:
-    """Return the side of each node by the leading eigenvector of what an additive fit leaves, with the sign turned."""
-    left = _left_over(table, logs)
-    count = table.degree.size
-    # Gershgorin: no eigenvalue is farther from 0 than the largest sum of a row.
-    rows = np.bincount(table.first, np.abs(left), count) + np.bincount(table.second, np.abs(left), count)
-    shift = float(rows.max(initial=0.0)) / 4
+def _sides(table: Links, logs: Floats) -> Floats:
+    """Return the side of each node by the leading eigenvector of what an additive fit leaves, with the sign turned.
+
+    Then nodes move to the side to which their links are faster, as long as that changes anything.
+    """
+    left, count = _left_over(table, logs), table.degree.size
+    shift = float(table.sums(np.abs(left)).max(initial=0.0)) / 4  # Gershgorin: no eigenvalue is beyond the largest sum
     vector = np.random.default_rng(count).normal(size=count)
     still = 0
     for _ in range(_TURNS):
         before = vector >= 0
-        turned = np.bincount(table.first, left * vector[table.second], count)
-        turned += np.bincount(table.second, left * vector[table.first], count)
-        vector = shift * vector - turned
+        vector = shift * vector - _pull(table, left, vector)
         size = float(np.linalg.norm(vector))
         if not size:
             break
@@ -236,46 +225,44 @@ def _leading(table: link_model.Links, logs: Floats) -> Floats:
         still = still + 1 if ((vector >= 0) == before).all() else 0
         if still == _STILL:
             break
-    return np.where(vector >= 0, 1.0, -1.0)
-
-
-def _left_over(table: link_model.Links, logs: Floats) -> Floats:
-    """Return what a level and an effect of each node leave, by least squares, single outliers being clipped."""
-    level = float(np.median(logs))
-    deviation = robust_stats.NORMAL * float(np.median(np.abs(logs - level)))
-    values = np.clip(logs - level, -_CLIP * deviation, _CLIP * deviation) if deviation else logs - level
-    count = table.degree.size
-    nodes = np.zeros(count)
+    side = np.where(vector >= 0, 1.0, -1.0)
     for _ in range(_MOVES):
-        left = values - nodes[table.first] - nodes[table.second]
-        sums = np.bincount(table.first, left, count) + np.bincount(table.second, left, count)
+        pull = _pull(table, left, side)
+        better = np.where(pull > 0, -1.0, np.where(pull < 0, 1.0, side))
+        wrong = np.flatnonzero(better != side)
+        if not wrong.size:
+            break
+        side[wrong[np.argmax(np.abs(pull[wrong]))] if wrong.size < _MOVES else wrong] *= -1
+    return side
+
+
+def _pull(table: Links, left: Floats, sides: Floats) -> Floats:
+    """Return by how much each node's links are worse to its own side than to the other one."""
+    return by_ends(table.first, left * sides[table.second], table.second, left * sides[table.first], sides.size)
+
+
+def _left_over(table: Links, logs: Floats) -> Floats:
+    """Return what a level and an effect of each node leave, by least squares, single outliers being clipped."""
+    level, deviation = _middle(logs)
+    values = np.clip(logs - level, -_CLIP * deviation, _CLIP * deviation) if deviation else logs - level
+    nodes = np.zeros(table.degree.size)
+    for _ in range(_MOVES):
+        sums = table.sums(values - nodes[table.first] - nodes[table.second])
         nodes += 0.8 * sums / np.maximum(table.degree, 1)
     left = values - nodes[table.first] - nodes[table.second]
     return np.asarray(left - left.mean())
 
 
-def _refined(table: link_model.Links, logs: Floats, side: Floats) -> Floats:
-    """Move nodes to the side to which their links are faster, as long as that changes anything."""
-    left = _left_over(table, logs)
-    for _ in range(_MOVES):
-        count = side.size
-        pull = np.bincount(table.first, left * side[table.second], count)
-        pull += np.bincount(table.second, left * side[table.first], count)
-        better = np.where(pull > 0, -1.0, np.where(pull < 0, 1.0, side))
-        wrong = np.flatnonzero(better != side)
-        if not wrong.size:
-            break
-        side = side.copy()
-        side[wrong[np.argmax(np.abs(pull[wrong]))] if wrong.size < _MOVES else wrong] *= -1
-    return side
-
-
 def _clipped_mean(logs: Floats) -> float:
     """Return the mean of the values that are not outliers."""
+    middle, deviation = _middle(logs)
+    return float(logs[np.abs(logs - middle) <= SKIP * deviation].mean()) if deviation else middle
+
+
+def _middle(logs: Floats) -> tuple[float, float]:
+    """Return the median and the robust standard deviation."""
     middle = float(np.median(logs))
-    deviation = robust_stats.NORMAL * float(np.median(np.abs(logs - middle)))
-    kept = logs[np.abs(logs - middle) <= link_model.SKIP * deviation]
-    return float(kept.mean()) if deviation else middle
+    return middle, NORMAL * float(np.median(np.abs(logs - middle)))
 
 
 def _cuts(count: int, smaller: int) -> float:

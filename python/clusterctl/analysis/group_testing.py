@@ -24,14 +24,14 @@ from itertools import cycle
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import group_flaky
+from clusterctl.analysis import group_trials
 from clusterctl.analysis.group_trials import Blamed, GroupTrials, Role, cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.analysis.group_trials import Attempt, Group, Steps
-    from clusterctl.model.culprits import Culprit
+    from clusterctl.model.results import Culprit
 
 AGAIN = 3  # so often both ends of a pair pass with other partners
 _SHOWN = 8
@@ -361,7 +361,7 @@ class _Strategy:
 
     def _comes_again(self, group: Group) -> Steps[bool]:
         """Launch a group that failed once more; where it passes, until a flaky fault would have come again."""
-        for _ in range(group_flaky.COMES_AGAIN):
+        for _ in range(group_trials.COMES_AGAIN):
             if (yield from self._try(group))[0]:
                 return True
         self._blamed.conclude(f"it did not come again in {len(self._trials)} launches")
@@ -371,10 +371,10 @@ class _Strategy:
         """Find a boundary, or one node whose fault comes now and then."""
         self._blamed.clear()
         self._open = []
-        if (yield from group_flaky.boundary(self._all, self._blamed, self._try, self._shortest)):
+        if (yield from group_trials.flaky_boundary(self._all, self._blamed, self._try, self._shortest)):
             self._blamed.conclude()
             return
-        self._blamed.conclude((yield from group_flaky.search(self._all, self._trials, self._blamed, self._try)))
+        self._blamed.conclude((yield from group_trials.flaky_search(self._all, self._trials, self._blamed, self._try)))
 
     # --- launches -----------------------------------------------------------------------------------------------------
 
@@ -486,7 +486,7 @@ class GroupSearch:
         self._names = tuple(nodes)
         self._launcher = self._names.index(launcher) if launcher is not None else 0
         self.bound = bound(len(nodes))
-        self.limit = _MANY * self.bound + _CHECKS + group_flaky.most_launches(len(nodes)) if limit is None else limit
+        self.limit = _MANY * self.bound + _CHECKS + group_trials.most_launches(len(nodes)) if limit is None else limit
         self._trials = GroupTrials()
         self._blamed = Blamed(self._names, self._trials, switches)
         self._strategy = _Strategy(self._names, self._trials, self._blamed, self.limit, self._launcher)

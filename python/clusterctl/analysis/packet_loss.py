@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from clusterctl.analysis import distributions
+from clusterctl.analysis import robust_stats
 from clusterctl.model import nodeset, units
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -62,7 +62,7 @@ def lossy(ways: Mapping[tuple[str, str], Counts], everything: Counts, number: in
         way: counts.share
         for way, counts in ways.items()
         if counts.share >= _LEAST
-        and distributions.poisson_at_least(counts.lost / _CLUMP, rate * counts.sent / _CLUMP) < _LEVEL / number
+        and robust_stats.poisson_at_least(counts.lost / _CLUMP, rate * counts.sent / _CLUMP) < _LEVEL / number
     }
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import robust_stats
-from clusterctl.analysis.distributions import t_quantile
 from clusterctl.model import nodeset, units
 from clusterctl.model.results import Comparison, Reference, Verdict
 from clusterctl.suite import HistoryOptions
@@ -136,7 +135,7 @@ def from_history(
     higher = figure.better == "higher"
     # What came twice on good runs is no news; the worst of them alone may be an accident.
     seen = sorted(centre - value if higher else value - centre for value in logs)[-2]
-    distance = max(max(options.mads, t_quantile(level, dof)) * spread, math.log1p(options.floor), seen)
+    distance = max(max(options.mads, robust_stats.t_quantile(level, dof)) * spread, math.log1p(options.floor), seen)
     return Reference(
         value=math.exp(centre),
         lower=math.expm1(-distance) if higher else None,

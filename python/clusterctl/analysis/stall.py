@@ -10,14 +10,14 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.rank_places import Place
+from clusterctl.analysis.rank_evidence import Place
 from clusterctl.model.job_outcome import StallVerdict
 from clusterctl.model.nodeset import folded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from clusterctl.analysis.flight_records import Behind
+    from clusterctl.analysis.rank_evidence import Behind
     from clusterctl.model.job_outcome import StallCause
 
 IDLE_SHARE = 0.05  # of a core

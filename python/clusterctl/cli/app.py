@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from clusterctl import __version__
 from clusterctl.cli.commands import COMMANDS
 from clusterctl.cli.options import grouped
+from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,3 +56,27 @@ def _top(
     ] = False,
 ) -> None:
     """Turn machines that answer ssh into one proven MPI/NCCL cluster."""
+
+
+# ``clusterctl version``.
+
+
+def version(
+    form: Annotated[Format, typer.Option("--format", help="Text for people, or one JSON object.")] = Format.TEXT,
+) -> None:
+    """Show the versions of clusterctl and of what it stands on."""
+    from clusterctl.state import paths  # noqa: PLC0415 - completion needs none of it
+    from clusterctl.state.runs import versions  # noqa: PLC0415
+    from clusterctl.support import content  # noqa: PLC0415 - see cli.main
+
+    found = versions()
+    places = {
+        "content": str(content.root()),
+        "state": str(paths.state_dir().value),
+        "cache": str(paths.cache_dir().value),
+    }
+    if form is Format.JSON:
+        typer.echo(json.dumps({"versions": found, "places": places}))
+        return
+    for name, text in {**found, **places}.items():
+        typer.echo(f"{name:15} {text}")

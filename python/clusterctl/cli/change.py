@@ -7,21 +7,23 @@ import json
 import shlex
 import sys
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
-from clusterctl.cli import output
+from clusterctl.cli import options, output
 from clusterctl.cli.options import LoginGroup, ReadingGroup
-from clusterctl.cli.output import StreamFormat, shown_command
+from clusterctl.cli.output import Format, StreamFormat, shown_command
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from clusterctl.cli.progress import Quiet
-    from clusterctl.model.hosts import InventoryOptions
+    from clusterctl.model.hosts import InventoryOptions, InventorySources
     from clusterctl.model.run_record import RunRecord
     from clusterctl.provisioning.look import HostRequest
+
 
 Diff: TypeAlias = Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")]
 Forks: TypeAlias = Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")]
@@ -226,3 +228,261 @@ def show(record: RunRecord, form: StreamFormat, next_step: str = "") -> int:
         data = record.model_dump(mode="json")
         output.data(json.dumps(data if form is StreamFormat.JSON else {"event": "Record", **data}))
     return int(record.exit_code or 0)
+
+
+# ``clusterctl rotate``.
+
+
+class What(str, Enum):
+    """What gets new keys."""
+
+    KEYS = "keys"
+    HOST_KEYS = "host-keys"
+
+
+def rotate(
+    what: Annotated[
+        What,
+        typer.Argument(
+            metavar="WHAT", help="keys: those by which jobs log in to other nodes; host-keys: those that sshd shows."
+        ),
+    ],
+    which: options.OneInventoryGroup,
+    how: ChangeGroup,
+    ca: CaPassphraseGroup,
+    yes: Yes = False,
+    form: options.StreamForm = StreamFormat.TEXT,
+) -> int:
+    """Give all nodes new keys, without a moment in which a node is shut out.
+
+    All nodes first learn the new keys beside the old ones. Then each node switches, and at last the old keys go. After
+    an interruption the same command goes on.
+    """
+    from clusterctl.provisioning import replace as rotation  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    request = rotation.RotateRequest(inventory=which.sources, host_keys=what is What.HOST_KEYS)
+    request = ca.into(how.asked(request), must_exist=True)
+    with observer_for(form, ask=not yes) as observer:
+        record = rotation.rotate(request, observer)
+    return show(record, form)
+
+
+# ``clusterctl remove``.
+
+
+def remove(
+    words: Annotated[
+        list[str], typer.Argument(metavar="INVENTORY NODE…", help="The nodes that leave: names, or node[2-3].")
+    ],
+    how: ChangeGroup,
+    more: options.More = None,
+    yes: Yes = False,
+    while_busy: Annotated[bool, typer.Option("--while-busy", help="Also while jobs run on such a node.")] = False,
+    launch_node_too: Annotated[
+        bool, typer.Option("--launch-node-too", help="Also the launch node; the next node takes its place.")
+    ] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Also put these nodes back to what they were, as uninstall does.")
+    ] = False,
+    remove_user: Annotated[
+        bool, typer.Option("--remove-user", help="With --clean: also the account that cluster_user made, and its home.")
+    ] = False,
+    form: options.StreamForm = StreamFormat.TEXT,
+) -> int:
+    """Take nodes out of the cluster, also dead ones.
+
+    On every other node, their keys, host keys, names and addresses are deleted. A removed node can then log in to no
+    other node. The removed nodes lose the mark of the cluster alone, unless --clean is given. Delete them from the
+    inventory afterwards.
+    """
+    if remove_user and not clean:
+        raise typer.BadParameter("it goes with --clean", param_hint="--remove-user")
+    inventory, nodes = options.inventory_and_words(words, more, "NODE")
+    from clusterctl.provisioning import remove as removal  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    request = removal.RemoveRequest(
+        inventory=inventory,
+        nodes=nodes,
+        launch_node_too=launch_node_too,
+        while_busy=while_busy,
+        clean=clean,
+        remove_user=remove_user,
+    )
+    with observer_for(form, ask=not yes) as observer:
+        record = removal.remove(how.asked(request), observer)
+    return show(record, form)
+
+
+# ``clusterctl uninstall``.
+
+
+def uninstall(
+    which: options.InventoriesGroup,
+    how: ChangeGroup,
+    limit: options.Limit = None,
+    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would go.")] = False,
+    diff: Diff = False,
+    remove_user: Annotated[
+        bool, typer.Option("--remove-user", help="Also remove the account that cluster_user made, with its home.")
+    ] = False,
+    forks: Forks = 32,
+    skip_unreachable: SkipUnreachable = False,
+    yes: Yes = False,
+    while_busy: Annotated[bool, typer.Option("--while-busy", help="Go on also where jobs run.")] = False,
+    form: options.StreamForm = StreamFormat.TEXT,
+) -> int:
+    """Put every node back to what it was before the first provision.
+
+    Files get their first content, mode and owner. Artifacts, keys, settings, packages and logs of clusterctl go. Shows
+    what goes and asks first. A package that something else needs, and the account for jobs, stay and are named.
+    """
+    from clusterctl.provisioning import remove as uninstalling  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    inventory = which.sources
+    if not yes and not check:
+        from clusterctl.cli import output  # noqa: PLC0415 - see cli.main
+
+        if form is not StreamFormat.TEXT or not output.is_interactive():
+            raise ConfigError("uninstall asks before it changes hosts, and there is no terminal to ask on; give --yes.")
+    request = uninstalling.UninstallRequest(
+        inventory=inventory,
+        remove_user=remove_user,
+        while_busy=while_busy,
+        check=check,
+        diff=diff,
+        forks=forks,
+        skip_unreachable=skip_unreachable,
+    )
+    with observer_for(form, ask=not (yes or check)) as observer:
+        record = uninstalling.uninstall(how.asked(request, limit), observer)
+    again = f"'clusterctl uninstall {inventory.shown}' does it." if check and record.outcome == "done" else ""
+    return show(record, form, again)
+
+
+# ``clusterctl rollback``.
+
+_RUN = f"{options.RUN_HELP} Default: the run before, whose software was another."
+
+
+def rollback(
+    which: options.OneInventoryGroup,
+    how: ChangeGroup,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help=_RUN)] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before links are switched.")] = False,
+    while_busy: Annotated[bool, typer.Option("--while-busy", help="Switch also where jobs run.")] = False,
+    release: Annotated[bool, typer.Option("--release", help="End the hold: the next provision goes forward.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="json: the record, on stdout.")] = Format.TEXT,
+) -> int:
+    """Go back to the software that an earlier run left, in seconds.
+
+    Switches the links of Open MPI, the cluster's Python, mpi4py, NCCL and Horovod together, on all hosts or on none.
+    The folders of that run must still be there. From then on 'provision' leaves the software as it is, until --release.
+    """
+    inventory, run = which.and_run(run)
+    if release:
+        if run is not None:
+            raise typer.BadParameter("it ends the hold, so it takes no RUN", param_hint="--release")
+        return _release(inventory, form)
+    from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    request = going_back.RollbackRequest(
+        inventory=inventory,
+        run=run,
+        while_busy=while_busy,
+    )
+    with observer_for(StreamFormat(form.value), ask=not yes) as observer:
+        record = going_back.rollback(how.asked(request), observer)
+    if form is Format.JSON:
+        output.data(record.model_dump_json())
+        return int(record.exit_code or 0)
+    return show(record, StreamFormat.TEXT, f"'clusterctl validate {inventory.shown}' proves that it works.")
+
+
+def _release(inventory: InventorySources, form: Format) -> int:
+    from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415 - see cli.main
+
+    released = going_back.release(inventory)
+    if form is Format.JSON:
+        output.data(json.dumps({"released": released}))
+        return ExitCode.OK
+    words = (
+        f"Released: the next 'clusterctl provision {inventory.shown}' installs what the inventory asks for."
+        if released
+        else f"Nothing to do: {inventory.shown} is not held."
+    )
+    output.line(words)
+    return ExitCode.OK
+
+
+# ``clusterctl replace``.
+
+_HOST_KEY = "The machine's new host key, or its fingerprint SHA256:…; may be repeated."
+_CONSOLE = "What the cloud shows of the machine's console, with the host keys that cloud-init wrote there."
+
+
+def replace(
+    words: Annotated[list[str], typer.Argument(metavar="INVENTORY NODE", help="The node that is another machine now.")],
+    how: ChangeGroup,
+    ca: CaPassphraseGroup,
+    more: options.More = None,
+    host_key: Annotated[list[str] | None, typer.Option("--host-key", metavar="KEY", help=_HOST_KEY)] = None,
+    console_output: Annotated[
+        Path | None, typer.Option("--console-output", metavar="FILE", help=_CONSOLE, dir_okay=False)
+    ] = None,
+    form: options.StreamForm = StreamFormat.TEXT,
+) -> int:
+    """Take a machine that was installed anew under the same name into the cluster again.
+
+    Shows the new host key beside the known one and asks, unless --host-key or --console-output tells the right key.
+    Then all nodes learn the machine's keys and forget the old ones, and the machine gets the software. Jobs on the
+    other nodes go on.
+    """
+    inventory, nodes = options.inventory_and_words(words, more, "NODE")
+    if len(nodes) > 1:
+        raise typer.BadParameter("one node at a time is replaced", param_hint="NODE")
+    expected = _expected(host_key or [], console_output)
+    from clusterctl.provisioning import replace as replacement  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    request = replacement.ReplaceRequest(
+        inventory=inventory,
+        node=nodes[0],
+        expected=expected,
+    )
+    request = ca.into(how.asked(request), must_exist=True)
+    with observer_for(form, ask=True) as observer:
+        record = replacement.replace(request, observer)
+    return show(record, form)
+
+
+def _expected(given: list[str], console: Path | None) -> frozenset[str]:
+    """Return the fingerprints that the user vouches for.
+
+    Raises:
+        BadParameter: a word is neither a key nor a fingerprint.
+        ConfigError: the console's output cannot be read, or holds no host key.
+    """
+    from clusterctl.model import host_keys  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.support.errors import ConfigError  # noqa: PLC0415
+
+    found = set()
+    for word in given:
+        fingerprint = host_keys.fingerprint_of(word)
+        if fingerprint is None:
+            raise typer.BadParameter(
+                f"{word[:60]!r} is neither 'ssh-ed25519 AAAA…' nor 'SHA256:…' with 43 characters",
+                param_hint="--host-key",
+            )
+        found.add(fingerprint)
+    if console is None:
+        return frozenset(found)
+    try:
+        text = console.expanduser().read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"--console-output names {console}, which cannot be read: {error.strerror}.") from None
+    shown = host_keys.on_console(text)
+    if not shown:
+        raise ConfigError(
+            f"{console} holds no host key between the lines of cloud-init (BEGIN SSH HOST KEY FINGERPRINTS or KEYS); "
+            "wait until the machine has started, then fetch its console again."
+        )
+    return frozenset({*found, *shown})

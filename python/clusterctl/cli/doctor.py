@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options, output
+from clusterctl.cli import change, options, output
 from clusterctl.cli.output import Format
 from clusterctl.support.errors import ConfigError
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.findings import Diagnosis
+    from clusterctl.model.hardware import Stay
+    from clusterctl.model.snapshot import DriftReport
+
 
 _STYLES = {"ERROR": "red", "WARNING": "yellow"}
 _NARROW = 120  # columns; below, a cure has its own line under the cause
@@ -57,9 +61,9 @@ def doctor(
 
 
 def _print_cures(found: Diagnosis, cluster: Cluster) -> None:
-    from clusterctl.report import doctor_table  # noqa: PLC0415 - see cli.main
+    from clusterctl.report import tables  # noqa: PLC0415 - see cli.main
 
-    sys.stdout.write(doctor_table.script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
+    sys.stdout.write(tables.fix_script(found, {host.name: host for host in cluster.inventory.selected_hosts}))
     sys.stdout.flush()
 
 
@@ -71,7 +75,7 @@ def _transient(text: str) -> None:
 def _show(found: Diagnosis) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
 
-    from clusterctl.report import doctor_table  # noqa: PLC0415
+    from clusterctl.report import tables  # noqa: PLC0415
 
     console = output.console()
     narrow = console.width < _NARROW
@@ -81,7 +85,7 @@ def _show(found: Diagnosis) -> None:
     table.add_column("CAUSE AND CURE" if narrow else "CAUSE", overflow="fold", ratio=3)
     if not narrow:
         table.add_column("CURE", overflow="fold", ratio=2)
-    for row in doctor_table.rows(found):
+    for row in tables.doctor_rows(found):
         cells: list[str | Text] = [output.text((row.severity, _STYLES[row.severity])), row.check, row.nodes]
         cause = row.cause.split("\n")  # the source has a line of its own
         if narrow:
@@ -90,5 +94,156 @@ def _show(found: Diagnosis) -> None:
             table.add_row(*cells, output.text(*cause), row.cure)
     if found.findings:
         console.print(table)
-    for line in doctor_table.closing(found):
+    for line in tables.doctor_closing(found):
         output.line(line)
+
+
+# ``clusterctl drift``.
+
+
+def drift(
+    which: options.InventoriesGroup,
+    how: change.SudoGroup,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also compare the content of every installed file; takes seconds per GB.")
+    ] = False,
+    limit: options.Limit = None,
+    form: Annotated[Format, typer.Option("--format", help="json: every difference, on stdout.")] = Format.TEXT,
+) -> int:
+    """Say what differs from what the last run left, and change nothing.
+
+    Asks every host once over ssh. Ends with 0 where every host is as it was left, with 10 where one differs or has no
+    snapshot, and with 4 where a host is out of reach. 'clusterctl provision' repairs what differs.
+    """
+    from clusterctl.provisioning import look  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    inventory = which.sources
+    request = look.DriftRequest(inventory, how.options(limit), verify=verify, sudo_password=how.password())
+    report = look.examine(request)
+    if form is Format.JSON:
+        output.data(report.model_dump_json())
+    else:
+        _show_drift(report, inventory.shown)
+    return int(look.exit_code(report))
+
+
+def _show_drift(report: DriftReport, inventory: str) -> None:
+    from clusterctl.provisioning import plan as words  # noqa: PLC0415 - text only
+
+    def say(text: str) -> None:
+        output.line(text)
+
+    for hosts, difference in words.folded(report.hosts):
+        say(f"{hosts}: {difference}")
+    for hosts, why in words.folded_words(report.unknown):
+        say(f"{hosts}: {why}")
+    same = [name for name in report.compared if name not in report.hosts]
+    if same:
+        how = "every file was compared" if report.verified else "contents of installed files were not compared"
+        say(f"{output.folded(same)}: as the last run left {'it' if len(same) == 1 else 'them'} ({how}).")
+    if report.hosts or report.unknown:
+        say(f"Next: 'clusterctl provision {inventory}' repairs it.")
+
+
+# ``clusterctl inventory-of``.
+
+
+def inventory_of(
+    host: Annotated[str, typer.Argument(help="Name of a host of the inventory.", metavar="HOST")],
+    which: options.InventoriesGroup,
+    form: Annotated[Format, typer.Option("--format", help="json: every stay of a part, on stdout.")] = Format.TEXT,
+) -> int:
+    """Show the parts of a node, and since when it has them.
+
+    'clusterctl doctor' fills the ledger. A part that left is shown with the day on which it was last seen. No host is
+    asked.
+    """
+    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.model.hardware import PartLedger  # noqa: PLC0415
+    from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415
+    from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
+    from clusterctl.support.errors import ConfigError  # noqa: PLC0415
+
+    inventory = which.sources
+    ansible_inventory.refuse_missing(inventory)
+    stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
+    if not stays:
+        ansible_inventory.load(inventory, InventoryOptions(limit=host))  # refuses what is no host
+        raise ConfigError(
+            f"No part of {host} is known for {inventory.shown}; run 'clusterctl doctor {inventory.shown}' first, with "
+            "become in the inventory, since only root may read most serial numbers."
+        )
+    if form is Format.JSON:
+        output.data(PartLedger(stays=stays).model_dump_json())
+    else:
+        _show_parts(stays)
+    return 0
+
+
+def _show_parts(stays: tuple[Stay, ...]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+
+    newest = {stay.kind: max(one.last for one in stays if one.kind == stay.kind) for stay in stays}
+    with_uuid = any(stay.uuid for stay in stays)
+    table = Table(box=None, pad_edge=False)
+    columns = (
+        "KIND",
+        "PLACE",
+        "MODEL",
+        "SERIAL NUMBER",
+        *(("UUID",) if with_uuid else ()),
+        "FIRMWARE",
+        "SINCE",
+        "UNTIL",
+    )
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for stay in sorted(stays, key=lambda one: (one.kind, one.place, one.first)):
+        until = "" if stay.last == newest[stay.kind] else f"{stay.last:%Y-%m-%d}"
+        names = (stay.serial, stay.uuid) if with_uuid else (stay.serial,)
+        cells = (stay.kind, stay.place, stay.model, *names, stay.firmware, f"{stay.first:%Y-%m-%d}", until)
+        table.add_row(*cells)
+    output.console().print(table)
+
+
+# ``clusterctl check-node``.
+
+_PROGRAM = "check_node.py"
+
+
+def check_node(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The looks that take less than a second; there are no others yet.")
+    ] = False,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", metavar="NAME", help="Its name in the line. Default: Slurm's."),
+    ] = None,
+    user: Annotated[
+        int | None,
+        typer.Option("--user", metavar="UID", min=0, help="Who must be able to write temporary files; for root alone."),
+    ] = None,
+    deadline: Annotated[
+        float | None, typer.Option("--deadline", metavar="SECONDS", min=0.1, help="Of all looks. Default: 10.")
+    ] = None,
+    prefix: options.ClusterPrefix = "",
+) -> int:
+    """Say in one line whether the node on which this runs is fit for a job.
+
+    Starts the program that provision left on the node. It needs no controller, no inventory and no clusterctl: a
+    scheduler's prolog starts it by itself ('clusterctl render slurm-prolog'). Ends with 0 when the node is fit, 10
+    when it is not, and 11 when somebody killed the look.
+    """
+    from clusterctl.support.errors import ConfigError  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    path = options.layout_of(prefix).program(_PROGRAM)
+    if not os.access(path, os.R_OK):
+        raise ConfigError(
+            f"{path} is missing, so this machine is not a node that this release provisioned; run 'clusterctl "
+            "provision' for it, and run the command there."
+        )
+    given = {"--node": node, "--user": user, "--deadline": deadline}
+    words = ["--quick"] if quick else []
+    words += [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-I", path, *words])  # noqa: S606 - a program of ours

@@ -13,10 +13,14 @@ from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-    from clusterctl.model.node_states import NodeHealth
+    from clusterctl.model.findings import NodeHealth
     from clusterctl.model.results import Trend
+    from clusterctl.report.baseline import InForce, References
+    from clusterctl.report.run_comparison import Difference, RunComparison
     from clusterctl.report.run_overview import History
+
 
 _SHOWN = 20
 _MOST_CHANGES = 12
@@ -143,3 +147,193 @@ def _sentence(trend: Trend) -> str:
     now, before = figure_words.now_and_before(trend)
     about = figure_words.about_nodes(trend.figure)
     return f"{trend.check}: {about} is {now} since {trend.changed_at}; before, {before}."
+
+
+# ``clusterctl baseline``: from where on earlier runs say what figures are to be.
+
+app = typer.Typer(no_args_is_help=True, help="Accept, show or reset the runs that figures are compared with.")
+
+_FAR = 1.0  # beyond this, a factor is easier to read than a percentage
+
+Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
+
+
+@app.command()
+def accept(
+    which: options.OneInventoryGroup,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help=f"{options.RUN_HELP} Default: last.")] = None,
+    form: Output = Format.TEXT,
+) -> None:
+    """Let the history begin with a run; its figures count as good, for any verdict."""
+    from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    inventory, run = which.and_run(run)
+    found = baseline.accept(inventory, run or "last")
+    if form is Format.JSON:
+        output.data(found.model_dump_json())
+        return
+    output.line(
+        f"History begins with {found.run_id} ({found.verdict.value}); earlier runs are kept and no longer count.",
+    )
+
+
+@app.command()
+def reset(which: options.InventoriesGroup, form: Output = Format.TEXT) -> None:
+    """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
+    from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    count = baseline.reset(which.sources)
+    if form is Format.JSON:
+        output.data(f'{{"kept": {count}}}')
+        return
+    output.console().print(
+        f"History begins anew with the next run; {output.plural(count, 'run')} up to now kept, none of them counts.",
+        markup=False,
+    )
+
+
+@app.command()
+def show(
+    which: options.InventoriesGroup,
+    check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes and links.")] = False,
+    form: Output = Format.TEXT,
+) -> None:
+    """Show what the next run's figures are held against."""
+    from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.suite import beside  # noqa: PLC0415 - the same
+    from clusterctl.validation import suites  # noqa: PLC0415 - the same
+
+    inventory = which.sources
+    found = baseline.in_force(inventory, check, suites.load(beside(inventory)).history)
+    if form is Format.JSON:
+        output.data(found.model_dump_json())
+        return
+    _show_baseline(found, everything=everything)
+
+
+def _show_baseline(found: References, *, everything: bool) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+
+    from clusterctl.report import figure_words  # noqa: PLC0415
+
+    console = output.console()
+    shown = [one for one in found.entries if everything or not one.figure.nodes]
+    if shown:
+        table = Table(box=None, pad_edge=False)
+        for column in ("CHECK", "FIGURE", "MEDIAN", "MAD", "RUNS", "LIMIT"):
+            table.add_column(column, justify="right" if column in {"MEDIAN", "MAD", "RUNS"} else "left")
+        for one in shown:
+            unit = one.figure.unit
+            values = (figure_words.figure(one.median, unit), figure_words.figure(one.mad, unit), str(one.runs))
+            table.add_row(one.check, figure_words.about_nodes(one.figure), *values, _limit(one, found.at_least))
+        console.print(table)
+    if found.baseline is None:
+        console.print("All runs count; 'clusterctl baseline accept' lets history begin with one of them.")
+    elif found.baseline.run_id:
+        output.line(f"History begins with {found.baseline.run_id}.")
+    else:
+        console.print(f"History begins anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
+    if not found.entries:
+        console.print("No figure has a good run yet, so nothing is in force.")
+    elif len(shown) < len(found.entries):
+        console.print(f"{len(found.entries) - len(shown)} more of single nodes and links; --all shows them.")
+    for note in found.notes:
+        output.line(f"Note: {note}")
+
+
+def _limit(one: InForce, at_least: int) -> str:
+    if one.figure.better == "none":
+        return "never judged"
+    if not one.in_force:
+        return f"from {at_least} runs on" if one.runs < at_least else "none"
+    limits = [limit for limit in (one.lower, one.upper) if limit is not None]
+    return " ".join(f"{100 * limit:+.0f} %" if limit < _FAR else f"{1 + limit:.3g} times" for limit in limits)
+
+
+# ``clusterctl compare``.
+
+_CHECKS_SHOWN = 40
+_ENDED = 0.0005  # a twentieth of a per cent reads as none
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN", help=options.RUN_HELP)],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The run beside it, named likewise.")],
+    inventory: options.WhoseRuns = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes that did not move.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="json: all of it, on stdout.")] = Format.TEXT,
+) -> int:
+    """Put the figures of two runs side by side.
+
+    Versions that differ are named; a difference is marked where it is beyond the noise.
+    """
+    from clusterctl.report import run_comparison  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    found = run_comparison.compare(first, second, options.whose(inventory))
+    if form is Format.JSON:
+        output.data(found.model_dump_json())
+        return ExitCode.OK
+    _show_comparison(found, everything=everything)
+    return ExitCode.OK
+
+
+def _show_comparison(found: RunComparison, *, everything: bool) -> None:
+    from rich.table import Table  # noqa: PLC0415 - text output only
+
+    from clusterctl.report import figure_words  # noqa: PLC0415
+
+    console = output.console()
+    for number, side in enumerate((found.first, found.second), 1):
+        words = f"{number}  {side.run_id}  {side.suite}  {side.verdict.value}  {output.folded(side.hosts)}"
+        output.line(words)
+    for name, (before, after) in found.versions.items():
+        output.line(f"{name}: {before or 'none'} → {after or 'none'}")
+    for name, (before, after) in found.verdicts.items():
+        words = f"{name}: {before or 'not run'} → {after or 'not run'}"
+        output.line(words)
+    wanted = [one for one in found.figures if everything or one.beyond_noise or not one.nodes]
+    shown = wanted if everything else sorted(wanted, key=lambda one: not one.beyond_noise)[:_CHECKS_SHOWN]
+    if shown:
+        table = Table(box=None, pad_edge=False)
+        for column in ("CHECK", "FIGURE", "1", "2", "CHANGE", "NOISE", ""):
+            table.add_column(column, justify="right" if column in {"1", "2", "CHANGE", "NOISE"} else "left")
+        for one in shown:
+            values = [figure_words.figure(value, one.unit) for value in (one.first, one.second)]
+            table.add_row(
+                one.check,
+                figure_words.about_nodes(one.figure),
+                *values,
+                _change(one),
+                f"{100 * one.noise:.0f} %",
+                _mark(one),
+            )
+        console.print()
+        console.print(table)
+    moved = sum(one.beyond_noise for one in found.figures)
+    worse = sum(one.worse for one in found.figures)
+    console.print(
+        f"{output.plural(len(found.figures), 'figure')} in both runs, {moved} beyond the noise, {worse} worse."
+    )
+    if len(wanted) > len(shown):
+        console.print(f"{len(wanted) - len(shown)} more are shown by --all.")
+    if found.only_first or found.only_second:
+        console.print(
+            f"Only in 1: {found.only_first}; only in 2: {found.only_second} (another size, node or rank count)."
+        )
+    for note in found.notes:
+        output.line(f"Note: {note}")
+
+
+def _change(one: Difference) -> str:
+    if one.change is None:
+        return "from 0"
+    return "0 %" if abs(one.change) < _ENDED else f"{100 * one.change:+.1f} %"
+
+
+def _mark(one: Difference) -> str | Text:
+    if not one.beyond_noise:
+        return ""
+    if one.better == "none":
+        return "other"
+    return output.text(("worse", "red") if one.worse else ("better", "green"))

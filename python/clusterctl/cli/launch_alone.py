@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from clusterctl import __version__
 from clusterctl.launch.nccl_options import OPTIONS, NcclOptions
 from clusterctl.support.errors import ClusterctlError, ExitCode
-from clusterctl.support.words import one_line
+from clusterctl.support.words import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (sys.stdout if argv else sys.stderr).write(text)
         return ExitCode.OK if argv else ExitCode.USAGE
     if argv[0] != "launch":
-        sys.stderr.write(f"clusterctl: {one_line(argv[0])} is not here. {_ALONE}\n")
+        sys.stderr.write(f"clusterctl: {escaped(argv[0])} is not here. {_ALONE}\n")
         return ExitCode.USAGE
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("Interrupted.\n")
         return ExitCode.INTERRUPTED
     except ClusterctlError as error:
-        sys.stderr.write(f"clusterctl: {one_line(str(error))}\n")
+        sys.stderr.write(f"clusterctl: {escaped(str(error))}\n")
         return int(error.exit_code)
 
 
@@ -166,5 +166,5 @@ def _found(plan: AllocationPlan) -> None:
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write(f"clusterctl: {one_line(line)}\n")
+    sys.stderr.write(f"clusterctl: {escaped(line)}\n")
     sys.stderr.flush()

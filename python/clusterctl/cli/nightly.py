@@ -198,7 +198,7 @@ def status(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     Without an inventory, all jobs. Ends with 0 when all is well, and 10 when the last verdict is bad, the last night
     was missed, or the schedule is gone.
     """
-    from clusterctl.nightly import status as job_status  # noqa: PLC0415 - see cli.main
+    from clusterctl.nightly import install as job_status  # noqa: PLC0415 - see cli.main
     from clusterctl.nightly import storage  # noqa: PLC0415 - see cli.main
 
     jobs = [storage.read_job(which.path)] if options.given(which) else storage.jobs()

@@ -49,7 +49,7 @@ def console() -> Console:
 
     class SafeConsole(Console):
         def render_str(self, text: str, **options: Any) -> Text:
-            return super().render_str(words.one_line(text), **options)
+            return super().render_str(words.escaped(text), **options)
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
@@ -71,7 +71,7 @@ def text(*lines: str | tuple[str, str], style: str = "") -> Text:
     made = Text(style=style)
     for number, line in enumerate(lines):
         said, own = (line, "") if isinstance(line, str) else line
-        made.append("\n" if number else "").append(words.one_line(said), own or None)
+        made.append("\n" if number else "").append(words.escaped(said), own or None)
     return made
 
 
@@ -88,7 +88,7 @@ def data(text: str) -> None:
 
 def say(sentence: str) -> None:
     """Write one line to stderr, without the console, which takes a while to load."""
-    sys.stderr.write(words.one_line(sentence) + "\n")
+    sys.stderr.write(words.escaped(sentence) + "\n")
     sys.stderr.flush()
 
 
@@ -100,7 +100,7 @@ def tell(sentence: str) -> None:
 def transient(sentence: str, width: int = _PLAIN_WIDTH) -> None:
     """Show on a terminal what is going on, in a line that goes again; an empty one leaves nothing."""
     if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K" + words.one_line(sentence)[: width - 1])
+        sys.stderr.write("\r\x1b[K" + words.escaped(sentence)[: width - 1])
         sys.stderr.flush()
 
 

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
-from clusterctl.model.events import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
-from clusterctl.provisioning.timing import PathFinder
-from clusterctl.support.words import one_line
+from clusterctl.model.run_record import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
+from clusterctl.provisioning.task_results import Stopwatch
+from clusterctl.support.words import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from typing_extensions import Self
 
-    from clusterctl.model.events import Event
+    from clusterctl.model.run_record import Event
     from clusterctl.provisioning.preview import MembersPreview, Preview, SwitchPreview, UninstallPreview
 
     AnyPreview = Preview | SwitchPreview | MembersPreview | UninstallPreview
@@ -57,14 +57,14 @@ class _Board:
         self.stage_began = self.began
         self.past: list[tuple[str, float]] = []
         self.hosts: dict[str, _HostLine] = {}
-        self.path = PathFinder()
+        self.path = Stopwatch()
         self._plays: set[str] = set()  # shown since the last phase
         self._diffs: dict[tuple[str, str], str] = {}  # task and diff → the host that showed it
 
     def diff(self, event: HostResult) -> str:
         """Return the diff of a task on a host; one that another host has shown is a reference to it."""
         first = self._diffs.setdefault((event.task, event.diff), event.host)
-        head = one_line(f"--- {event.host}: {event.task}")
+        head = escaped(f"--- {event.host}: {event.task}")
         return f"{head}\n{event.diff}\n" if first == event.host else f"{head}: as on {first}\n"
 
     def phase(self, text: str, at: float) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.model.run_record import RunRecord
     from clusterctl.provisioning.partial import Amount
     from clusterctl.provisioning.run import ProvisionRequest
-    from clusterctl.provisioning.timing import Stopwatch
+    from clusterctl.provisioning.task_results import Stopwatch
     from clusterctl.validation.run import ValidationOptions
 
 _ANSIBLE = "Ansible's own options"
@@ -133,7 +133,7 @@ def provision(
     is left alone, so the command can be repeated at any time, also after an interruption.
     """
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.provisioning.shared_cache import SharedCache  # noqa: PLC0415 - the same
+    from clusterctl.remote.shared_cache.exchange import SharedCache  # noqa: PLC0415 - the same
 
     if shared.cache:  # a password in it must not reach the record
         from clusterctl.remote.shared_cache import place  # noqa: PLC0415 - see cli.main
@@ -192,7 +192,7 @@ def provision(
 
 
 def _stopwatch() -> Stopwatch:
-    from clusterctl.provisioning.timing import Stopwatch  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning.task_results import Stopwatch  # noqa: PLC0415 - see cli.main
 
     return Stopwatch()
 

@@ -91,17 +91,17 @@ def show(record: ValidationRecord, *, told: bool = False) -> None:
     """
     from rich.table import Table  # noqa: PLC0415 - text output only
 
-    from clusterctl.report import validation_table  # noqa: PLC0415
+    from clusterctl.report import tables  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
     for column in ("CHECK", "VERDICT", "TIME", "REASON"):
         table.add_column(column, overflow="fold", vertical="top", justify="right" if column == "TIME" else "left")
-    for row in validation_table.rows(record):
+    for row in tables.validation_rows(record):
         verdict = output.text((row.verdict.value, VERDICT_STYLES[row.verdict.value]))
         table.add_row(row.check, verdict, row.time, row.reason)
     console = output.console()
     console.print()
-    opening = validation_table.opening(record)
+    opening = tables.validation_opening(record)
     for line in opening:
         style = None if line.startswith(" ") else "bold"
         console.print(line, markup=False, soft_wrap=output.keeps_lines(), style=style)
@@ -109,7 +109,7 @@ def show(record: ValidationRecord, *, told: bool = False) -> None:
         console.print()
     if not told:
         console.print(table)
-    for line in validation_table.closing(record):
+    for line in tables.validation_closing(record):
         output.line(line)
 
 

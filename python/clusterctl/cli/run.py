@@ -160,7 +160,7 @@ def run(
     wrong usage or a failed node, 4 for a node that does not answer, 10 for nodes that differ. 124 after --timeout, 130
     after Ctrl-C.
     """
-    from clusterctl.launch import environment  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.launch import compose  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
     if which.more and which.named is not None:  # with -i every word by position belongs to the program
@@ -182,7 +182,7 @@ def run(
         )
     parameters = _parameters(its.mca or ())
     for word in its.export or ():
-        environment.parse(word)
+        compose.parse(word)
     of_inventory = login.options(_without(exclude, limit))
     from clusterctl.jobs import team  # noqa: PLC0415 - see cli.main: --help stays quick
 
@@ -229,10 +229,10 @@ def run(
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
-    from clusterctl.analysis import step_lines  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.analysis import step_times  # noqa: PLC0415 - see cli.main: --help stays quick
 
     try:
-        return step_lines.compiled(text) if text else None
+        return step_times.compiled(text) if text else None
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--pace-pattern") from None
 

@@ -17,13 +17,13 @@ from clusterctl.diagnosis import hardware, skew, training_stack
 from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model import fabric, job_login
-from clusterctl.model.facts import slots_of
+from clusterctl.model import fabric
+from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.job_login import has_own_account, job_host, job_user, through_sudo
 from clusterctl.remote import facts, login_probe, network_probe, reach
-from clusterctl.state import doctor_errors, hardware_looks, paths
+from clusterctl.state import hardware_looks, paths
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import memory_room
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 
     from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.fabric import Candidates, PairResult
-    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.facts import FailureKind, NodeFacts
     from clusterctl.model.findings import Finding
     from clusterctl.model.hardware import HardwareLooks
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
-    from clusterctl.model.probe import FailureKind
 
 # Together with what the controller needs they stay below a minute, and below a minute and a half where a node hangs.
 _FACTS_S = 30.0
@@ -126,7 +125,7 @@ def _keep(name: str, view: View, findings: Sequence[Finding], cluster: Inventory
     """Keep the looks for later runs and the errors for the history, and return a note where that fails."""
     try:
         hardware_looks.keep(name, {host: looks.now for host, looks in view.hardware.items()}, at)
-        doctor_errors.keep(name, findings, {host.name for host in cluster.hosts}, at)
+        hardware_looks.keep_errors(name, findings, {host.name for host in cluster.hosts}, at)
     except (ConfigError, OSError) as error:
         return (f"What this look found is not kept: {error}",)
     return ()
@@ -141,7 +140,7 @@ def exit_code(found: Diagnosis) -> ExitCode:
 
 def _look(hosts: Sequence[Host], control: Path, ended: Callable[[int], None]) -> Probe:
     by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
-    users = {host.name: job_login.job_user(host) for host in by_ssh}
+    users = {host.name: job_user(host) for host in by_ssh}
     probe = _ask(by_ssh, hosts, control, job_users=users, ended=ended)
     for host in hosts:
         if not host.by_ssh:
@@ -160,7 +159,7 @@ def as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[
     known = {
         host.name: node.job_user
         for host in hosts
-        if job_login.has_own_account(host)
+        if has_own_account(host)
         and (node := probe.facts.get(host.name)) is not None
         and node.job_user is not None
         and node.job_user.exists
@@ -169,7 +168,7 @@ def as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[
     }
     if not known:
         return probe, {}
-    own = _ask([job_login.job_host(host) for host in hosts if host.name in known], hosts, control)
+    own = _ask([job_host(host) for host in hosts if host.name in known], hosts, control)
     seen = {name: node.model_copy(update={"job_user": known[name]}) for name, node in own.facts.items()}
     return Probe({**probe.facts, **seen}, probe.failures), own.failures
 
@@ -255,7 +254,7 @@ def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[
         if node.job_user is not None and not node.job_user.exists:  # the next provision makes it
             plan.append(login_probe.Login(host, others))
         else:
-            plan.append(login_probe.Login(job_login.job_host(host), others, job_login.through_sudo(host, node)))
+            plan.append(login_probe.Login(job_host(host), others, through_sudo(host, node)))
     return plan
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_call, cache, templates
+from clusterctl.inventory import ansible_call, templates
 from clusterctl.inventory.ansible_call import ansible_program
 from clusterctl.model import job_login, layout, nodeset
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
@@ -22,8 +22,8 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory
-    from clusterctl.model.probe import Probe
 
 
 # RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.
@@ -191,8 +191,8 @@ def _group_without(body: Any, hosts: Collection[str]) -> Any:
 
 def _listing(sources: InventorySources, options: InventoryOptions, limit: str | None) -> dict[str, Any]:
     command = [ansible_program("ansible-inventory"), *ansible_call.arguments(sources, options, limit)]
-    key = cache.key(sources, command, ansible_call.environment()) if options.is_plain else ""
-    known = cache.recall(key)
+    key = templates.cache_key(sources, command, ansible_call.environment()) if options.is_plain else ""
+    known = templates.recall(key)
     if known is not None:
         return known
     refuse_too_many(sources)
@@ -207,7 +207,7 @@ def _listing(sources: InventorySources, options: InventoryOptions, limit: str | 
         ) from None
     if not isinstance(listing, dict):
         raise ConfigError(f"The inventory {sources} is not a mapping of groups.")
-    cache.keep(key, listing)
+    templates.keep(key, listing)
     return listing
 
 

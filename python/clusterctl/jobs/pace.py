@@ -12,8 +12,8 @@ from collections import defaultdict, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import step_lines, step_pace
-from clusterctl.analysis.step_pace import StepReport
+from clusterctl.analysis import step_times
+from clusterctl.analysis.step_times import StepReport
 from clusterctl.jobs import run as jobs
 from clusterctl.model import units
 from clusterctl.support.words import and_more
@@ -21,8 +21,7 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from clusterctl.analysis.step_lines import StepLine
-    from clusterctl.analysis.step_pace import Pace
+    from clusterctl.analysis.step_times import Pace, StepLine
     from clusterctl.jobs.prefixer import Take
     from clusterctl.jobs.run import RankPlaces, RunOptions
     from clusterctl.model.hosts import AnyInventory
@@ -130,7 +129,7 @@ class PaceTaker:
         if not self._reports and (reports := self._printed.reports(self._places.node)):
             self._reports.update({rank: deque(each, maxlen=_KEPT) for rank, each in reports.items()})
         if self._reports:
-            pace = step_pace.judge(self._reports_of_all())
+            pace = step_times.judge(self._reports_of_all())
             self._tell(f"Pace: {_steps(pace)}; {self._verdict(pace)}.")
         else:
             self._tell(f"Pace: {self._printed.words()}.")
@@ -144,7 +143,7 @@ class PaceTaker:
             self._unnumbered += 1
             return
         node = self._places.node(int(rank), host)
-        report = step_pace.StepReport(int(rank), node, int(steps), float(whole_s), float(waited_s))
+        report = step_times.StepReport(int(rank), node, int(steps), float(whole_s), float(waited_s))
         self._reports.setdefault(report.rank, deque(maxlen=_KEPT)).append(report)
         self._new += 1
         if self._new >= _JUDGED_EVERY * len(self._reports):
@@ -153,7 +152,7 @@ class PaceTaker:
 
     def _look(self) -> None:
         """Tell who is late now, where that is news."""
-        pace = step_pace.judge({rank: each[-2 * _JUDGED_EVERY :] for rank, each in self._reports_of_all().items()})
+        pace = step_times.judge({rank: each[-2 * _JUDGED_EVERY :] for rank, each in self._reports_of_all().items()})
         late = frozenset(one.rank for one in pace.late)
         if late - self._told:
             self._tell(f"Pace: {_late_words(pace)}.")
@@ -219,7 +218,7 @@ class PrintedSteps:
     def __init__(self, pattern: re.Pattern[str] | None) -> None:
         """Begin with nothing; without the user's ``pattern`` the usual lines of training loops are read."""
         self._own = pattern is not None
-        self._patterns = step_lines.USUAL if pattern is None else (pattern,)
+        self._patterns = step_times.USUAL if pattern is None else (pattern,)
         self._held: dict[str, bytes] = defaultdict(bytes)
         self._steps: dict[int, deque[StepLine]] = defaultdict(lambda: deque(maxlen=_KEPT_LINES))
         self._count = 0
@@ -237,7 +236,7 @@ class PrintedSteps:
             self._add(rank, part.decode("utf-8", "replace"))
 
     def _add(self, rank: int, text: str) -> None:
-        found = step_lines.read(text, self._patterns)
+        found = step_times.read(text, self._patterns)
         if found is None:
             return
         tagged = _PREFIX.match(text) if rank < 0 else None

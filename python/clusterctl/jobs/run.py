@@ -19,7 +19,7 @@ from clusterctl.jobs import team as team_of_job
 from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
-from clusterctl.launch import compose, environment, mpirun_job, torchrun
+from clusterctl.launch import compose, mpirun_job, torchrun
 from clusterctl.launch.compose import JobOptions, Launcher
 from clusterctl.model.facts import slots_of
 from clusterctl.model.hosts import InventoryOptions
@@ -134,7 +134,7 @@ def run_watched(
         HostFailedError: the code could not be copied, or the job was ended on the node by somebody else.
     """
     for word in options.wish.exported:
-        environment.parse(word)
+        compose.parse(word)
     with team_of_job.gathered(inventory, _of_team(options), tell) as team, contextlib.ExitStack() as kept:
         job_id = f"run-{secrets.token_hex(6)}"
         started = _started(team, options)
@@ -148,7 +148,7 @@ def run_watched(
             placed(_places(team, options, plan))
         kills = refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
         first = team.facts[team.launch_node]
-        session = {name: value for name, value in first.environment.items() if name in environment.ALWAYS}
+        session = {name: value for name, value in first.environment.items() if name in compose.ALWAYS}
         spec = supervised_job.JobSpec(
             job=job_id,
             argv=plan.argv,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import skew, training_stack
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model import fabric, job_login
+from clusterctl.model import fabric
+from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.job_login import job_host, through_sudo
 from clusterctl.model.nodeset import folded
-from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import facts, one_trip, reach, supervised_job
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, UnreachableError
 
@@ -122,7 +123,7 @@ def _ours(host: Host) -> Host:
             f"{host.name} is not reached by plain ssh with a key, which a job needs: {host.not_by_ssh}. Give it a "
             "key, or leave it out with --limit."
         )
-    return replace(job_login.job_host(host), ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see
+    return replace(job_host(host), ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see
 
 
 def _unread(_host: Host, ending: Ending) -> Ending | ProbeFailure:
@@ -189,7 +190,7 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
             names = ", ".join(list(hosts)[:_MOST_NAMED]) + (" and more" if len(hosts) > _MOST_NAMED else "")
             raise ConfigError(f"The launch node '{launch_node}' is not among the selected hosts: {names}.")
         nodes = _looked(look)
-        users = {name: job_login.through_sudo(hosts[name], node) for name, node in nodes.items()}
+        users = {name: through_sudo(hosts[name], node) for name, node in nodes.items()}
         _refuse_unprovisioned(cluster, nodes)
         _gate(cluster, nodes, asked, tell)
         _refuse_strangers(nodes)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterctl.analysis import flight_records, rank_deaths, rank_places, stall
-from clusterctl.analysis.rank_places import Place
+from clusterctl.analysis import rank_deaths, rank_evidence, stall
+from clusterctl.analysis.rank_evidence import Place
 from clusterctl.jobs import suspects
 from clusterctl.model.job_outcome import StallRecord
 from clusterctl.model.nodeset import folded
@@ -26,7 +26,7 @@ from clusterctl.model.nodeset import folded
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from clusterctl.analysis.flight_records import Behind
+    from clusterctl.analysis.rank_evidence import Behind
     from clusterctl.jobs.suspects import Stacks
     from clusterctl.model.job_outcome import MemoryKills, NodeLook, StallVerdict
     from clusterctl.remote.supervised_job import JobLogin
@@ -285,7 +285,7 @@ def verdict_of(
     """
     before = {(look.host, rank.pid): (look, rank) for look in first for rank in look.ranks}
     places = [
-        {(look.host, stack.pid): rank_places.place(stack.text) for look in looks for stack in look.stacks}
+        {(look.host, stack.pid): rank_evidence.place(stack.text) for look in looks for stack in look.stacks}
         for looks in (first, second)
     ]
     sights = []
@@ -329,7 +329,7 @@ def verdict_of(
 def _behind(job: WatchedJob, looks: Sequence[NodeLook], fresh_s: float) -> tuple[Behind | None, Behind | None]:
     """Return the ranks for which others wait by the flight recorder's newer records, and by NCCL's RAS."""
     flights = {record.rank: record.groups for look in looks for record in look.flights if record.age_s < fresh_s}
-    return flight_records.behind(flights), _behind_by_ras(job, looks)
+    return rank_evidence.behind(flights), _behind_by_ras(job, looks)
 
 
 def _behind_by_ras(job: WatchedJob, looks: Sequence[NodeLook]) -> Behind | None:
@@ -339,7 +339,7 @@ def _behind_by_ras(job: WatchedJob, looks: Sequence[NodeLook]) -> Behind | None:
     def rank_of(node: str, pid: int) -> int | None:
         return ranks.get((job.addresses.get(node, node), pid))
 
-    told = (flight_records.behind_by_ras(look.ras, rank_of, len(ranks)) for look in looks if look.ras)
+    told = (rank_evidence.behind_by_ras(look.ras, rank_of, len(ranks)) for look in looks if look.ras)
     return next((one for one in told if one is not None), None)
 
 

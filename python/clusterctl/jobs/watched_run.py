@@ -15,7 +15,7 @@ from clusterctl.model import fabric
 from clusterctl.model.job_outcome import NodeKills, StallRecord, StallVerdict
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import network_probe
-from clusterctl.state import stalls
+from clusterctl.state import runs
 from clusterctl.support.errors import ClusterctlError, ConfigError
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class WatchedRun:
 
     def _keep(self, record: StallRecord) -> None:
         try:
-            self._kept = str(stalls.keep(self._nodes.cluster, record))
+            self._kept = str(runs.keep_stall(self._nodes.cluster, record))
         except (ConfigError, OSError) as error:
             self._tell(f"What was seen is not kept: {error}")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import mig_worker, nccl_options, torchrun
-from clusterctl.model import ip_address
+from clusterctl.model import fabric
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -148,10 +148,10 @@ def interface_to(node: LocalFacts, addresses: Iterable[str]) -> tuple[str, str]:
     present = {interface.name: interface for interface in node.interfaces}
     if node.fabric is not None and node.fabric.interface in present and present[node.fabric.interface].up:
         return node.fabric.interface, f"the cluster's network {', '.join(node.fabric.cidrs)}"
-    found = [ip_address.parsed(address, may_have_scope=True) for address in addresses]
+    found = [fabric.parsed(address, may_have_scope=True) for address in addresses]
     found.sort(key=lambda address: address.version)
     own = {
-        ip_address.parsed(address.address): interface.name
+        fabric.parsed(address.address): interface.name
         for interface in node.interfaces
         for address in interface.addresses
         if interface.kind != "loopback"
@@ -160,7 +160,7 @@ def interface_to(node: LocalFacts, addresses: Iterable[str]) -> tuple[str, str]:
         if address in own:
             return own[address], f"it bears the master's address {address}"
     outside = [address for address in found if not address.is_loopback]
-    for address in outside or [ip_address.parsed("0.0.0.0")] * bool(found):  # noqa: S104 - looked up, not bound
+    for address in outside or [fabric.parsed("0.0.0.0")] * bool(found):  # noqa: S104 - looked up, not bound
         name = _route(node.routes, address)
         if name in present and present[name].kind != "loopback":
             return name, f"the route to {address} leads there" if outside else "the default route leads there"
@@ -262,10 +262,8 @@ def _findings(where: RankPlace, machine: LocalMachine) -> list[str]:
 
 
 def _doubts(where: RankPlace, machine: LocalMachine) -> list[str]:
-    found = {ip_address.parsed(address, may_have_scope=True) for address in machine.master_addresses}
-    own = {
-        ip_address.parsed(address.address) for interface in machine.node.interfaces for address in interface.addresses
-    }
+    found = {fabric.parsed(address, may_have_scope=True) for address in machine.master_addresses}
+    own = {fabric.parsed(address.address) for interface in machine.node.interfaces for address in interface.addresses}
     said = f"{where.master_addr} ({', '.join(sorted(map(str, found)))})"
     if where.rank > 0 and all(address.is_loopback for address in found):
         return [f"{said} means this very machine, which is right only if node 0 runs here as well"]
@@ -290,11 +288,11 @@ def _gpus(machine: LocalMachine, environment: Mapping[str, str]) -> tuple[int, s
     return count, f"{count} {'GPU' if count == 1 else 'GPUs'}"
 
 
-def _route(routes: Sequence[LocalRoute], address: ip_address.IpAddress) -> str:
+def _route(routes: Sequence[LocalRoute], address: fabric.IpAddress) -> str:
     leading = [
-        (ip_address.network(route.destination, strict=False).prefixlen, -route.metric, route.interface)
+        (fabric.network(route.destination, strict=False).prefixlen, -route.metric, route.interface)
         for route in routes
-        if route.family == address.version and address in ip_address.network(route.destination, strict=False)
+        if route.family == address.version and address in fabric.network(route.destination, strict=False)
     ]
     return max(leading, default=(0, 0, ""))[2]
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import affinity, environment, mig_worker, mpirun, mpirun_job, torchrun
+from clusterctl.launch import affinity, mig_worker, mpirun, mpirun_job, torchrun
 from clusterctl.launch.mpirun import NO_PATH_OPTIONS, Affinity, PathOptions, Transport
 from clusterctl.model.fabric import INCLUSION_OF, plain
 from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.launch.mpirun_job import Member
     from clusterctl.model.layout import Layout
@@ -174,7 +175,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
     slots = mpirun.ordered({name: member.slots for name, member in members.items()}, launch_node)
     session = first.facts.environment
     exported = (*wish.exported, _PACE) if wish.pace else wish.exported
-    variables = environment.of_job(exported, wish.caller, session)
+    variables = of_job(exported, wish.caller, session)
     mca, variables, notes = _without_collisions(members, first.version, wish.mca, variables)
     wish = replace(wish, mca=mca)
     if wish.launcher is Launcher.HOROVODRUN:
@@ -201,7 +202,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
     )
     return LaunchPlan(
         argv=line.argv,
-        environment={**line.environment, **environment.beside(variables)},
+        environment={**line.environment, **beside(variables)},
         hosts=line.path.hosts,
         literal=literal,
         port=bool(counts) and len(slots) > 1,
@@ -211,8 +212,8 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
 
 
 def _without_collisions(
-    members: Mapping[str, Member], version: str, mca: Mapping[str, str], variables: tuple[environment.Variable, ...]
-) -> tuple[dict[str, str], tuple[environment.Variable, ...], tuple[str, ...]]:
+    members: Mapping[str, Member], version: str, mca: Mapping[str, str], variables: tuple[Variable, ...]
+) -> tuple[dict[str, str], tuple[Variable, ...], tuple[str, ...]]:
     """Leave out exclusions of networks, and note each; the cluster's own choice of a network makes them needless.
 
     Open MPI refuses an exclusion beside its inclusion, and the role ``fabric`` writes the inclusions into files.
@@ -320,7 +321,7 @@ def _horovodrun(
     slots: Mapping[str, int],
     wish: JobOptions,
     job: str,
-    variables: tuple[environment.Variable, ...],
+    variables: tuple[Variable, ...],
 ) -> LaunchPlan:
     if wish.path.network is Transport.UCX:
         raise ConfigError("horovodrun always has MPI go over TCP (pml ob1); use --launcher mpirun for UCX.")
@@ -359,3 +360,90 @@ def _horovodrun(
         literal=len(program),
         tags=True,  # it asks mpirun for them itself
     )
+
+
+# The variables that a job gets: those that it cannot do without, NCCL's, and what the user asks for.
+
+ALWAYS = ("PATH", "LD_LIBRARY_PATH")
+NCCL_PREFIX = "NCCL_"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Words that mpirun of both series, horovodrun and a shell hand on as they are; 4.1 takes a list of variables apart at
+# semicolons.
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%^-]*")
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of the job; without a value it is the launcher's own."""
+
+    name: str
+    value: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``NAME=VALUE`` may stand on a command line; another value travels in the launcher's environment."""
+        return self.value is None or bool(_PLAIN.fullmatch(self.value))
+
+    @property
+    def word(self) -> str:
+        """What stands behind ``-x``."""
+        return self.name if self.value is None or not self.is_plain else f"{self.name}={self.value}"
+
+
+def check_name(name: str) -> str:
+    """Return the name of a variable.
+
+    Raises:
+        ConfigError: it is not a valid name, and might be taken for an option.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is not the name of an environment variable; it has letters, digits and '_', as in -x NAME or "
+            "-x NAME=VALUE."
+        )
+    return name
+
+
+def parse(text: str) -> Variable:
+    """Read the value of ``-x``: ``NAME`` or ``NAME=VALUE``.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
+    name, sign, value = text.partition("=")
+    check_name(name)
+    if "\n" in value or "\0" in value:
+        raise ConfigError(f"The value of {name} has a newline in it, which no launcher hands on.")
+    return Variable(name, value if sign else None)
+
+
+def of_job(
+    asked: Sequence[str], caller: Mapping[str, str] | None = None, session: Iterable[str] = ALWAYS
+) -> tuple[Variable, ...]:
+    """Return the variables of a job, each once.
+
+    Args:
+        asked: the user's values of ``-x``. One without a value takes the caller's, else the launch node's own.
+        caller: the environment in which the user called us. NCCL's variables in it go along.
+        session: names among :data:`ALWAYS` that the launch node's session has; mpirun warns of others.
+
+    Raises:
+        ConfigError: one of ``asked`` is malformed.
+    """
+    given = caller or {}
+    found = {name: Variable(name) for name in ALWAYS if name in set(session)}
+    for name, value in given.items():
+        if name.startswith(NCCL_PREFIX) and _NAME.fullmatch(name) and "\n" not in value:
+            found[name] = Variable(name, value)
+    for text in asked:
+        variable = parse(text)
+        if variable.value is None and variable.name not in ALWAYS and variable.name in given:
+            variable = parse(f"{variable.name}={given[variable.name]}")
+        found[variable.name] = variable
+    return tuple(found.values())
+
+
+def beside(variables: Iterable[Variable]) -> dict[str, str]:
+    """Return what the launcher's own environment has to hold, since it may not stand on the command line."""
+    return {variable.name: str(variable.value) for variable in variables if not variable.is_plain}

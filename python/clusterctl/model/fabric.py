@@ -12,14 +12,16 @@ from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from module_utils import fabric_rules as _rules  # mypy finds it by mypy_path
+    from module_utils import ip_address as _ip_rules  # mypy finds it by mypy_path
 
     from clusterctl.model.facts import NodeFacts
 else:
     _rules = content.module_util("fabric_rules")
+    _ip_rules = content.module_util("ip_address")
 
 
 PairKind = _rules.PairKind
@@ -83,3 +85,23 @@ def plain(name: str) -> str:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return name
+
+
+# IP addresses and networks that nodes and users gave, by the rules that the roles use as well.
+#
+# The rules are the collection's ``plugins/module_utils/ip_address``.
+
+IpAddress = _ip_rules.IpAddress
+IpNetwork = _ip_rules.IpNetwork
+parsed = _ip_rules.parsed
+network = _ip_rules.network
+network_or_none = _ip_rules.network_or_none
+
+
+def inside(address: str, cidrs: Iterable[str]) -> bool:
+    """Tell whether an address, with or without a scope, is in one of the networks; what is neither is in none."""
+    try:
+        found = parsed(address, may_have_scope=True)
+    except ValueError:
+        return False
+    return any(found in one for cidr in cidrs if (one := network_or_none(cidr)) is not None)

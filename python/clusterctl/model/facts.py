@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import Field
@@ -557,3 +558,25 @@ def usable_cores(node: NodeFacts) -> int:
     """Return the cores that a node's ranks get: its own, or fewer by the CPU quota of its control group."""
     quota = node.cpu_quota.cores
     return max(1, node.cores if quota is None else min(node.cores, int(quota)))
+
+
+# What nodes answered to the question for their facts, and why a node did not answer.
+
+FailureKind: TypeAlias = Literal["unreachable", "refused", "host_key", "no_python", "no_sudo", "timeout", "error"]
+
+
+@dataclass(frozen=True)
+class ProbeFailure:
+    """Why a node gave no record; the message names host, address and port and says what to do."""
+
+    host: str
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The answers by host name; each host asked is in exactly one of the two."""
+
+    facts: dict[str, NodeFacts] = field(default_factory=dict)
+    failures: dict[str, ProbeFailure] = field(default_factory=dict)

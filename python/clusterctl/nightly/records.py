@@ -8,10 +8,9 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Record
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.drains import DrainOptions
 from clusterctl.model.hosts import InventorySources
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import Culprit, Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
 
 Scope: TypeAlias = Literal["user", "system"]

@@ -6,7 +6,9 @@ once, the first time; a day whose clock skips that time (the start of summer tim
 
 from __future__ import annotations
 
+import io
 import re
+import shlex
 from datetime import datetime, time, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,9 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import date, tzinfo
+
+    from clusterctl.nightly.records import Scope
+
 
 _AT = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 WINDOW = timedelta(hours=1)  # a night without a run by then is missed, until a late run begins
@@ -113,3 +118,149 @@ def cron_fields(at: time) -> str:
 
 def _days(first: date, last: date) -> Sequence[date]:
     return [first + timedelta(days=number) for number in range((last - first).days + 1)]
+
+
+# The marked block of a job in a crontab; every other line stays as it is. Pure.
+
+
+def cron_line(argv: Sequence[str], at: time) -> str:
+    """Return the crontab line that runs a night.
+
+    The shell's quoting comes first, then cron's own: an unescaped ``%`` ends the command there (crontab(5)).
+
+    Raises:
+        ConfigError: a word does not fit into a crontab line.
+    """
+    for word in argv:
+        refuse_control_characters(word)
+        if "\\" in word:
+            raise ConfigError(f"{word!r} holds a backslash, which cron programs read in different ways; rename it.")
+    command = shlex.join(argv).replace("%", "\\%")
+    return f"{cron_fields(at)} {command}"
+
+
+def with_block(text: str, job: str, entry: str) -> str:
+    """Return a crontab with this job's block, in place of an earlier one or at its end."""
+    kept = without_block(text, job)
+    kept += "" if kept.endswith("\n") or not kept else "\n"
+    return f"{kept}{_first(job)}\n{entry}\n{_last(job)}\n"
+
+
+def without_block(text: str, job: str) -> str:
+    """Return a crontab without this job's block; every other byte stays.
+
+    Raises:
+        ConfigError: the block lacks an end, or there are several blocks.
+    """
+    first, last = _first(job), _last(job)
+    lines = list(io.StringIO(text))  # str.splitlines also ends a line elsewhere
+    bare = [each.rstrip("\n") for each in lines]
+    if first not in bare and last not in bare:
+        return text
+    if bare.count(first) != 1 or bare.count(last) != 1 or bare.index(first) > bare.index(last):
+        raise ConfigError(
+            f"The crontab's lines between '{first}' and '{last}' are damaged; repair them with 'crontab -e'."
+        )
+    return "".join(lines[: bare.index(first)] + lines[bare.index(last) + 1 :])
+
+
+def has_block(text: str, job: str) -> bool:
+    """Whether this job has a block with a line in it."""
+    return without_block(text, job) != text
+
+
+def _first(job: str) -> str:
+    return f"# clusterctl nightly {job}: begin (written by 'clusterctl nightly enable')"
+
+
+def _last(job: str) -> str:
+    return f"# clusterctl nightly {job}: end"
+
+
+# The timer and the service of a job, quoted by the rules of systemd. Pure.
+#
+# The rules are those of systemd.syntax(7) ("Quoting"), systemd.service(5) ("Command lines") and systemd.unit(5)
+# ("Specifiers").
+
+MARK = "# Written by 'clusterctl nightly enable'; 'clusterctl nightly disable' removes it. Job: "
+_NOT_IN_A_PROGRAM = frozenset("'\"\\$")  # systemd refuses them in the path of the program, even quoted
+_LONGEST_NIGHT = "20h"  # a night that hangs must not cost the next night
+
+
+def unit_name(job: str) -> str:
+    """Return the name of a job's units, without the suffix."""
+    return f"clusterctl-nightly-{job}"
+
+
+def quoted(word: str) -> str:
+    """Quote one word of a command line.
+
+    Raises:
+        ConfigError: it holds a control character.
+    """
+    refuse_control_characters(word)
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+def service(job: str, argv: Sequence[str], scope: Scope) -> str:
+    """Return the service that runs a night.
+
+    Args:
+        job: the job's name.
+        argv: the command; the first word is an absolute path.
+        scope: only the system manager knows when the network is up.
+
+    Raises:
+        ConfigError: a word cannot be written into a unit.
+    """
+    if not argv[0].startswith("/") or _NOT_IN_A_PROGRAM & set(argv[0]):
+        raise ConfigError(
+            f"systemd cannot start {argv[0]!r}: a unit names its program by an absolute path without quotes, '\\\\' "
+            "and '$'; install clusterctl elsewhere."
+        )
+    network = "Wants=network-online.target\nAfter=network-online.target\n" if scope == "system" else ""
+    return (
+        f"{MARK}{job}\n"
+        "[Unit]\n"
+        f"Description=clusterctl night of {job}\n"
+        f"{network}"
+        "\n"
+        "[Service]\n"
+        "Type=oneshot\n"
+        f"ExecStart={' '.join(map(quoted, argv))}\n"
+        f"TimeoutStartSec={_LONGEST_NIGHT}\n"
+        "UMask=0077\n"
+    )
+
+
+def timer(job: str, at: time) -> str:
+    """Return the timer that starts the service, and starts it late where the machine was off."""
+    return (
+        f"{MARK}{job}\n"
+        "[Unit]\n"
+        f"Description=clusterctl nights of {job}\n"
+        "\n"
+        "[Timer]\n"
+        f"OnCalendar={on_calendar(at)}\n"
+        "Persistent=true\n"
+        "AccuracySec=1s\n"
+        "\n"
+        "[Install]\n"
+        "WantedBy=timers.target\n"
+    )
+
+
+def is_ours(text: str, job: str) -> bool:
+    """Whether a unit file was written for this job."""
+    return text.startswith(f"{MARK}{job}\n")
+
+
+def refuse_control_characters(word: str) -> None:
+    """Refuse a control character: units, crontab lines and file names cannot hold one.
+
+    Raises:
+        ConfigError: the word holds a control character.
+    """
+    if any(ord(letter) < ord(" ") or letter == "\x7f" for letter in word):
+        raise ConfigError(f"{word!r} holds a control character, which a schedule cannot carry; rename it.")

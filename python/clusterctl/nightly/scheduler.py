@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from clusterctl.nightly import cron, systemd
+from clusterctl.nightly import schedule
 from clusterctl.nightly.records import SchedulePlace
 from clusterctl.state import files, processes
 from clusterctl.support.errors import ConfigError
@@ -69,16 +69,16 @@ def with_systemd(job: str, argv: Sequence[str], at: time, scope: Scope) -> Sched
     Raises:
         ConfigError: they cannot be written or systemd refuses them; then none of them is left.
     """
-    name = systemd.unit_name(job)
+    name = schedule.unit_name(job)
     folder = _unit_folder(scope)
     texts = {
-        folder / f"{name}.service": systemd.service(job, argv, scope),
-        folder / f"{name}.timer": systemd.timer(job, at),
+        folder / f"{name}.service": schedule.service(job, argv, scope),
+        folder / f"{name}.timer": schedule.timer(job, at),
     }
     place = SchedulePlace(method="systemd", scope=scope, name=f"{name}.timer", files=tuple(map(str, texts)))
     before = {path: _text(path) for path in texts if path.exists()}
     for path, text in before.items():
-        if not systemd.is_ours(text, job):
+        if not schedule.is_ours(text, job):
             raise ConfigError(f"{path} exists, and clusterctl did not write it; move it away first.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,9 +111,9 @@ def with_cron(job: str, argv: Sequence[str], at: time) -> SchedulePlace:
     Raises:
         ConfigError: the crontab program is missing, or it refuses.
     """
-    entry = cron.line(argv, at)
+    entry = schedule.cron_line(argv, at)
     before = _crontab()
-    _write_crontab(cron.with_block(before, job, entry))
+    _write_crontab(schedule.with_block(before, job, entry))
     return SchedulePlace(method="cron", scope="user", name=f"crontab of {getpass.getuser()}")
 
 
@@ -125,7 +125,7 @@ def remove(place: SchedulePlace, job: str) -> None:
     """
     if place.method == "cron":
         before = _crontab()
-        after = cron.without_block(before, job)
+        after = schedule.without_block(before, job)
         if after != before:
             _write_crontab(after)
         return
@@ -136,7 +136,7 @@ def remove(place: SchedulePlace, job: str) -> None:
         )  # or a later enabling would run at once, to catch up
     for path in map(Path, place.files):
         with contextlib.suppress(FileNotFoundError):
-            if systemd.is_ours(_text(path), job):
+            if schedule.is_ours(_text(path), job):
                 try:
                     path.unlink()
                 except OSError as error:
@@ -149,7 +149,7 @@ def problem(place: SchedulePlace, job: str) -> str:
     """Return what is wrong with a schedule; empty where it is in place."""
     if place.method == "cron":
         try:
-            found = cron.has_block(_crontab(), job)
+            found = schedule.has_block(_crontab(), job)
         except ConfigError as error:
             return str(error)
         return "" if found else "its line is missing in the crontab; enable it again"

@@ -12,7 +12,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.model.events import Event, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
+from clusterctl.model.run_record import Event, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
 from clusterctl.support import content
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Literal
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset, run_record
-from clusterctl.model.events import AskingObserver
+from clusterctl.model.run_record import AskingObserver
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest
 from clusterctl.provisioning.preview import CollectPreview
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:

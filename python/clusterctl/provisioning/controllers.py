@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from clusterctl.inventory.ansible_inventory import ReadInventory
-    from clusterctl.model.events import RunObserver
     from clusterctl.model.hosts import Host, Inventory, InventoryOptions
+    from clusterctl.model.run_record import RunObserver
     from clusterctl.provisioning.playbook import End
 
 Shares: TypeAlias = "dict[str, tuple[str, ...]]"  # hosts by the name of the worker

@@ -9,16 +9,15 @@ from datetime import datetime, timezone
 from functools import partial as partial_function
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from clusterctl.model.events import RunObserver
 from clusterctl.model.nodeset import folded
-from clusterctl.model.run_record import HostSummary
+from clusterctl.model.run_record import HostSummary, RunObserver
 from clusterctl.provisioning import node_claims, partial, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
 from clusterctl.provisioning.look import HostRequest, look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
-from clusterctl.state import identity, paths, snapshots
+from clusterctl.state import paths, snapshots
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.model import run_record
-    from clusterctl.model.events import Event
+    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Host, Inventory
-    from clusterctl.model.probe import Probe
+    from clusterctl.model.run_record import Event
     from clusterctl.model.snapshot import SoftwareSet
     from clusterctl.state import runs
 
@@ -220,7 +219,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         return {
             "clusterctl_run": node_claims.who(self.run.record),
             "preflight_claimed": self.claims.claimed,
-            "preflight_cluster": identity.read(self.run.record.cluster_id),
+            "preflight_cluster": snapshots.read_identity(self.run.record.cluster_id),
             "preflight_adopt": self.request.adopt,
         }
 

@@ -9,10 +9,10 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import SLICES, DriftReport, NodeState
-from clusterctl.provisioning import drift, plan, playbook
+from clusterctl.provisioning import plan, playbook
 from clusterctl.provisioning.playbook import DEFAULT_FORKS
-from clusterctl.provisioning.shared_cache import NO_SHARED_CACHE, SharedCache
 from clusterctl.remote import facts
+from clusterctl.remote.shared_cache.exchange import NO_SHARED_CACHE, SharedCache
 from clusterctl.state import locks, paths, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.inventory.ansible_inventory import Cluster
-    from clusterctl.model.facts import Limit, NodeFacts
+    from clusterctl.model.facts import Limit, NodeFacts, Probe
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
-    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot
     from clusterctl.provisioning import partial
-    from clusterctl.provisioning.timing import Stopwatch
+    from clusterctl.provisioning.task_results import Stopwatch
 
 
 EVERY_SLICE = tuple(range(SLICES))
@@ -215,7 +214,7 @@ def examine(request: DriftRequest) -> DriftReport:
         )
         if request.verify:
             states = {name: state_of(node) for name, node in probe.facts.items()}
-            after = drift.with_damage(before, states, everything=True)
+            after = plan.with_damage(before, states, everything=True)
             if after != before:
                 snapshots.write(cluster_id, after)
     return _report(request, cluster, before.hosts, probe)
@@ -244,7 +243,7 @@ def _report(request: DriftRequest, cluster: Inventory, known: dict[str, HostSnap
             unknown[name] = "it can be looked at through Ansible only"
             failed.append(name)
         else:
-            found[name] = drift.known_differences(known[name], state_of(probe.facts[name]), verified=request.verify)
+            found[name] = plan.known_differences(known[name], state_of(probe.facts[name]), verified=request.verify)
     return DriftReport(
         inventory=str(cluster.sources),
         compared=tuple(found),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import nodeset
-from clusterctl.provisioning import drift, plan
+from clusterctl.provisioning import plan
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
@@ -186,8 +186,8 @@ def _host_after(host: HostSnapshot, left: Left, name: str, members: Mapping[str,
 
 def watch_after(before: Iterable[Mapping[str, Any]], said: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
     """Return what holds after some of the roles were played: what the others said before, and what these said now."""
-    found = {drift.key_of(entry): dict(entry) for entry in before}
-    found.update({drift.key_of(entry): dict(entry) for entry in said})
+    found = {plan.key_of(entry): dict(entry) for entry in before}
+    found.update({plan.key_of(entry): dict(entry) for entry in said})
     return tuple(found.values())
 
 

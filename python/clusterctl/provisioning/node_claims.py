@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError
 
 from clusterctl.model.base import Fact, Text
+from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.nodeset import folded
-from clusterctl.model.probe import ProbeFailure
 from clusterctl.model.run_record import Problem, ProcessIdentity
 from clusterctl.provisioning import playbook
 from clusterctl.remote import one_trip
 from clusterctl.remote.reach import by_hand, where
-from clusterctl.state import identity, processes
+from clusterctl.state import processes, snapshots
 from clusterctl.support import node_json
-from clusterctl.support.words import and_more, one_line
+from clusterctl.support.words import and_more, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -82,7 +82,7 @@ class NodeClaims:
             wanted: what is wanted of them.
         """
         by_name = {host.name: host.with_sudo_password(self._sudo_password) for host in hosts if host.by_ssh}
-        own = identity.read(self._record.cluster_id)
+        own = snapshots.read_identity(self._record.cluster_id)
         look: dict[str, Any] = {
             "names": [host.name for host in wanted.listed],
             "addresses": [address_of(host) for host in wanted.listed],
@@ -115,9 +115,9 @@ class NodeClaims:
         adopted = adopted_nodes(answers)
         if wanted.members is None and not adopted:
             return [], {}
-        cluster = cluster_id(own, answers.values(), identity.fresh())
+        cluster = cluster_id(own, answers.values(), snapshots.fresh_identity())
         if cluster != own:
-            identity.write(self._record.cluster_id, cluster)
+            snapshots.write_identity(self._record.cluster_id, cluster)
         members = wanted.members
         if members is None:
             members = members_of(wanted.listed, ())
@@ -133,7 +133,7 @@ class NodeClaims:
 
     def forget(self, hosts: Iterable[Host]) -> None:
         """Take the mark from nodes that left the cluster; one that does not answer keeps it."""
-        own = identity.read(self._record.cluster_id)
+        own = snapshots.read_identity(self._record.cluster_id)
         leaving = {host.with_sudo_password(self._sudo_password): {"forget": own} for host in hosts if host.by_ssh}
         if leaving and own:
             ask(leaving)
@@ -269,7 +269,7 @@ class NodeLock(Fact):
     namespace: Text = ""
     pid: int = 0
     ticks: int = 0
-    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(one_line)] = ""
+    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(escaped)] = ""
     since: Text = ""
 
 

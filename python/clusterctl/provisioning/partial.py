@@ -19,9 +19,8 @@ from clusterctl.provisioning.playbook import End
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from clusterctl.model.events import HostResult
     from clusterctl.model.hosts import Host
-    from clusterctl.model.run_record import Problem
+    from clusterctl.model.run_record import HostResult, Problem
     from clusterctl.model.snapshot import HostSnapshot, Snapshot
 
 LAST_STAGE = "validation"  # the last role of the playbook: what it has done on a host, the host has finished

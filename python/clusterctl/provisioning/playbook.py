@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from clusterctl.inventory import ansible_call
 from clusterctl.inventory.ansible_call import ansible_program, for_ansible
-from clusterctl.model.events import Finished
-from clusterctl.model.run_record import Problem
+from clusterctl.model.run_record import Finished, Problem
 from clusterctl.provisioning.ansible_events import Translator, complaints_in, first_complaint
 from clusterctl.remote import reach
 from clusterctl.state import paths, processes
@@ -35,9 +34,9 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from clusterctl.model.events import Event
+    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hosts import Inventory, InventoryOptions, InventorySources
-    from clusterctl.model.probe import ProbeFailure
+    from clusterctl.model.run_record import Event
 
 
 DEFAULT_FORKS = 32

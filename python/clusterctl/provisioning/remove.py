@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from clusterctl.inventory import ansible_inventory
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import nodeset, run_record
-from clusterctl.model.events import AskingObserver
+from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import members, node_claims, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, recorded
@@ -23,7 +23,7 @@ from clusterctl.provisioning.look import HostRequest, look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview, UninstallPreview
 from clusterctl.provisioning.task_results import TaskResults
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 from clusterctl.support.words import and_more
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from clusterctl.inventory.ansible_inventory import ReadInventory
-    from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.probe import Probe
+    from clusterctl.model.facts import NodeFacts, Probe
     from clusterctl.provisioning.members import Removal
 
 
@@ -270,7 +269,7 @@ def changes(results: TaskResults) -> dict[str, tuple[str, ...]]:
 
 def forget(cluster: str, hosts: Sequence[str]) -> None:
     """Forget what earlier runs left on these hosts; the records of the runs stay."""
-    kept.forget_hosts(cluster, hosts)
+    kept.forget_software(cluster, hosts)
     snapshots.forget_hosts(cluster, hosts)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
-from clusterctl.model.events import AskingObserver, RunObserver
+from clusterctl.model.run_record import AskingObserver, RunObserver
 from clusterctl.provisioning import members, node_claims, partial, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, recorded
 from clusterctl.provisioning.look import HostRequest, plain, state_of
@@ -19,7 +19,7 @@ from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.state.certificates import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode, HostFailedError
 from clusterctl.support.words import and_more
@@ -27,9 +27,9 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from clusterctl.model.facts import Probe
     from clusterctl.model.host_keys import HostKey
     from clusterctl.model.hosts import Host, Inventory
-    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import NodeState, Snapshot
     from clusterctl.remote.host_key import KnownPlace
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import run_record
-from clusterctl.model.events import AskingObserver
 from clusterctl.model.hosts import InventorySources
+from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Hold
-from clusterctl.provisioning import drift, plan, playbook, software
+from clusterctl.provisioning import plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest, plain
 from clusterctl.provisioning.preview import SwitchPreview
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.state.history import rows
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -219,7 +219,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
                     "run_id": run_id,
                     "inputs": {**snapshot.inputs, **inputs},
                     "watch": holds,
-                    "damaged": drift.still_watched(snapshot.damaged, holds),
+                    "damaged": plan.still_watched(snapshot.damaged, holds),
                 }
             )
         snapshots.write(self.run.record.cluster_id, before.model_copy(update={"hosts": fresh}))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory.ansible_inventory import Cluster
-from clusterctl.model.events import AskingObserver
 from clusterctl.model.nodeset import folded
+from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import controllers, drift, node_claims, partial, plan, playbook
+from clusterctl.provisioning import controllers, node_claims, partial, plan, playbook
 from clusterctl.provisioning import software as switching
 from clusterctl.provisioning.controllers import Controllers
 from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, recorded
@@ -20,18 +20,17 @@ from clusterctl.provisioning.look import EVERY_SLICE, ProvisionRequest, plain, s
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
 from clusterctl.provisioning.software import SoftwareHold
-from clusterctl.provisioning.task_results import TaskResults
-from clusterctl.provisioning.timing import TimedObserver
+from clusterctl.provisioning.task_results import TaskResults, TimedObserver
 from clusterctl.state import locks, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from clusterctl.model import run_record
+    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory
-    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot, NodeState
     from clusterctl.provisioning.controllers import Shares
 
@@ -298,7 +297,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         content = self.request.content
         if not content:
             return before
-        after = drift.with_damage(before, states, everything=set(content) == set(EVERY_SLICE))
+        after = plan.with_damage(before, states, everything=set(content) == set(EVERY_SLICE))
         if after != before:
             snapshots.write(self.run.record.cluster_id, after)
         self.run.update(slices=content)
@@ -381,7 +380,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             {str(member.get("name")): str(member.get("address")) for member in members},
         )
         if self._held:  # the roles that would have repaired it were left out
-            fresh = drift.with_damage_of(before.hosts, fresh)
+            fresh = plan.with_damage_of(before.hosts, fresh)
         snapshots.write(
             self.run.record.cluster_id,
             Snapshot(members=members, removed=still_removed(before, self.cluster), hosts={**kept, **fresh}),

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Literal
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from clusterctl.model import run_record
-from clusterctl.model.events import HostResult, TaskStartedOnHost
+from clusterctl.model.run_record import (
+    CriticalPath,
+    Finished,
+    HostResult,
+    PathStep,
+    RunTiming,
+    StageStarted,
+    StageTiming,
+    TaskStartedOnHost,
+)
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from clusterctl.model.events import Event
+    from clusterctl.model.run_record import AskingObserver, Event
     from clusterctl.provisioning.playbook import End
+
 
 _ANSIBLE_TYPE = re.compile(r": <class '[\w.]+'> cannot be converted.*")  # its inner name for a text
 
@@ -154,3 +169,175 @@ def verdict_of(problems: Sequence[run_record.Problem]) -> tuple[run_record.RunOu
 def _kind(item: Mapping[str, Any]) -> Literal["configuration", "host", "unreachable"]:
     kind = item.get("kind")
     return kind if kind in ("configuration", "unreachable") else "host"  # it may be a list
+
+
+# Measure a run: the wall time of each stage, and the critical path, whose steps add up to the wall time.
+#
+# A stage lasts until the next one begins. Ansible's linear strategy begins a task when all hosts have ended the one
+# before. So each task is a step, and the host whose result came last decided its length. What the controller does by
+# itself is a step without a host.
+
+START = "start of Ansible"
+END = "end of the run"
+TOTAL = "total"
+_ASKING = "asking the user"
+_LEAST_SHARE = 0.02  # of the path; shorter steps of one stage in a row are joined
+
+PreviewT = TypeVar("PreviewT")
+
+
+@dataclass
+class _Step:
+    stage: str
+    task: str
+    at: float
+    wall_s: float = 0.0
+    ends: dict[str, float] = field(default_factory=dict)  # host → when its last result came; no host that skipped
+    changes: dict[str, str] = field(default_factory=dict)  # host → the first thing that changed
+
+    def ended(self, at: float) -> _Step:
+        """Return the step as it is if it ends at this time."""
+        return dataclasses.replace(self, wall_s=max(0.0, at - self.at))
+
+    def record(self, hosts: int) -> PathStep:
+        """Return the step for the record; ``hosts`` is how many hosts the run has."""
+        last = max(self.ends, key=lambda host: self.ends[host], default="")
+        before = max((at for host, at in self.ends.items() if host != last), default=self.at)
+        waited_s = min(self.wall_s, self.ends[last] - before) if last and hosts > 1 else 0.0
+        return PathStep(
+            stage=self.stage,
+            task=self.task,
+            host=last,
+            change=self.changes.get(last, ""),
+            wall_s=round(self.wall_s, 2),
+            waited_s=round(max(0.0, waited_s), 2),
+        )
+
+
+class Stopwatch:
+    """Collects the steps of a run as they come; the stages are their sums."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Begin; ``clock`` gives the seconds since 1970."""
+        self._clock = clock
+        self._past: list[_Step] = []
+        self._now: _Step | None = None
+        self._hosts: set[str] = set()
+        self._results: Counter[tuple[str, bool]] = Counter()  # by stage, and whether they were skipped
+
+    def begin(self, stage: str, at: float | None = None) -> None:
+        """End the present stage and begin another, at a time in seconds since 1970 (None: now); '' begins none."""
+        if self._now is None or stage != self._now.stage:
+            self._step(stage, at)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Measure a block as a stage."""
+        self.begin(name)
+        try:
+            yield
+        finally:
+            self.begin("")
+
+    def take(self, event: Event) -> None:
+        """Take an event into account."""
+        if isinstance(event, StageStarted):
+            self._step(event.stage, event.at, event.task)
+        elif isinstance(event, Finished):
+            self._step(END, event.at)
+        elif isinstance(event, HostResult):
+            self._hosts.add(event.host)
+            self._results[event.stage, event.outcome == "skipped"] += 1
+            if self._now is None or event.outcome == "skipped":
+                return
+            self._now.ends[event.host] = event.at
+            if event.changes:
+                self._now.changes.setdefault(event.host, event.changes[0])
+
+    def timing(self) -> RunTiming:
+        """Return what was measured until now, for the record; a stage that took no time is left out."""
+        walls: dict[str, float] = {}
+        for step in self._steps():
+            walls[step.stage] = walls.get(step.stage, 0.0) + step.wall_s
+        for stage, _skipped in self._results:
+            walls.setdefault(stage, 0.0)
+        stages = [self._timing(name, (name,), wall_s) for name, wall_s in walls.items()]
+        return RunTiming(
+            stages=tuple(stage for stage in stages if stage.wall_s or stage.run or stage.skipped),
+            total=self._timing(TOTAL, walls, sum(walls.values())),
+            critical_path=self.path(),
+        )
+
+    def _timing(self, name: str, stages: Collection[str], wall_s: float) -> StageTiming:
+        run, skipped = (sum(self._results[stage, kind] for stage in stages) for kind in (False, True))
+        return StageTiming(stage=name, wall_s=round(wall_s, 2), run=run, skipped=skipped)
+
+    def path(self) -> CriticalPath:
+        """Return the path until now: its long steps in their order, and the sum of the others."""
+        steps, hosts = self._steps(), len(self._hosts)
+        least_s = _LEAST_SHARE * sum(step.wall_s for step in steps)
+        joined: list[PathStep] = []
+        for (stage, short), group in groupby(steps, lambda step: (step.stage, step.wall_s < least_s)):
+            parts = list(group)
+            if short and len(parts) > 1:
+                wall_s = round(sum(part.wall_s for part in parts), 2)
+                joined.append(PathStep(stage=stage, tasks=len(parts), wall_s=wall_s))
+            else:
+                joined += [part.record(hosts) for part in parts]
+        short_ones = [step for step in joined if step.wall_s < least_s]
+        return CriticalPath(
+            steps=tuple(step for step in joined if step.wall_s >= least_s),
+            others=sum(step.tasks for step in short_ones),
+            others_s=round(sum(step.wall_s for step in short_ones), 2),
+        )
+
+    def longest(self, most: int, least_s: float) -> list[PathStep]:
+        """Return the longest steps until now, in the order of the run.
+
+        Args:
+            most: how many of them.
+            least_s: leave out what took less than this.
+        """
+        steps = [step for step in self._steps() if step.wall_s >= least_s]
+        chosen = sorted(range(len(steps)), key=lambda number: -steps[number].wall_s)[:most]
+        return [steps[number].record(len(self._hosts)) for number in sorted(chosen)]
+
+    def _step(self, stage: str, at: float | None, task: str = "") -> None:
+        """End the present step and begin another."""
+        now = self._clock() if at is None else at
+        if self._now is not None:
+            now = max(now, self._now.at)
+            self._past.append(self._now.ended(now))
+        self._now = _Step(stage, task, now) if stage else None
+
+    def _steps(self) -> Sequence[_Step]:
+        return self._past if self._now is None else [*self._past, self._now.ended(self._clock())]
+
+
+class TimedObserver(Generic[PreviewT]):
+    """Passes a run on to another observer, and measures its stages."""
+
+    def __init__(self, observer: AskingObserver[PreviewT], watch: Stopwatch) -> None:
+        """Begin."""
+        self._observer, self._watch = observer, watch
+
+    def phase(self, text: str) -> None:
+        """Begin a stage."""
+        self._watch.begin(text)
+        self._observer.phase(text)
+
+    def event(self, event: Event) -> None:
+        """Take the event into account."""
+        self._watch.take(event)
+        self._observer.event(event)
+
+    def stopping(self, requests: int) -> None:
+        """Pass it on."""
+        self._observer.stopping(requests)
+
+    def confirm(self, preview: PreviewT) -> bool:
+        """Ask; the user's time is a stage of its own."""
+        self._watch.begin(_ASKING)
+        answer = self._observer.confirm(preview)
+        self._watch.begin(START)
+        return answer

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call
-from clusterctl.model.events import HostResult
 from clusterctl.model.hosts import InventorySources
+from clusterctl.model.run_record import HostResult
 from clusterctl.provisioning import playbook, runner_stream
 from clusterctl.provisioning.ansible_events import Translator
 from clusterctl.provisioning.worker import BEGINS, HEARTBEAT_S, PACK, RECORD
@@ -36,8 +36,8 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from clusterctl.model.events import Event
     from clusterctl.model.hosts import InventoryOptions
+    from clusterctl.model.run_record import Event
     from clusterctl.provisioning.controllers import Worker
 
 STAGE = "worker"

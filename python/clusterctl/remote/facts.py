@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hardware import Hardware
-from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
 from clusterctl.remote.ssh_failure import shortened

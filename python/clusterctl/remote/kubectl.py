@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.remote import bounded, kubectl_text
+from clusterctl.remote import kubectl_text, python
 from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 
@@ -170,10 +170,10 @@ class Kubectl:
 
     def _ran(
         self, words: Sequence[str], document: Mapping[str, Any] | None = None, *, is_local: bool = False
-    ) -> bounded.Done:
+    ) -> python.Done:
         argv = ["kubectl", *self._options, *([] if is_local else [_REQUEST]), *words]
         try:
-            return bounded.run(argv, b"" if document is None else json.dumps(document).encode(), _ANSWER_S)
+            return python.run(argv, b"" if document is None else json.dumps(document).encode(), _ANSWER_S)
         except FileNotFoundError:
             raise ValidationCouldNotRunError(
                 "This machine has no kubectl; install it, or take the manifest of --render-only elsewhere."
@@ -183,7 +183,7 @@ class Kubectl:
                 f"kubectl gave no answer within {_ANSWER_S:.0f} s; see 'kubectl cluster-info', and whether its "
                 "credential plugin waits for an answer."
             ) from None
-        except bounded.TooMuchOutputError as error:
+        except python.TooMuchOutputError as error:
             raise ValidationCouldNotRunError(f"kubectl: {error}; run it by hand.") from None
 
 

@@ -197,7 +197,7 @@ def _text(value: Any) -> str:
     """Return a text or a number as one printable line of bounded length; '' for anything else."""
     if not isinstance(value, str | int):
         return ""
-    return words.one_line(" ".join(str(value)[:_MOST_READ].split()), _MOST_TEXT)
+    return words.escaped(" ".join(str(value)[:_MOST_READ].split()), _MOST_TEXT)
 
 
 def _uid(document: Mapping[str, Any]) -> str:

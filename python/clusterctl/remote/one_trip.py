@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from clusterctl.model.probe import ProbeFailure
-from clusterctl.remote import bounded, python, reach, ssh_failure
+from clusterctl.model.facts import ProbeFailure
+from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.remote.reach import by_hand, classify, where
 from clusterctl.remote.ssh_failure import shortened
 from clusterctl.support import memory_room
@@ -124,7 +124,7 @@ class _Questions:
                     return self._late(host, talk.reading)
         except python.NoClientError:
             return ProbeFailure(host.name, "error", reach.without_client(host))
-        except bounded.TooMuchOutputError as error:
+        except python.TooMuchOutputError as error:
             words = f"{where(host)}: {error}; see what a login prints there: {by_hand(host)}."
             return ProbeFailure(host.name, "error", words)
         if control_dir is not None and ssh_failure.hides_the_bastion(ending.errors):

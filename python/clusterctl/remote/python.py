@@ -10,18 +10,116 @@ import asyncio
 import contextlib
 import io
 import os
+import selectors
 import signal
 import subprocess
+import time
 import zipfile
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.remote import bounded
 from clusterctl.support import content, node_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+
+# Run a command on a node within a time, and keep no more of its output than an answer needs.
+
+MOST_BYTES = 1 << 24  # of an answer; the record of a large node has a hundredth of it
+MOST_ERRORS = 1 << 16  # of stderr; ssh says at the end what went wrong
+
+
+class TooMuchOutputError(ValueError):
+    """A node's answer is longer than any answer of our programs; the text says so as a clause."""
+
+    def __init__(self, most: int = 0) -> None:
+        """Name the limit in MiB."""
+        super().__init__(f"it answered with more than {(most or MOST_BYTES) >> 20} MiB, which no program of ours does")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended; ``errors`` is the end of its stderr."""
+
+    returncode: int
+    output: bytes
+    errors: bytes
+
+
+def run(argv: Sequence[str], request: bytes, timeout_s: float) -> Done:
+    """Run a command with ``request`` on its stdin.
+
+    Raises:
+        TooMuchOutputError: it wrote more than an answer has; it is killed.
+        subprocess.TimeoutExpired: it did not end in time; it is killed.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
+        try:
+            output, errors = _exchange(process, request, time.monotonic() + timeout_s, timeout_s)
+            return Done(process.wait(timeout=timeout_s), bytes(output), bytes(errors))
+        finally:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _exchange(
+    process: subprocess.Popen[bytes], request: bytes, end: float, timeout_s: float
+) -> tuple[bytearray, bytearray]:
+    output, errors = bytearray(), bytearray()
+    waiting = memoryview(request)
+    with selectors.DefaultSelector() as selector:
+        for stream in (process.stdout, process.stderr):
+            selector.register(_pipe(stream), selectors.EVENT_READ)
+        os.set_blocking(_pipe(process.stdin).fileno(), False)
+        selector.register(_pipe(process.stdin), selectors.EVENT_WRITE)
+        while selector.get_map():
+            left = end - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired(process.args, timeout_s)
+            for key, _ in selector.select(left):
+                if key.fileobj is process.stdin:
+                    waiting = _written(key.fd, waiting)
+                    if not waiting:
+                        selector.unregister(key.fileobj)
+                        _close(process.stdin)
+                    continue
+                data = os.read(key.fd, _BLOCK)
+                if not data:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stderr:
+                    errors += data
+                    del errors[:-MOST_ERRORS]
+                else:
+                    output += data
+                    if len(output) > MOST_BYTES:
+                        raise TooMuchOutputError
+    return output, errors
+
+
+def _written(descriptor: int, waiting: memoryview) -> memoryview:
+    """Return what is still to be written; nothing where the reader has gone."""
+    try:
+        return waiting[os.write(descriptor, waiting[:_BLOCK]) :] if waiting else waiting
+    except BlockingIOError:
+        return waiting
+    except OSError:
+        return waiting[:0]
+
+
+def _close(stream: IO[bytes] | None) -> None:
+    with contextlib.suppress(OSError):
+        _pipe(stream).close()
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:  # pragma: no cover - always a pipe here
+        raise AssertionError
+    return stream
+
 
 NODE_PROBE = "node_look.record"  # the program that reports a node's facts
 
@@ -118,7 +216,7 @@ class Conversation:
         try:
             # A process group of its own, so that children of ssh (a ProxyCommand) end with it.
             process = await asyncio.create_subprocess_exec(
-                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=bounded.MOST_BYTES
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=MOST_BYTES
             )
         except FileNotFoundError:
             raise NoClientError(argv[0]) from None
@@ -211,7 +309,7 @@ class Reply:
     answer: dict[str, Any] | None
     problem: str = ""
     timed_out: bool = False
-    done: bounded.Done | None = field(default=None, repr=False, compare=False)
+    done: Done | None = field(default=None, repr=False, compare=False)
 
 
 def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[str]) -> Reply:
@@ -224,10 +322,10 @@ def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[
         keys: what the answer has, and a line of a login script has not.
     """
     try:
-        done = bounded.run(argv, request, timeout_s)
+        done = run(argv, request, timeout_s)
     except subprocess.TimeoutExpired:
         return Reply(None, f"did not answer within {timeout_s:g} s", timed_out=True)
-    except bounded.TooMuchOutputError as error:
+    except TooMuchOutputError as error:
         return Reply(None, str(error))
     if (answer := last_answer(done.output, keys)) is not None:
         return Reply(answer)
@@ -263,8 +361,8 @@ async def _all_of(stream: asyncio.StreamReader | None) -> bytes:
     found = bytearray()
     while stream is not None and (data := await stream.read(_BLOCK)):
         found += data
-        if len(found) > bounded.MOST_BYTES:
-            raise bounded.TooMuchOutputError
+        if len(found) > MOST_BYTES:
+            raise TooMuchOutputError
     return bytes(found)
 
 
@@ -272,4 +370,4 @@ async def _read_end(stream: asyncio.StreamReader | None, found: bytearray) -> No
     """Read everything, so that the writer never waits, and keep the end of it in ``found``."""
     while stream is not None and (data := await stream.read(_BLOCK)):
         found += data
-        del found[: -bounded.MOST_ERRORS]
+        del found[:-MOST_ERRORS]

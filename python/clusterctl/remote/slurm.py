@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, final
 
 from pydantic import BaseModel, Field, TypeAdapter
 
-from clusterctl.remote import bounded, python, reach, slurm_text, ssh_failure
+from clusterctl.remote import python, reach, slurm_text, ssh_failure
 from clusterctl.support import node_json
 from clusterctl.support.errors import ValidationCouldNotRunError
 
@@ -189,7 +189,7 @@ class Slurm:
             raise self.refused(done.errors.decode("utf-8", "replace"), returncode=done.returncode)
         return (done.output + (done.errors if with_errors else b"")).decode("utf-8", "replace")
 
-    def _ran(self, argv: Sequence[str], as_user: str | None = None) -> bounded.Done:
+    def _ran(self, argv: Sequence[str], as_user: str | None = None) -> python.Done:
         """Run a command to its end.
 
         Raises:
@@ -197,14 +197,14 @@ class Slurm:
         """
         command = list(argv) if self.submit is None else reach.ssh_command(self.submit, argv, as_user=as_user)
         try:
-            return bounded.run(command, b"", _ANSWER_S)
+            return python.run(command, b"", _ANSWER_S)
         except FileNotFoundError:
             raise self.refused(f"{command[0]}: command not found") from None
         except subprocess.TimeoutExpired:
             raise ValidationCouldNotRunError(
                 f"{argv[0]} gave no answer within {_ANSWER_S:.0f} s; see 'scontrol ping', and start slurmctld."
             ) from None
-        except bounded.TooMuchOutputError as error:
+        except python.TooMuchOutputError as error:
             raise ValidationCouldNotRunError(f"{argv[0]}: {error}; run it by hand.") from None
 
     def refused(
@@ -400,11 +400,11 @@ class Allocation:
 
     def _read_events(self, process: subprocess.Popen[bytes]) -> None:
         """Pass the events on, and at the end a clause about their form, or ''."""
-        problem, left = "", bounded.MOST_BYTES
+        problem, left = "", python.MOST_BYTES
         while process.stdout and not problem and (line := process.stdout.readline(_MOST_OF_A_LINE)):
             left -= len(line)
             if left < 0:
-                problem = f"answers with more than {bounded.MOST_BYTES >> 20} MiB"
+                problem = f"answers with more than {python.MOST_BYTES >> 20} MiB"
             elif line.startswith(_BEGIN):
                 try:
                     self._events.put(_EVENT.validate_python(node_json.loads(line)))
@@ -416,7 +416,7 @@ class Allocation:
     def _read_errors(self, process: subprocess.Popen[bytes]) -> None:
         while process.stderr and (block := os.read(process.stderr.fileno(), _BLOCK)):
             self._errors += block
-            del self._errors[: -bounded.MOST_ERRORS]
+            del self._errors[: -python.MOST_ERRORS]
 
 
 def _waiting(job: int, state: JobState | None) -> str:

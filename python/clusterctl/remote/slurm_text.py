@@ -174,7 +174,7 @@ def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
     everywhere = partition == EVERY_PARTITION
     wanted = set(partition.split(",")) if partition else set()
     found: dict[str, SlurmNode] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = [field.strip() for field in line.split("|", _SINFO_FIELDS - 1)]
         if len(fields) != _SINFO_FIELDS:
             continue
@@ -197,7 +197,7 @@ def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
 
 def default_partition(text: str) -> str:
     """Return the name of the default partition in an answer to :func:`sinfo`, '' where Slurm has none."""
-    names = (line.partition("|")[0].strip() for line in text.splitlines())
+    names = (line.partition("|")[0].strip() for line in text.split("\n"))
     return next((name.rstrip("*") for name in names if name.endswith("*")), "")
 
 
@@ -218,7 +218,7 @@ def job_state(text: str) -> JobState | None:
     Args:
         text: the answer to :func:`squeue`.
     """
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = [field.strip() for field in line.split("|", _SQUEUE_FIELDS - 1)]
         if len(fields) == _SQUEUE_FIELDS and fields[0]:
             state, names, reason = fields
@@ -228,7 +228,7 @@ def job_state(text: str) -> JobState | None:
 
 def host_names(text: str) -> tuple[str, ...]:
     """Return the NodeNames in the answer to ``scontrol show hostnames``."""
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    return tuple(line.strip() for line in text.split("\n") if line.strip())
 
 
 def mpi_types(text: str) -> tuple[str, ...]:
@@ -237,7 +237,7 @@ def mpi_types(text: str) -> tuple[str, ...]:
     The former has a type in each line, and a list of PMIx plugins by version. The latter has "srun: " before each type.
     """
     found: list[str] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = line.removeprefix("srun: ").strip()
         if words.lower().startswith("specific pmix plugin versions available:"):
             found += [word.strip() for word in words.partition(":")[2].split(",")]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.model.job_outcome import Ending, JobOutcome, MemoryKills, OutputLine, Stack, Sweep
-from clusterctl.remote import bounded, python, reach
+from clusterctl.remote import python, reach
 from clusterctl.support import content, node_json
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ def _listen(
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stderr:
                     complaint += data
-                    del complaint[: -bounded.MOST_ERRORS]
+                    del complaint[: -python.MOST_ERRORS]
                 else:
                     rest = _taken(answers, rest + data)
     return True
@@ -356,8 +356,8 @@ def _taken(answers: SupervisorAnswers, data: bytes) -> bytes:
     *complete, rest = data.split(b"\n")
     for line in complete:
         answers.take(line.decode("utf-8", "replace"))
-    if len(rest) > bounded.MOST_BYTES:
-        answers.flood = str(bounded.TooMuchOutputError())
+    if len(rest) > python.MOST_BYTES:
+        answers.flood = str(python.TooMuchOutputError())
     return rest
 
 

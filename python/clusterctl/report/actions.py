@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import CheckResult, PairMatrix, RankReport, ValidationRecord
+    from clusterctl.model.results import CheckResult, Culprit, PairMatrix, RankReport, ValidationRecord
 
 _Found: TypeAlias = "tuple[CheckResult, Culprit]"
 _NETWORK = {"latency", "bandwidth", "time", "algorithm_bandwidth", "bus_bandwidth", "sent_again"}

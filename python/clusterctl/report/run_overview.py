@@ -16,20 +16,21 @@ from clusterctl import suite
 from clusterctl.analysis import trend
 from clusterctl.model import nodeset
 from clusterctl.model.base import Record
+from clusterctl.model.findings import NodeHealth
 from clusterctl.model.hosts import InventorySources
-from clusterctl.model.node_states import NodeHealth
 from clusterctl.model.results import Trend, Verdict
 from clusterctl.report import run_resolver, slow_nodes
-from clusterctl.state import doctor_errors, stalls
+from clusterctl.state import hardware_looks
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
+from clusterctl.state.runs import newest_stalls
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from clusterctl.model.findings import DoctorErrors
     from clusterctl.model.hosts import AnyInventory
-    from clusterctl.model.node_states import DoctorErrors
     from clusterctl.state.history import StoredResult, StoredRun
 
 _MOST_NAMED = 8
@@ -106,10 +107,10 @@ def overview(given: AnyInventory, check: str | None = None, last: int | None = N
             runs=lines if last is None else lines[-last:],
             trends=history.trends(cluster, record, noise=trend.noise_of(suite.HistoryOptions())),
             drifts=slow_nodes.sentences(history, cluster, record),
-            nodes=node_states(history.runs(cluster)[::-1], doctor_errors.read(cluster)),
+            nodes=node_states(history.runs(cluster)[::-1], hardware_looks.read_errors(cluster)),
             stopped_jobs=tuple(
                 StoppedJob(at=one.at, job=one.job, sentence=one.verdict.sentence, record=str(path))
-                for path, one in stalls.newest(cluster, _STOPPED_JOBS)
+                for path, one in newest_stalls(cluster, _STOPPED_JOBS)
             ),
             notes=tuple(history.warnings),
         )

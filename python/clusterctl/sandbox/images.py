@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.sandbox import apt
 from clusterctl.sandbox.model import IMAGES, RpmVendor
-from clusterctl.sandbox.podman import PACKAGES, failure
-from clusterctl.sandbox.tree import File, pack
+from clusterctl.sandbox.podman import PACKAGES, File, failure, pack
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 

@@ -35,7 +35,7 @@ from clusterctl.sandbox.model import (
     why_not,
     without_credentials,
 )
-from clusterctl.sandbox.tree import File, pack
+from clusterctl.sandbox.podman import File, pack
 from clusterctl.state import files, locks, paths
 from clusterctl.support.errors import ConfigError, HostFailedError
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from clusterctl.analysis import part_ledger
+from clusterctl.model.base import Record
+from clusterctl.model.findings import DoctorErrors
 from clusterctl.model.hardware import Hardware, PartLedger
 from clusterctl.state import files, paths
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
+
+    from clusterctl.model.findings import Finding
+
 
 KEEP = 40
 _DAY = timedelta(days=1)
@@ -98,3 +103,40 @@ def _read(path: Path) -> dict[str, Hardware]:
         return _LOOKS.validate_json(files.decompress(path.read_bytes(), _MOST_BYTES))
     except (OSError, ValueError):
         return {}
+
+
+# The last errors that doctor found on each node of a cluster, kept in the state folder until the node is proved.
+
+
+class _Kept(Record):
+    schema_version: int = 1
+    hosts: dict[str, DoctorErrors] = Field(default_factory=dict)
+
+
+def read_errors(cluster: str) -> dict[str, DoctorErrors]:
+    """Return the last errors by node; an unreadable file counts as missing."""
+    try:
+        return dict(_Kept.model_validate_json(paths.doctor_errors_file(cluster).read_bytes()).hosts)
+    except (OSError, ValueError):
+        return {}
+
+
+def keep_errors(cluster: str, findings: Iterable[Finding], inventory: Collection[str], at: datetime) -> None:
+    """Keep the errors among findings; those of a node that is no longer in the inventory are forgotten.
+
+    A look without an error does not take back an earlier one: only a proof does.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+        OSError: the disk is full.
+    """
+    checks: dict[str, dict[str, None]] = {}
+    for one in findings:
+        for host in one.hosts if one.severity == "error" else ():
+            checks.setdefault(host, {})[one.check] = None
+    before = read_errors(cluster)
+    new = {host: DoctorErrors(at=at, checks=tuple(found)) for host, found in checks.items()}
+    kept = {host: errors for host, errors in {**before, **new}.items() if host in inventory}
+    if kept != before:
+        paths.private_folder(paths.cluster_dir(cluster))
+        files.write_atomically(paths.doctor_errors_file(cluster), _Kept(hosts=kept).model_dump_json() + "\n")

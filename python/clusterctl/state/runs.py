@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from clusterctl import __version__
+from clusterctl.model.job_outcome import StallRecord
 from clusterctl.model.run_record import RunRecord
 from clusterctl.state import files, paths, processes
 from clusterctl.support import held_files
@@ -26,8 +27,9 @@ from clusterctl.support import held_files
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.model.events import Event
     from clusterctl.model.hosts import AnyInventory
+    from clusterctl.model.run_record import Event
+
 
 KEPT_RUNS = 50
 _RUNNING, _KILLED = b'"outcome": "running"', b'"outcome": "killed"'
@@ -264,3 +266,33 @@ def read_runs(inventory: AnyInventory) -> Iterator[RunRecord]:
     for folder in sorted((path for path in runs.iterdir() if not path.is_symlink()), reverse=True):
         with contextlib.suppress(OSError, ValueError):
             yield settled(folder)
+
+
+# Records of jobs that stood still or that a death ended, kept in the state folder.
+
+KEEP = 40
+
+
+def keep_stall(cluster: str, record: StallRecord) -> Path:
+    """Write a record, forget the oldest beyond :data:`KEEP`, and return its path.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+        OSError: the disk is full.
+    """
+    folder = paths.stalls_dir(cluster)
+    paths.private_folder(folder)
+    path = folder / f"{record.at:%Y%m%dT%H%M%SZ}-{record.job}.json"
+    files.write_atomically(path, record.model_dump_json(indent=2) + "\n")
+    for old in sorted(folder.glob("*.json"))[:-KEEP]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def newest_stalls(cluster: str, count: int) -> Iterator[tuple[Path, StallRecord]]:
+    """Yield the newest records with their paths, the oldest of them first; a damaged file is passed over."""
+    for path in sorted(paths.stalls_dir(cluster).glob("*.json"))[-count:]:
+        try:
+            yield path, StallRecord.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            continue

@@ -229,7 +229,7 @@ class ExternalCheck(Record):
         name: the name of the check: small letters, digits and underscores.
         title: what it proves, in a few words.
         command: its argv, which does not pass a shell.
-        on: ``launch_node`` (once), ``each_node`` (once on each, by itself) or ``mpi`` (as the ranks of one job).
+        where: ``launch_node`` (once), ``each_node`` (once on each, by itself) or ``mpi`` (as the ranks of one job).
         ranks_per_node: for ``mpi``, ranks on each node; None is one rank per slot.
         deadline_s: seconds after which it is ended.
         parser: the benchmark whose output it prints.
@@ -245,7 +245,7 @@ class ExternalCheck(Record):
     name: Text
     title: Text = ""
     command: Annotated[tuple[Text, ...], BeforeValidator(_command)]
-    on: Literal["launch_node", "each_node", "mpi"] = "launch_node"
+    where: Literal["launch_node", "each_node", "mpi"] = "launch_node"
     ranks_per_node: Count | None = None
     deadline_s: Seconds = 60.0
     parser: Literal["nccl-tests", "osu", "imb"] | None = None
@@ -262,6 +262,8 @@ class ExternalCheck(Record):
     def _units(cls, data: object) -> object:
         if not isinstance(data, dict):
             return data
+        if "on" in data and "where" not in data:  # its older name, which other readers of YAML take for true
+            data = {"where" if key == "on" else key: value for key, value in data.items()}
         given_unit = str(data.get("unit", "1"))
         unit, factor = units.unit(given_unit)
         scale = units.number(data["scale"])[0] if "scale" in data else 1.0
@@ -292,8 +294,8 @@ class ExternalCheck(Record):
             yield f"scale {self.scale:g} is not above 0"
         if self.reference is not None:
             yield from self._reference_problems(ways)
-        if self.ranks_per_node is not None and self.on != "mpi":
-            yield f"ranks_per_node is for 'on: mpi', and this one is 'on: {self.on}'"
+        if self.ranks_per_node is not None and self.where != "mpi":
+            yield f"ranks_per_node is for 'where: mpi', and this one is 'where: {self.where}'"
 
     def _regex_problems(self) -> Iterable[str]:
         try:

@@ -27,7 +27,7 @@ def visible(text: str) -> str:
     return _OBEYED.sub(_number, text)
 
 
-def one_line(text: str, most: int = _MOST) -> str:
+def escaped(text: str, most: int = _MOST) -> str:
     r"""Return text that may come from a node as one line, with ``\\n`` and ``\\t`` as they are written.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.analysis import group_testing
 from clusterctl.model import nodeset
-from clusterctl.model.culprits import Launch, Search
+from clusterctl.model.results import Launch, Search
 from clusterctl.validation.checks import causes
 
 if TYPE_CHECKING:

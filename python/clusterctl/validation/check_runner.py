@@ -15,7 +15,7 @@ from clusterctl.model.results import CheckProgress, CheckStarted, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import files
 from clusterctl.validation import bisect, confirming, on_the_spot
-from clusterctl.validation.checks import base, held_back, mpirun_output
+from clusterctl.validation.checks import base, held_back, mpirun_output, startup
 from clusterctl.validation.checks.judging import STARTED
 
 if TYPE_CHECKING:
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from clusterctl.model.culprits import Launch
     from clusterctl.model.job_outcome import JobOutcome, OutputLine
-    from clusterctl.model.results import CheckResult, ValidationEvent
+    from clusterctl.model.results import CheckResult, Launch, ValidationEvent
     from clusterctl.state.runs import Run
     from clusterctl.validation.checks.base import Check
     from clusterctl.validation.expectations import Expectations
@@ -200,7 +199,7 @@ class CheckRunner:
     def _job(self, check: Check, team: Team, name: str, *, stacks: bool) -> _Job:
         """Return the job of a check; ``stacks`` asks for the stacks of ranks that are stuck at the deadline."""
         site = base.placed(check, team.site)
-        deadline = self._options.timeout_s or base.deadline_s(check, site, self._started_s)
+        deadline = self._options.timeout_s or startup.deadline_s(check, site, self._started_s)
         told = mpirun_output.ENDS_ARE_TOLD if mpirun.dialect(site.version) is mpirun.Dialect.PRRTE else {}
         wanted = mpirun_job.MpirunJob(
             program=check.program(site, deadline),

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from clusterctl.analysis import speed_verdict
+from clusterctl.analysis import agreement, speed_verdict
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.patience import Patience
@@ -17,9 +17,8 @@ from clusterctl.validation.patience import Patience
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.analysis.significance import OutlierPolicy
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import CheckResult
+    from clusterctl.analysis.robust_stats import OutlierPolicy
+    from clusterctl.model.results import CheckResult, Culprit
     from clusterctl.validation.checks.base import Check, MeasuresOn
 
 
@@ -81,8 +80,6 @@ def confirmed(
         result = judges.confirmed(result, again)
         is_open = len(runs) < _MOST_RUNS - 1 and again.verdict is Verdict.PASS and speed_verdict.suspects(result)
         if is_open:
-            from clusterctl.analysis import agreement  # noqa: PLC0415 - numpy, for runs that measure
-
             runs.append(judges.assess(again).culprits)
             is_open = agreement.by_chance(result.culprits, runs) > _BY_CHANCE
     return speed_verdict.with_named(result, named)
@@ -134,14 +131,14 @@ class MeasuringOn:
             first: the run, not assessed.
             assessed: the same, assessed.
         """
-        from clusterctl.analysis import undecided  # noqa: PLC0415 - numpy, for runs that measure
+        from clusterctl.analysis import sequential  # noqa: PLC0415 - numpy, for runs that measure
 
-        matrices = undecided.chosen(assessed)
+        matrices = sequential.chosen(assessed)
         seconds, a_round_s = self._check.measure_on * first.deadline_s, self._check.round_s(first)
         if not matrices or seconds <= 0 or a_round_s is None:
             return Pursued(assessed)
         began, longest_s, jobs = self._clock(), 0.0, 0
-        tried = [undecided.Undecided(one, undecided.bounds(self._policy, len(matrices))) for one in matrices]
+        tried = [sequential.Undecided(one, sequential.bounds(self._policy, len(matrices))) for one in matrices]
         for number, one in enumerate(tried, start=1):
             until = began + seconds * number / len(tried)
             while True:
@@ -161,11 +158,11 @@ class MeasuringOn:
                 if found.verdict is not Verdict.PASS:
                     break
                 one.add(found.matrices)
-        named = undecided.named_by(tried)
+        named = sequential.named_by(tried)
         if not jobs:
             return Pursued(assessed)
-        told = first.model_copy(update={"reason": f"{first.reason}; {undecided.words(assessed, tried, named, jobs)}"})
-        rest = undecided.still_open(assessed, tried)
+        told = first.model_copy(update={"reason": f"{first.reason}; {sequential.words(assessed, tried, named, jobs)}"})
+        rest = sequential.still_open(assessed, tried)
         if rest or speed_verdict.failed_comparisons(assessed):
             return Pursued(speed_verdict.settled(told, assessed, rest, self._policy), named)
         return Pursued(speed_verdict.settled(told, assessed, named, self._policy), named, is_open=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.analysis import references, speed_verdict
 from clusterctl.analysis.references import MachineType
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model import results, units
 from clusterctl.state import history as store
 from clusterctl.support.words import and_more
@@ -16,7 +17,6 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.analysis.significance import OutlierPolicy
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.results import CheckResult, FigureKey
     from clusterctl.suite import ReferenceEntry, Suite
@@ -88,8 +88,6 @@ class Expectations:
     @property
     def policy(self) -> OutlierPolicy:
         """When a node or a link stands out."""
-        from clusterctl.analysis.significance import OutlierPolicy  # noqa: PLC0415 - numpy, for runs that measure
-
         wanted = self._suite.outliers
         return OutlierPolicy(floor=wanted.floor, false_alarms=wanted.false_alarms_per_run)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from clusterctl import __version__
 from clusterctl.diagnosis import skew, training_stack
 from clusterctl.diagnosis.rules import launchable
-from clusterctl.model import job_login, nodeset
-from clusterctl.model.facts import slots_of
+from clusterctl.model import nodeset
+from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Finding
-from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.job_login import job_host, through_sudo
 from clusterctl.model.results import CheckResult, CheckStarted, Measurement, Verdict
 from clusterctl.remote import facts, supervised_job
 from clusterctl.support import content
@@ -65,7 +65,7 @@ def asked_ahead(hosts: Sequence[Host]) -> dict[str, Any]:
 
 
 def _is_another_login(hosts: Sequence[Host]) -> bool:
-    return any(host.by_ssh and job_login.job_host(host) != host for host in hosts)
+    return any(host.by_ssh and job_host(host) != host for host in hosts)
 
 
 def of_earlier(hosts: Sequence[Host], seen: Probe) -> Probe | None:
@@ -131,7 +131,7 @@ class Gate:
 
     def _gather(self) -> Probe:
         hosts = self._cluster.selected_hosts
-        by_ssh = [job_login.job_host(host) for host in hosts if host.by_ssh]  # what ranks will see
+        by_ssh = [job_host(host) for host in hosts if host.by_ssh]  # what ranks will see
         probe = facts.gather(by_ssh, **asked(hosts), timeout_s=_PROBE_TIMEOUT_S)
         return Probe(probe.facts, {**probe.failures, **_others(hosts)})
 
@@ -167,7 +167,7 @@ class Gate:
             found += [_error(PROVISIONED, host.name, broken, cure) for broken in broken_extras(node)]
             if foreign := launchable.foreign_mpirun(node):  # the checks launch by the installed one; users do not
                 found.append(_error(PROVISIONED, host.name, foreign, launchable.path_cure(node)))
-            login, as_user = job_login.job_host(host), job_login.through_sudo(host, node)
+            login, as_user = job_host(host), through_sudo(host, node)
             nodes[host.name] = ReadyNode(login, node, training_stack.of(node), slots_of(host, node), as_user)
         found += _stack_findings(nodes)
         if not reached:

@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import robust_stats
-from clusterctl.analysis.detection_limit import GOAL
 from clusterctl.analysis.packet_loss import SENT_AGAIN
+from clusterctl.analysis.speed_verdict import GOAL
 from clusterctl.model.results import Verdict
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.launch.validation_job import PlannedCheck, ranked
-from clusterctl.validation.checks import base, registry
+from clusterctl.validation.checks import base, registry, startup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def plan(checks: Sequence[Check], wish: PodsOptions, timeout_s: float | None = N
     numbers: dict[str, tuple[int, ...]] = {}
     site = site_of(wish)
     for check in chosen:
-        deadline = timeout_s or base.deadline_s(check, base.placed(check, site))
+        deadline = timeout_s or startup.deadline_s(check, base.placed(check, site))
         one = PlannedCheck(check.name, _argv(check, site, wish, deadline), deadline, check.per_node)
         registration = registry.registrations().get(check.name)
         times = _TWICE if registration is not None and registration.measures else 1

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from clusterctl.analysis import detection_limit, outliers, speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis import outliers, speed_verdict
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, Comparison, Figure, RankReport, Reference, Verdict
 from noisy_links import matrix
 
@@ -20,8 +20,8 @@ POLICY = OutlierPolicy()
 
 def ranks(count: int, busy: float, *, own: float = 0.1, shared: bool = False) -> tuple[RankReport, ...]:
     """Return reports of ranks that had a tenth of their node's processor time, in which that part was busy."""
-    figures = {detection_limit.OWN: 10 * own, detection_limit.BUSY: 10 * busy, detection_limit.ALL: 10.0}
-    machine = {detection_limit.MACHINE: "one"} if shared else {}
+    figures = {speed_verdict.OWN: 10 * own, speed_verdict.BUSY: 10 * busy, speed_verdict.ALL: 10.0}
+    machine = {speed_verdict.MACHINE: "one"} if shared else {}
     return tuple(RankReport(rank=rank, host=f"node{rank + 1}", figures=figures, facts=machine) for rank in range(count))
 
 
@@ -96,12 +96,12 @@ def test_where_nothing_is_compared_nothing_is_said() -> None:
 
 
 def test_ranks_of_one_machine_are_no_other_work() -> None:
-    assert detection_limit.busy_nodes(ranks(4, 0.5, own=0.12, shared=True)) == {}
-    assert detection_limit.busy_nodes(ranks(4, 0.5, own=0.05)) == pytest.approx(
+    assert speed_verdict.busy_nodes(ranks(4, 0.5, own=0.12, shared=True)) == {}
+    assert speed_verdict.busy_nodes(ranks(4, 0.5, own=0.05)) == pytest.approx(
         {f"node{number}": 0.45 for number in range(1, 5)}
     )
-    assert set(detection_limit.busy_nodes((*ranks(1, 0.9), *ranks(3, 0.2)[1:]))) == {"node1"}
-    assert detection_limit.busy_nodes([RankReport(rank=0, host="node1")]) == {}
+    assert set(speed_verdict.busy_nodes((*ranks(1, 0.9), *ranks(3, 0.2)[1:]))) == {"node1"}
+    assert speed_verdict.busy_nodes([RankReport(rank=0, host="node1")]) == {}
 
 
 def compared(better: str, value: float, interval: Sequence[float], **limits: float) -> Comparison:
@@ -118,7 +118,7 @@ def compared(better: str, value: float, interval: Sequence[float], **limits: flo
 
 
 def test_what_is_compared_with_the_history_alone_has_the_distance_to_its_limit() -> None:
-    found = detection_limit.of(
+    found = speed_verdict.fineness(
         passed(
             comparisons=(compared("higher", 100, (90, 110), lower=-0.2), compared("lower", 100, (90, 110), upper=0.2))
         ),
@@ -129,4 +129,4 @@ def test_what_is_compared_with_the_history_alone_has_the_distance_to_its_limit()
         ("job", "bus_bandwidth"): pytest.approx(1 - 80 / 110, abs=1e-3),
         ("job", "time"): pytest.approx(120 / 90 - 1, abs=1e-3),
     }
-    assert detection_limit.words(found) == "jobs judged to ±27 % (bus bandwidth) and ±33 % (time)"
+    assert speed_verdict.fineness_words(found) == "jobs judged to ±27 % (bus bandwidth) and ±33 % (time)"

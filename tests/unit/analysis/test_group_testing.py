@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.analysis import group_flaky
+from clusterctl.analysis import group_trials
 from clusterctl.analysis.group_testing import GroupSearch, bound
 from search_faults import (
     Across,
@@ -119,7 +119,7 @@ def test_what_does_not_come_again_is_nobody_s(nodes: int) -> None:
     found = play(nodes, NEVER)
     assert found.culprits == frozenset()
     assert found.search.words == f"it did not come again in {found.launches} launches"
-    assert found.launches <= 4 + group_flaky.COMES_AGAIN
+    assert found.launches <= 4 + group_trials.COMES_AGAIN
 
 
 def test_what_fails_on_every_node_alone_is_no_node_s_fault() -> None:
@@ -145,10 +145,10 @@ def test_a_fault_that_comes_now_and_then_is_named_or_nobody_is(probability: floa
 
 def test_the_number_of_repeats_follows_from_the_bounds() -> None:
     for missed, rate in ((0.01, 0.3), (0.05, 0.5), (0.001, 0.8)):
-        times = group_flaky.repeats(missed, rate)
+        times = group_trials.repeats(missed, rate)
         assert (1 - rate) ** times <= missed < (1 - rate) ** (times - 1)
     with pytest.raises(ValueError, match="no number of launches"):
-        group_flaky.repeats(0.01, 0)
+        group_trials.repeats(0.01, 0)
 
 
 def test_one_bad_node_of_232_takes_three_minutes_where_a_launch_takes_half_a_minute() -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import factory
 import pytest
 from clusterctl.analysis import agreement, packet_loss, speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Figure, PairMatrix, Verdict
+from clusterctl.analysis.robust_stats import OutlierPolicy
+from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clusterctl.analysis import further_rounds, link_model, sequential
-from clusterctl.analysis.link_values import LinkValues
+from clusterctl.analysis import links, repeated_links, sequential
+from clusterctl.analysis.links import LinkValues
 from clusterctl.analysis.repeated_links import Repeats
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "sim"))
@@ -107,8 +107,8 @@ def test_what_was_not_measured_is_left_out() -> None:
 
 def test_a_pair_comes_once_and_the_rounds_are_few() -> None:
     first, second = np.triu_indices(16, 1)
-    table = link_model.links(16, first.astype(np.int64), second.astype(np.int64))
-    ask = further_rounds.of_all(table, 60)
+    table = links.Links.of(16, first.astype(np.int64), second.astype(np.int64))
+    ask = repeated_links.of_all(table, 60)
     assert ask is not None
     assert (len(ask.rounds), ask.repeats) == (15, 4)
-    assert further_rounds.of_all(table, 14) is None
+    assert repeated_links.of_all(table, 14) is None

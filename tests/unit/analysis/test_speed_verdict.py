@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import random
 
-import factory
 import pytest
-from clusterctl.analysis import significance, speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis import robust_stats, speed_verdict
 from clusterctl.model.results import CheckResult, Figure, PairMatrix, RankReport, Reference, Verdict
 
-POLICY = significance.OutlierPolicy()
+POLICY = robust_stats.OutlierPolicy()
 MIB = 1 << 20
 
 
@@ -240,55 +238,3 @@ def test_healthy_clusters_blame_nobody_twice(spread: float) -> None:
         if after.verdict is Verdict.FAIL:
             alarms += speed_verdict.confirmed(after, second, POLICY).verdict is Verdict.FAIL
     assert alarms <= 2
-
-
-# --- A link that is too slow to be measured at a size is no healthy link ---
-
-
-FOUR = ("node1", "node2", "node3", "node4")
-
-
-def partial_matrix(size: int, *absent: tuple[int, int]) -> PairMatrix:
-    return factory.matrix(FOUR, absent=absent, size_bytes=size)
-
-
-def named_missing(*absent: tuple[int, int]) -> list[tuple[str, tuple[str, ...]]]:
-    return [
-        (one.kind, one.nodes)
-        for one in speed_verdict.missing_links([partial_matrix(1 << 20), partial_matrix(8 << 20, *absent)])
-    ]
-
-
-def test_who_is_behind_missing_links() -> None:
-    assert named_missing() == []
-    assert named_missing((0, 1), (1, 2), (1, 3)) == [("node", ("node2",))]
-    assert named_missing((0, 1), (1, 3)) == [("node", ("node2",))]
-    assert named_missing((1, 3)) == [("pair", ("node2", "node4"))]
-
-
-def test_nobody_is_behind_links_that_have_no_node_in_common_or_when_most_are_missing() -> None:
-    assert named_missing((0, 1), (2, 3)) == []
-    assert named_missing((0, 1), (0, 2), (0, 3), (1, 2)) == []
-
-
-def test_it_is_no_pass_and_both_runs_have_to_show_it() -> None:
-    lossy = CheckResult(
-        check="pairs",
-        verdict=Verdict.PASS,
-        reason="4 ranks on 4 nodes",
-        matrices=(partial_matrix(1 << 20), partial_matrix(8 << 20, (0, 1), (1, 2), (1, 3))),
-    )
-    first = speed_verdict.assess(lossy, OutlierPolicy())
-    assert (first.verdict, first.hosts) == (Verdict.FAIL, ("node2",))
-    assert first.reason == (
-        "node2: its links to node[1,3-4] are too slow to measure the bandwidth of 8 MiB in the time of the others"
-    )
-    assert speed_verdict.suspects(first)
-    assert speed_verdict.confirmed(first, lossy, OutlierPolicy()).verdict is Verdict.FAIL
-    healthy = lossy.model_copy(update={"matrices": (partial_matrix(1 << 20), partial_matrix(8 << 20))})
-    assert speed_verdict.confirmed(first, healthy, OutlierPolicy()).verdict is Verdict.PASS
-    pair = lossy.model_copy(update={"matrices": (partial_matrix(1 << 20), partial_matrix(8 << 20, (1, 3)))})
-    assert speed_verdict.confirmed(speed_verdict.assess(pair, OutlierPolicy()), pair, OutlierPolicy()).hosts == (
-        "node2",
-        "node4",
-    )

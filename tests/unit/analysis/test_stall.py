@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from clusterctl.analysis.rank_places import Place
+from clusterctl.analysis.rank_evidence import Place
 from clusterctl.analysis.stall import RankSight, after_probe, judge
 
 WAITING = Place("all_reduce", "step (train.py:30)")

@@ -11,11 +11,10 @@ import factory
 import pytest
 from clusterctl import cli
 from clusterctl.cli import doctor, main, output, progress, summary, validate
-from clusterctl.model.events import HostResult, Note, StageStarted
 from clusterctl.model.results import CheckProgress, CheckStarted
-from clusterctl.model.run_record import HostSummary, Problem
+from clusterctl.model.run_record import HostResult, HostSummary, Note, Problem, StageStarted
 from clusterctl.support.errors import UnreachableError
-from clusterctl.support.words import one_line
+from clusterctl.support.words import escaped
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -52,12 +51,12 @@ def is_kept(shown: str) -> None:
 
 
 def test_a_line_is_one_line_and_has_an_end() -> None:
-    assert one_line("a\nb\tc\\n") == "a\\nb\\tc\\n"
-    assert "\n" not in one_line(EVIL)
-    assert not OBEYED.search(one_line(EVIL))
-    assert len(one_line("x" * 10**7)) < 10**5
-    assert one_line("x" * 10**7).endswith("…")
-    assert one_line("für 30 µs → gut") == "für 30 µs → gut"
+    assert escaped("a\nb\tc\\n") == "a\\nb\\tc\\n"
+    assert "\n" not in escaped(EVIL)
+    assert not OBEYED.search(escaped(EVIL))
+    assert len(escaped("x" * 10**7)) < 10**5
+    assert escaped("x" * 10**7).endswith("…")
+    assert escaped("für 30 µs → gut") == "für 30 µs → gut"
 
 
 def test_plain_lines_of_a_run(screen: Screen) -> None:
@@ -133,5 +132,5 @@ def test_no_command_writes_to_the_terminal_on_another_way() -> None:
 
 
 def _is_safe(call: ast.Call) -> bool:
-    """Whether what is written is a text of ours, or goes through one_line: clusterctl-launch has no console."""
-    return isinstance(call.args[0], ast.Constant) or "one_line(" in ast.unparse(call)
+    """Whether what is written is a text of ours, or goes through escaped: clusterctl-launch has no console."""
+    return isinstance(call.args[0], ast.Constant) or "escaped(" in ast.unparse(call)

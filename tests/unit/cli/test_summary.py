@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING
 
 import factory
 from clusterctl.cli import progress, summary
-from clusterctl.model.events import HostResult, Note, StageStarted, TaskStartedOnHost
-from clusterctl.model.run_record import CriticalPath, HostSummary, PathStep, Problem, RunTiming, StageTiming
+from clusterctl.model.run_record import (
+    CriticalPath,
+    HostResult,
+    HostSummary,
+    Note,
+    PathStep,
+    Problem,
+    RunTiming,
+    StageStarted,
+    StageTiming,
+    TaskStartedOnHost,
+)
 from rich.console import Console
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ import pytest
 from clusterctl.diagnosis import doctor
 from clusterctl.diagnosis.rules import logins, registry
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.facts import JobUser, NodeFacts
+from clusterctl.model.facts import JobUser, NodeFacts, Probe, ProbeFailure
 from clusterctl.model.findings import Diagnosis, Finding
 from clusterctl.model.hosts import Host
-from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import facts, login_probe
-from clusterctl.state import doctor_errors, paths
+from clusterctl.state import hardware_looks, paths
 from doctor_view import NODES, diagnosis, record_of
 
 
@@ -66,7 +65,7 @@ def test_the_errors_of_a_look_are_kept_for_the_history(tmp_path: Path, monkeypat
     inventory.write_text("node1 ansible_host=127.0.0.1 ansible_port=1\n")
     found = doctor.examine(str(inventory), doctor.DoctorOptions(quick=True))
     assert found.unreachable == ("node1",)
-    kept = doctor_errors.read(paths.cluster_id(str(inventory)))
+    kept = hardware_looks.read_errors(paths.cluster_id(str(inventory)))
     assert {host: (errors.checks, errors.at) for host, errors in kept.items()} == {
         "node1": (("reachable",), found.started)
     }

@@ -11,9 +11,9 @@ from clusterctl.diagnosis.hardware import fabric_reader
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.engines import Growth, growth
 from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hardware import COUNTING, OF_FABRIC, Counter, Hardware, HardwareLooks, HardwareReading, Unseen
 from clusterctl.model.hosts import Host
-from clusterctl.model.probe import Probe, ProbeFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def test_a_login_that_may_not_use_sudo_looks_without_it_and_says_so(
         failures = {name: ProbeFailure(name, "no_sudo", f"{name}: cluster may not use sudo.") for name in refused}
         return {name: look for name, look in seen.items() if name not in refused}, failures
 
-    monkeypatch.setattr(hardware.hardware, "gather", gather)
+    monkeypatch.setattr(hardware.facts, "gather_hardware", gather)
     hosts = [Host(name, "10.0.0.1", become=True) for name in ("node1", "node2")]
     nodes = doctor_view.seen().nodes
     found = hardware.look(hosts, Probe({host.name: nodes[host.name] for host in hosts}, {}), {}, tmp_path)
@@ -79,7 +79,7 @@ def test_a_host_whose_facts_were_late_is_looked_at(tmp_path: Path, monkeypatch: 
         seen = {"late": Hardware(schema_version=1, time=1.0, readings=dead)}
         return seen, {"silent": ProbeFailure("silent", "timeout", "silent did not answer within 25 s.")}
 
-    monkeypatch.setattr(hardware.hardware, "gather", gather)
+    monkeypatch.setattr(hardware.facts, "gather_hardware", gather)
     hosts = [Host(name, "10.0.0.1") for name in ("late", "silent", "away")]
     failures = {name: ProbeFailure(name, "timeout", f"{name} did not answer.") for name in ("late", "silent")}
     probe = Probe({}, failures | {"away": ProbeFailure("away", "unreachable", "away is off.")})
@@ -116,7 +116,7 @@ def again(
         silent = [host.name for host in hosts if host.name not in found]
         return found, {name: ProbeFailure(name, "timeout", f"{name} did not answer within 25 s.") for name in silent}
 
-    monkeypatch.setattr(hardware.hardware, "gather", gather)
+    monkeypatch.setattr(hardware.facts, "gather_hardware", gather)
     hosts = [Host(name, "10.0.0.1") for name in first]
     return hardware.look_again(hosts, {name: HardwareLooks(look) for name, look in first.items()}, Path())
 
@@ -156,7 +156,7 @@ def test_a_reader_of_the_fabric_that_fails_is_told(tmp_path: Path, monkeypatch: 
         failure = ProbeFailure("node1", "timeout", "node1 did not answer within 25 s.")
         return ({}, {"node1": failure}) if given.get("sections") == OF_FABRIC else ({"node1": seen}, {})
 
-    monkeypatch.setattr(hardware.hardware, "gather", gather)
+    monkeypatch.setattr(hardware.facts, "gather_hardware", gather)
     nodes = {"node1": doctor_view.seen().nodes["node1"]}
     found = hardware.look([Host("node1", "10.0.0.1")], Probe(nodes, {}), {}, tmp_path)
     assert found["node1"].now.unseen == (Unseen("InfiniBand fabric", "node1 did not answer within 25 s"),)

@@ -68,9 +68,12 @@ def test_ansible_accepts_every_play(tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("name", ["horovod", "mpi4py", "nccl", "openmpi", "python_env", "validation"])
+@pytest.mark.parametrize("name", ["horovod", "validation"])
 def test_the_play_looks_at_the_nodes_first(name: str, tmp_path: Path) -> None:
-    """Nothing listens at the port of this host, so preflight must refuse it, and no later task may need its facts."""
+    """The others begin by the same task, which a test above holds.
+
+    Nothing listens at the port of this host, so preflight must refuse it, and no later task may need its facts.
+    """
     (tmp_path / "hosts.ini").write_text("node1 ansible_host=127.0.0.1 ansible_port=1 ansible_connection=ssh\n")
     done = play(alone(name), tmp_path, "-i", str(tmp_path / "hosts.ini"))
     said = " ".join((done.stdout + done.stderr).split())
@@ -83,10 +86,9 @@ def test_the_play_looks_at_the_nodes_first(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("name", ["hosts", "ssh_mesh"])
-def test_a_role_that_cannot_look_refuses(name: str, tmp_path: Path) -> None:
-    done = play(alone(name), tmp_path, "-i", "node1,")
+def test_a_role_that_cannot_look_refuses(tmp_path: Path) -> None:
+    done = play(alone("ssh_mesh"), tmp_path, "-i", "node1,")
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == 2, said
-    assert f"{name}_members is empty" in said
+    assert "ssh_mesh_members is empty" in said
     assert "put the role clusterctl.hpc.preflight before" in said

@@ -14,10 +14,10 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.results import ValidationRecord, load
 from clusterctl.model.run_record import RunRecord
 from clusterctl.model.snapshot import Hold, NodeState, Snapshot, SoftwareSet
-from clusterctl.provisioning import drift
-from clusterctl.report import files, jsonl, junit, page, prometheus, validation_table
+from clusterctl.provisioning import plan
+from clusterctl.report import files, jsonl, junit, page, prometheus, tables
 from clusterctl.state import locks, paths, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import visible
 from hostile import JSON, NASTY, changed, shape, written
@@ -65,7 +65,7 @@ def reports(record: ValidationRecord) -> str:
     prometheus.document(record)
     for line in jsonl.lines(record):
         json.loads(line)
-    validation_table.rows(record)
+    tables.validation_rows(record)
     return page.document(record, files.logs(record))
 
 
@@ -125,8 +125,8 @@ def test_a_snapshot_is_compared_or_counts_as_missing(data: bytes) -> None:
     path.write_bytes(data)
     found = snapshots.read("fuzzed")
     for host in found.hosts.values():
-        differences = drift.known_differences(host, STATE, verified=False)
-        drift.folded({"node1": differences})
+        differences = plan.known_differences(host, STATE, verified=False)
+        plan.folded({"node1": differences})
     assert Snapshot.model_validate_json(found.model_dump_json()) == found
 
 

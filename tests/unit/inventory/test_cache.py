@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.inventory import ansible_call, ansible_inventory, cache
+from clusterctl.inventory import ansible_call, ansible_inventory, templates
 from clusterctl.model import hosts
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def test_a_command_reads_its_inventory_once(place: Path, monkeypatch: Any) -> No
 
 
 def test_what_names_a_file_or_a_vault_has_no_key(place: Path) -> None:
-    assert cache.key(place, ["x", "--vault-password-file=y"], {}) == ""
-    assert cache.key(place, ["x", "--extra-vars=@file"], {}) == ""
-    assert cache.key(place, ["x"], {"ANSIBLE_VAULT_PASSWORD_FILE": "x"}) == ""
-    assert cache.key(place.parent, ["x"], {}) == ""
-    assert cache.key(place, ["x"], {}) != ""
+    assert templates.cache_key(place, ["x", "--vault-password-file=y"], {}) == ""
+    assert templates.cache_key(place, ["x", "--extra-vars=@file"], {}) == ""
+    assert templates.cache_key(place, ["x"], {"ANSIBLE_VAULT_PASSWORD_FILE": "x"}) == ""
+    assert templates.cache_key(place.parent, ["x"], {}) == ""
+    assert templates.cache_key(place, ["x"], {}) != ""

@@ -18,7 +18,7 @@ from clusterctl.provisioning.playbook import Cancel, Play
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from clusterctl.model.events import Event
+    from clusterctl.model.run_record import Event
 
 pytestmark = pytest.mark.programs
 

@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from clusterctl.analysis import step_lines
+from clusterctl.analysis import step_times
 from clusterctl.jobs.pace import PaceTaker
 from clusterctl.jobs.prefixer import Prefixer
 from clusterctl.jobs.run import RankPlaces
@@ -17,7 +17,7 @@ class Heard:
     def __init__(self, pattern: str = "") -> None:
         self.output: dict[str, bytes] = {"stdout": b"", "stderr": b""}
         self.told: list[str] = []
-        self.taker = PaceTaker(self.take, self.told.append, step_lines.compiled(pattern) if pattern else None)
+        self.taker = PaceTaker(self.take, self.told.append, step_times.compiled(pattern) if pattern else None)
 
     def take(self, stream: str, data: bytes) -> None:
         assert data

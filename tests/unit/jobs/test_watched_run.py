@@ -12,7 +12,7 @@ from clusterctl.jobs import suspects
 from clusterctl.jobs.watched_run import WatchedNodes, WatchedRun
 from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import LoggedKill, MemoryKills
-from clusterctl.state import paths, stalls
+from clusterctl.state import paths, runs
 from local_jobs import telling
 from past_runs import record, remember, run
 
@@ -62,7 +62,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]) -> Cal
 
 
 def kept() -> list[StallRecord]:
-    return [one for _, one in stalls.newest("lab", 10)]
+    return [one for _, one in runs.newest_stalls("lab", 10)]
 
 
 def test_a_killed_rank_leaves_a_record_with_the_reason_and_the_end_of_the_output(
@@ -149,7 +149,7 @@ def test_a_record_that_cannot_be_kept_is_told(
     def full(*_given: Any) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stalls, "keep", full)
+    monkeypatch.setattr(runs, "keep_stall", full)
     job(MemoryKills(all=0)).ends(KILLED)
     assert told[0].startswith("What was seen is not kept: ")
     assert told[1].endswith("--exclude node2.")
@@ -165,7 +165,7 @@ def test_the_history_shows_stopped_jobs_with_their_records(
     cluster = paths.cluster_id(inventory)
     job(MemoryKills(all=0)).ends(KILLED)
     (found,) = kept()
-    path = stalls.keep(cluster, found)
+    path = runs.keep_stall(cluster, found)
     (paths.stalls_dir(cluster) / "20200101T000000Z-run-1.json").write_text("{")
     done = run("history", inventory)
     assert f"node2 rank 1 was ended by SIGKILL; who sent it is not known. Its record: {path}" in done.stderr

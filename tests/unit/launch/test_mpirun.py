@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from clusterctl.launch import compose, environment, mpirun, torchrun
+from clusterctl.launch import compose, mpirun, torchrun
 from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.support.errors import ConfigError
 
@@ -120,11 +120,11 @@ def test_horovodrun_places_ranks_as_asked(version: str, word: str) -> None:
 
 def test_the_callers_nccl_variables_and_values_go_along() -> None:
     caller = {"NCCL_DEBUG": "WARN", "NCCL_ALGO": "Ring", "SEED": "7", "OTHER": "x"}
-    words = environment.of_job(("NCCL_DEBUG=INFO", "SEED", "HERE", "TEXT=a b;c"), caller)
+    words = compose.of_job(("NCCL_DEBUG=INFO", "SEED", "HERE", "TEXT=a b;c"), caller)
     assert [variable.word for variable in words] == [
         *("PATH", "LD_LIBRARY_PATH", "NCCL_DEBUG=INFO", "NCCL_ALGO=Ring", "SEED=7", "HERE", "TEXT")
     ]
-    assert environment.beside(words) == {"TEXT": "a b;c"}
+    assert compose.beside(words) == {"TEXT": "a b;c"}
 
 
 # --- hostfile ---

@@ -7,9 +7,8 @@ from typing import Any
 import factory
 import pytest
 from clusterctl.model import drains
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.drains import OF_CHECK_NODE, OF_VALIDATE, DrainOptions, SlurmState
-from clusterctl.model.results import CheckResult, ValidationRecord, Verdict
+from clusterctl.model.results import CheckResult, Culprit, ValidationRecord, Verdict
 
 NODES = ("node1", "node2", "node3", "node4")
 IDLE = {name: SlurmState("idle") for name in NODES}

@@ -7,9 +7,8 @@ from typing import Any
 
 import factory
 import pytest
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.facts import BusyProcess, Leftover
-from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.model.results import Culprit, ValidationRecord, Verdict
 from clusterctl.state.proofs import notes, oldest_first, proved
 from clusterctl.validation import idle_part
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from clusterctl.model.results import Verdict
-from clusterctl.nightly import reports, scheduler, status, storage
+from clusterctl.nightly import install, scheduler, storage
 from clusterctl.nightly import run as night
 from clusterctl.nightly.records import Drift, HookResult, HookTarget, HostDrift, Job, Night, Told
 from clusterctl.state import paths
@@ -119,7 +119,7 @@ def test_status_of_a_good_job() -> None:
         job, "2026-05-02T02:00", hook=HookResult(at=utc("2026-05-02T02:09"), ok=False, attempts=4, seconds=9, words="x")
     )
     keep(job, "2026-05-03T02:00")
-    found = status.status(job, utc("2026-05-03T12:00"))
+    found = install.status(job, utc("2026-05-03T12:00"))
     assert (found.bad, found.missed, found.last_missed, found.running) == (False, (), False, False)
     assert found.next == utc("2026-05-04T02:00")
     assert [night.started.day for night in found.nights] == [3, 2]
@@ -132,13 +132,13 @@ def test_status_of_a_good_job() -> None:
 def test_status_of_a_night_that_never_came() -> None:
     job = a_job()
     keep(job, "2026-05-02T02:00")
-    assert not status.status(job, utc("2026-05-03T02:30")).bad
-    found = status.status(job, utc("2026-05-03T03:30"))
+    assert not install.status(job, utc("2026-05-03T02:30")).bad
+    found = install.status(job, utc("2026-05-03T03:30"))
     assert (found.bad, found.last_missed, found.missed) == (True, True, (utc("2026-05-03T02:00"),))
     keep(job, "2026-05-03T09:00")
-    assert not status.status(job, utc("2026-05-03T09:30")).bad
+    assert not install.status(job, utc("2026-05-03T09:30")).bad
     keep(job, "2026-05-05T02:00")
-    later = status.status(job, utc("2026-05-05T12:00"))
+    later = install.status(job, utc("2026-05-05T12:00"))
     assert (later.bad, later.missed) == (False, (utc("2026-05-04T02:00"),))  # told, and over
 
 
@@ -158,13 +158,13 @@ def test_status_of_a_night_that_never_came() -> None:
 def test_status_of_the_last_night(fields: dict[str, Any], is_bad: bool) -> None:
     job = a_job()
     keep(job, "2026-05-02T02:00", **fields)
-    assert status.status(job, utc("2026-05-02T02:30")).bad is is_bad
+    assert install.status(job, utc("2026-05-02T02:30")).bad is is_bad
 
 
 @pytest.mark.usefixtures("state")
 def test_a_schedule_that_is_gone_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "problem", lambda *_given: "its line is gone")
-    found = status.status(a_job(), utc("2026-05-01T12:30"))
+    found = install.status(a_job(), utc("2026-05-01T12:30"))
     assert (found.bad, found.scheduled, found.problem) == (True, False, "its line is gone")
 
 
@@ -202,7 +202,7 @@ def test_metrics_of_a_night_are_read_back_whatever_the_inventory_is_called() -> 
     hostile = 'in "v\\ \n\r\ud800.ini'
     drift = Drift(hosts=(HostDrift(host="n1"), HostDrift(host="n2")))
     one = a_night(verdict=Verdict.FAIL, drift=drift, missed=(utc("2026-05-01T02:00"),))
-    text = reports.metrics(one, a_record(Verdict.FAIL).model_copy(update={"inventory": hostile}))
+    text = night.metrics(one, a_record(Verdict.FAIL).model_copy(update={"inventory": hostile}))
     found = {family.name: family.samples for family in text_string_to_metric_families(text)}
     (missed,) = found["clusterctl_night_missed"]
     assert (missed.value, missed.labels) == (1.0, {"inventory": 'in "v\\ \n ?.ini'})

@@ -25,7 +25,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import ma
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 
@@ -74,20 +74,13 @@ def test_an_archive_whose_first_bytes_are_cut_off_is_damaged(tmp_path: Path) -> 
         build_files.unpack(str(pack), tmp_path / "out", 0, [])
 
 
-def test_a_pipe_whose_reader_left_is_noticed() -> None:
-    reading, writing = os.pipe()
+@pytest.mark.parametrize("opened", [os.pipe, os.openpty], ids=["pipe", "terminal"])
+def test_a_channel_whose_other_end_left_is_noticed(opened: Callable[[], tuple[int, int]]) -> None:
+    reading, writing = opened()
     assert not build_step.channel_is_gone(writing)
     os.close(reading)
     assert build_step.channel_is_gone(writing)
     os.close(writing)
-
-
-def test_a_terminal_whose_other_end_left_is_noticed() -> None:
-    master, terminal = os.openpty()
-    assert not build_step.channel_is_gone(terminal)
-    os.close(master)
-    assert build_step.channel_is_gone(terminal)
-    os.close(terminal)
 
 
 def test_the_whole_family_of_a_step_is_ended_even_when_it_does_not_listen() -> None:
@@ -220,10 +213,9 @@ def test_a_builder_without_the_memory_for_one_compiler_is_refused_before_anythin
     a_build(tmp_path, memory_per_job_bytes=2_400_000_000).inspect()
     with pytest.raises(ArtifactError) as refused:
         a_build(tmp_path, memory_per_job_bytes=2_400_000_000, memory_strict=True).inspect()
-    assert str(refused.value) == (
-        "node1: free some memory there or name another host (demo_builder): building demo 1 needs 2.4 GB for one"
-        " compiler, and 0.9 GB are available."
-    )
+    said = str(refused.value)
+    assert said.startswith("node1: free some memory there or name another host (demo_builder): ")
+    assert "needs 2.4 GB for one compiler, and 0.9 GB are available" in said
 
 
 def failing(folder: Path, log: str, *, speaks: bool = False) -> str:
@@ -236,10 +228,8 @@ def failing(folder: Path, log: str, *, speaks: bool = False) -> str:
 
 def test_a_step_that_speaks_gives_the_message(tmp_path: Path) -> None:
     message = failing(tmp_path, "noise\nInstall g++ on the builder: it is not there.\n", speaks=True)
-    assert message == (
-        "node1: Install g++ on the builder: it is not there."
-        f" (Before building demo 1; the log is {tmp_path}/demo-1-k.log@LOG@.)"
-    )
+    assert message.startswith("node1: Install g++ on the builder: it is not there. (")
+    assert f"{tmp_path}/demo-1-k.log@LOG@" in message
 
 
 def test_the_first_error_is_named_when_the_last_lines_do_not_show_it(tmp_path: Path) -> None:

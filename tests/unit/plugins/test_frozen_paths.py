@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import record
-from clusterctl.provisioning import drift
+from clusterctl.provisioning import plan
 from clusterctl.support import content
 
 LOCAL = """\
@@ -106,7 +106,7 @@ def test_the_probe_goes_on_where_a_home_hangs(tmp_path: Path) -> None:
     assert homes == {"ada": (False, False), "grace": (True, True), "late": (False, True)}
     assert [entry["kind"] for entry in found["ada"]["watch"]] == ["silent", "silent", "file"]
     before = [{"path": f"{dead}/ada/.ssh/keys", "kind": "block", "marker": "ssh_mesh", "mode": "0600"}]
-    (differs,) = drift.of_paths(before, found["ada"]["watch"])
+    (differs,) = plan.of_paths(before, found["ada"]["watch"])
     assert differs.words == "its file system does not answer"
     assert f"storage: {dead}/ada is on a file system that does not answer" in found["ada"]["problems"]
     assert f"storage: {dead}/ada is on a file system that does not answer" not in found["grace"]["problems"]

@@ -75,7 +75,7 @@ def test_templates_of_the_user_are_not_kept(kept: Path, tmp_path: Path) -> None:
     assert not any(b"secret" in code for code in codes)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xff\xff", b"\x00" * 64])
+@pytest.mark.parametrize("damage", [b"", b"\xff\xff"])
 def test_a_damaged_template_is_made_anew(kept: Path, tmp_path: Path, damage: bytes) -> None:
     assert role_plays.play(PLAYS, tmp_path).returncode == 0
     codes = [path for path in files(kept) if "templates" in path.parts]

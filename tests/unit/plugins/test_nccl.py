@@ -45,7 +45,7 @@ OLD = [member("node1", driver="550.54.15", gpus=1), member("node2", driver="580.
 
 
 def planned(*, members: list[dict[str, Any]] = CPU, frameworks: Any = None, **wish: str) -> nccl.PlatformPlan:
-    return nccl.plan(nccl.Wish(**wish), members, frameworks or {})[PLATFORM]
+    return nccl.plan(nccl.Options(**wish), members, frameworks or {})[PLATFORM]
 
 
 # --- version ---
@@ -115,17 +115,14 @@ def test_cuda_follows_what_the_hosts_can_run(
 def test_a_driver_that_is_too_old_is_named_with_its_host() -> None:
     with pytest.raises(nccl.NcclError) as refused:
         planned(members=OLD, cuda="13")
-    assert str(refused.value) == (
-        "NCCL for CUDA 13 cannot run on the NVIDIA driver of node1 (550.54.15, up to CUDA 12): set nccl_cuda to '12',"
-        " or install a newer driver there."
-    )
+    assert "driver of node1 (550.54.15, up to CUDA 12): set nccl_cuda to '12', or install" in str(refused.value)
 
 
 def test_hosts_that_get_none_are_left_out() -> None:
     mixed = [member("node1", driver="580.65", gpus=1), member("node2")]
     assert planned(members=mixed, install="gpu").hosts == ("node1",)
-    assert nccl.plan(nccl.Wish(install="gpu"), CPU, {}) == {}
-    assert nccl.plan(nccl.Wish(install="never", cuda="13"), OLD, {}) == {}
+    assert nccl.plan(nccl.Options(install="gpu"), CPU, {}) == {}
+    assert nccl.plan(nccl.Options(install="never", cuda="13"), OLD, {}) == {}
 
 
 # --- archives ---
@@ -182,11 +179,11 @@ def test_a_file_that_is_no_archive_or_a_piece_of_one(tmp_path: Path) -> None:
 
 
 def test_an_archive_decides_about_the_version() -> None:
-    wish = nccl.Wish(source="archive", archive="/srv/a.txz", sha256=SUM)
+    wish = nccl.Options(source="archive", archive="/srv/a.txz", sha256=SUM)
     contents = nccl.Contents("built", "2.30.7")
     assert nccl.plan(wish, CPU, {}, contents)[PLATFORM].version == "2.30.7"
     with pytest.raises(nccl.NcclError, match=r"nccl_version is 2.32.3, but /srv/a.txz holds NCCL 2.30.7"):
-        nccl.plan(nccl.Wish(source="archive", archive="/srv/a.txz", version="2.32.3"), CPU, {}, contents)
+        nccl.plan(nccl.Options(source="archive", archive="/srv/a.txz", version="2.32.3"), CPU, {}, contents)
     with pytest.raises(nccl.NcclError, match=r"name an archive of 2.28.9"):
         nccl.plan(wish, CPU, framework(), contents)
 
@@ -202,19 +199,19 @@ def test_an_archive_decides_about_the_version() -> None:
 )
 def test_a_source_that_is_not_named(wish: dict[str, str], words: str) -> None:
     with pytest.raises(nccl.NcclError) as refused:
-        nccl.sources(nccl.Wish(**wish), "2.31.0")
+        nccl.sources(nccl.Options(**wish), "2.31.0")
     assert words in str(refused.value)
 
 
 def test_where_a_source_comes_from() -> None:
-    wish = nccl.Wish(source="archive", archive="https://x/y.txz", sha256=SUM)
+    wish = nccl.Options(source="archive", archive="https://x/y.txz", sha256=SUM)
     assert nccl.sources(wish, "") == [{"url": "https://x/y.txz", "sha256": SUM}]
-    assert nccl.sources(nccl.Wish(source="build", archive="/y.tgz", sha256=SUM), "") == [
+    assert nccl.sources(nccl.Options(source="build", archive="/y.tgz", sha256=SUM), "") == [
         {"path": "/y.tgz", "sha256": SUM}
     ]
-    (known,) = nccl.sources(nccl.Wish(source="build"), "2.29.7")
+    (known,) = nccl.sources(nccl.Options(source="build"), "2.29.7")
     assert known["apt"]["package"] == "nvidia-nccl"
-    assert nccl.sources(nccl.Wish(), "2.32.3") == []
+    assert nccl.sources(nccl.Options(), "2.32.3") == []
 
 
 # --- laying it out ---
@@ -270,10 +267,7 @@ def test_a_packages_files_stay_where_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (
-            {"cuda": "12.9"},
-            "was built with CUDA 12, and CUDA 13 was asked for; take NCCL for CUDA 13, or set nccl_cuda",
-        ),
+        ({"cuda": "12.9"}, "was built with CUDA 12, and CUDA 13 was asked for; take NCCL for CUDA 13, or set"),
         ({"version": "2.29.7"}, "nccl.h is of NCCL 2.29.7, and 2.30.7 was asked for"),
         ({"version": "2.29.7", "header": "2.30.7"}, "is NCCL 2.29.7, and the nccl.h beside it is of 2.30.7"),
         ({"machine": 21}, "is for ppc64le, and this host is"),
@@ -353,12 +347,7 @@ def test_another_nccl_in_a_session_is_named_with_its_cause(reach: nccl_report.Re
     ("align", "path", "version", "words"),
     [
         ("framework", "/env/libnccl.so.2", "2.32.3", ""),
-        (
-            "framework",
-            "/env/libnccl.so.2",
-            "2.28.9",
-            "PyTorch takes NCCL 2.28.9 of /env/libnccl.so.2, and the cluster's is",
-        ),
+        ("framework", "/env/libnccl.so.2", "2.28.9", "PyTorch takes NCCL 2.28.9 of /env/libnccl.so.2, and the"),
         ("cluster", "/env/libnccl.so.2", "2.32.3", "run the role python_env again"),
         ("report", "/env/libnccl.so.2", "2.28.9", ""),
         ("cluster", "", "", ""),
@@ -377,10 +366,9 @@ def test_the_report_says_who_maps_what() -> None:
         {"path": "/env/libnccl.so.2", "version": "", "found": "the framework's", "ours": False},
     ]
     mapped = {"session": {"path": libraries[0]["path"]}, "torch": {"path": libraries[1]["path"]}}
-    assert nccl_report.words(libraries, mapped) == (
-        "NCCL on this host: 2.32.3 of /usr/local/nccl-1/lib/libnccl.so.2 (the cluster's, mapped by session); one that"
-        " does not answer of /env/libnccl.so.2 (the framework's, mapped by torch)."
-    )
+    said = nccl_report.words(libraries, mapped)
+    assert "2.32.3 of /usr/local/nccl-1/lib/libnccl.so.2 (the cluster's, mapped by session);" in said
+    assert "does not answer of /env/libnccl.so.2 (the framework's, mapped by torch)" in said
 
 
 @pytest.mark.parametrize("link", ["/x\n/tmp/evil", "/x\0", "/x:/tmp/evil", "/x,/tmp/evil", "/x /tmp/evil", "/x#"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,13 @@ def node(number: int = 1, **changes: Any) -> dict[str, Any]:
     }
 
 
+def settings_of(name: str, address: str, **changes: Any) -> rules.Settings:
+    return rules.Settings(**{"name": name, "reached_at": address, "resolved": [address], **changes})
+
+
 def member_of(number: int, **changes: Any) -> dict[str, Any]:
     name = f"node{number}"
-    settings = rules.Settings(name=name, reached_at=f"10.0.0.{number}", resolved=[f"10.0.0.{number}"])
-    return {**rules.member(settings, node(number))[0], **changes}
+    return {**rules.member(settings_of(name, f"10.0.0.{number}"), node(number))[0], **changes}
 
 
 def checks(problems: list[rules.Problem]) -> list[tuple[str, str]]:
@@ -72,27 +76,42 @@ class TestLookFailure:
         assert "the moon is in the wrong phase" in found.problem
 
 
-class TestNode:
-    def test_a_healthy_node_has_no_problem(self) -> None:
-        assert rules.node_problems("node1", node(), LIMITS, builder=True) == []
+FULL = [{"path": "/usr/local", "free_bytes": 5000}, {"path": SCRATCH, "free_bytes": 1000}]
 
+
+class TestNode:
     @pytest.mark.parametrize(
-        ("identity", "release", "supported"),
+        ("changes", "builder", "check"),
         [
-            ("debian", "12", True),
-            ("debian", "11", False),
-            ("ubuntu", "22.04", True),
-            ("ubuntu", "22.10", False),
-            ("rocky", "9.4", True),
-            ("rocky", "90", False),
-            ("rocky", "8.9", False),
-            ("arch", "", False),
+            ({}, True, ""),
+            *(
+                ({"distribution": {"id": name, "version_id": release}}, False, check)
+                for name, release, check in (
+                    ("debian", "11", "distribution"),
+                    ("ubuntu", "22.04", ""),
+                    ("ubuntu", "22.10", "distribution"),
+                    ("rocky", "9.4", ""),
+                    ("rocky", "90", "distribution"),
+                    ("arch", "", "distribution"),
+                )
+            ),
+            ({"tools": {}}, False, ""),
+            ({"tools": {"ssh": True}}, False, ""),
+            ({"tools": {"ssh": False}}, False, "ssh"),
+            ({"python": {"version": "3.9.2"}}, False, ""),
+            ({"python": {"version": "3.10.0"}}, False, ""),
+            ({"python": {"version": "3.8.19"}}, False, "python"),
+            ({"disk": FULL}, False, ""),
+            ({"disk": FULL}, True, "disk"),
+            ({"ssh": {"host_keys": [], "port": 22}}, False, "host_key"),
+            ({"job_user": None}, False, ""),
+            ({"job_user": {"name": "mpi", "uid": -1, "shell": ""}}, False, ""),
+            ({"job_user": {"name": "mpi", "uid": 1001, "shell": "/bin/bash"}}, False, ""),
         ],
     )
-    def test_distributions(self, identity: str, release: str, supported: bool) -> None:
-        facts = node(distribution={"id": identity, "version_id": release})
-        found = rules.node_problems("n", facts, LIMITS, builder=False)
-        assert checks(found) == ([] if supported else [("n", "distribution")])
+    def test_what_a_node_lacks_is_a_problem(self, changes: dict[str, Any], builder: bool, check: str) -> None:
+        found = rules.node_problems("n", node(**changes), LIMITS, builder=builder)
+        assert checks(found) == ([("n", check)] if check else [])
 
     @pytest.mark.parametrize("captured", ["debian11", "debian12", "debian-testing", "rocky9", "leap15"])
     def test_the_role_supports_releases_as_they_name_themselves(self, captured: str) -> None:
@@ -102,47 +121,27 @@ class TestNode:
         facts = node(distribution=machine.read_os_release(text))
         assert rules.node_problems("n", facts, limits, builder=False) == []
 
-    @pytest.mark.parametrize(("tools", "told"), [({}, False), ({"ssh": True}, False), ({"ssh": False}, True)])
-    def test_a_missing_client_of_ssh_is_named(self, tools: dict[str, bool], told: bool) -> None:
-        found = rules.node_problems("n", node(tools=tools), LIMITS, builder=False)
-        assert checks(found) == ([("n", "ssh")] if told else [])
-
-    @pytest.mark.parametrize(("version", "works"), [("3.9.2", True), ("3.10.0", True), ("3.8.19", False)])
-    def test_python(self, version: str, works: bool) -> None:
-        found = rules.node_problems("n", node(python={"version": version}), LIMITS, builder=False)
-        assert checks(found) == ([] if works else [("n", "python")])
-
     @pytest.mark.parametrize(
-        ("account", "says"),
+        ("account", "says", "cure"),
         [
-            ({"uid": 0, "shell": "/bin/sh"}, "user mpi has the uid 0"),
-            ({"uid": 33, "shell": "/usr/sbin/nologin"}, "user mpi has the shell /usr/sbin/nologin and cannot log in"),
+            ({"uid": 0, "shell": "/bin/sh"}, "user mpi has the uid 0", "cluster_user"),
+            ({"uid": 33, "shell": "/usr/sbin/nologin"}, "has the shell /usr/sbin/nologin", "cluster_user"),
+            ({"home": "/people/mpi", "has_home": False}, "the home /people/mpi of user mpi is missing", "su - mpi -c"),
+            (
+                {"home": "/nfs/mpi", "has_home": False, "home_answers": False},
+                "the home /nfs/mpi of user mpi is on a file system that does not answer",
+                "mend its file server",
+            ),
         ],
     )
-    def test_an_account_that_is_not_fit_for_jobs_is_refused(self, account: dict[str, Any], says: str) -> None:
-        facts = node(job_user={"name": "mpi", "home": "/", "sudo": False, **account})
-        (found,) = rules.node_problems("n1", facts, LIMITS, builder=False)
-        assert (found.check, found.problem) == ("cluster_user", says)
-        assert "cluster_user" in found.cure
-
-    def test_an_account_whose_home_is_missing_is_refused_with_the_way_to_make_it(self) -> None:
-        account = {"name": "mpi", "uid": 1001, "shell": "/bin/bash", "home": "/people/mpi", "has_home": False}
-        (found,) = rules.node_problems("n1", node(job_user=account), LIMITS, builder=False)
-        assert (found.check, found.problem) == ("cluster_user", "the home /people/mpi of user mpi is missing")
-        assert "su - mpi -c true" in found.cure
-
-    def test_an_account_whose_home_hangs_is_refused_and_not_called_missing(self) -> None:
-        account = {"name": "mpi", "uid": 1001, "shell": "/bin/bash", "home": "/nfs/mpi"}
-        facts = node(job_user={**account, "has_home": False, "home_answers": False})
-        (found,) = rules.node_problems("n1", facts, LIMITS, builder=False)
-        words = "the home /nfs/mpi of user mpi is on a file system that does not answer"
-        assert (found.check, found.problem) == ("cluster_user", words)
-        assert found.cure == "mend its file server, which /proc/mounts names, or mount it anew"
-
-    @pytest.mark.parametrize("account", [None, {"uid": -1, "shell": ""}, {"uid": 1001, "shell": "/bin/bash"}])
-    def test_an_account_that_is_missing_or_fit_is_no_problem(self, account: dict[str, Any] | None) -> None:
-        facts = node(job_user=account and {"name": "mpi", **account})
-        assert rules.node_problems("n1", facts, LIMITS, builder=False) == []
+    def test_an_account_that_is_not_fit_for_jobs_is_refused(
+        self, account: dict[str, Any], says: str, cure: str
+    ) -> None:
+        fit = {"name": "mpi", "home": "/", "sudo": False, "uid": 1001, "shell": "/bin/bash"}
+        (found,) = rules.node_problems("n1", node(job_user={**fit, **account}), LIMITS, builder=False)
+        assert found.check == "cluster_user"
+        assert says in found.problem
+        assert cure in found.cure
 
     @pytest.mark.parametrize("sudo", [None, False])
     def test_tasks_that_do_not_run_as_root_are_named_with_their_user(self, sudo: bool | None) -> None:
@@ -157,15 +156,6 @@ class TestNode:
         disk = [{"path": "/usr/local", "free_bytes": 1024**3}]
         (found,) = rules.node_problems("n", node(disk=disk), limits, builder=False)
         assert "/usr/local has 1.0 GiB free, 4.0 GiB are needed" in found.problem
-
-    def test_only_a_builder_needs_the_builders_disk(self) -> None:
-        disk = [{"path": "/usr/local", "free_bytes": 5000}, {"path": SCRATCH, "free_bytes": 1000}]
-        assert rules.node_problems("n", node(disk=disk), LIMITS, builder=False) == []
-        assert checks(rules.node_problems("n", node(disk=disk), LIMITS, builder=True)) == [("n", "disk")]
-
-    def test_a_node_without_host_keys_is_named(self) -> None:
-        found = rules.node_problems("n", node(ssh={"host_keys": [], "port": 22}), LIMITS, builder=False)
-        assert checks(found) == [("n", "host_key")]
 
 
 class TestBuilders:
@@ -205,53 +195,52 @@ class TestMember:
         assert rules.provides(node(cuda={"toolkit_version": "", "libcuda": True})) == ["libcuda"]
 
     def test_slots_come_from_gpus_and_then_from_cores(self) -> None:
-        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
+        settings = settings_of("n1", "10.0.0.1")
         assert rules.member(settings, node())[0]["slots"] == 4
         assert rules.member(settings, node(gpus=[{"name": "H", "driver": "nvidia"}] * 8))[0]["slots"] == 8
 
-    def test_localhost_and_addresses_are_no_aliases(self) -> None:
-        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
-        entry, _ = rules.member(settings, node(hostname="n1", fqdn="localhost.localdomain"))
-        assert entry["aliases"] == []
+    @pytest.mark.parametrize(
+        ("given", "hostname", "fqdn", "aliases"),
+        [
+            ({}, "n1", "localhost.localdomain", []),
+            ({"name": "node1.example.org", "reached_at": "a.lan"}, "node1", "node1", ["a.lan", "node1"]),
+            ({"name": "node1.example.org", "reached_at": "a.lan"}, "a", "b", ["a.lan", "a"]),
+            ({"cluster_aliases": ["a b", "*"]}, "n1", "n1", []),  # no host names
+            ({"reached_at": "n1.lan", "resolved": ["192.0.2.9", "10.0.0.1"]}, "n1", "n1", ["n1.lan"]),
+        ],
+    )
+    def test_its_names_in_the_inventory_are_aliases(
+        self, given: dict[str, Any], hostname: str, fqdn: str, aliases: list[str]
+    ) -> None:
+        settings = rules.Settings(**{"name": "n1", "reached_at": "10.0.0.1", "resolved": ["10.0.0.1"], **given})
+        entry, problems = rules.member(settings, node(hostname=hostname, fqdn=fqdn))
+        assert (entry["address"], entry["aliases"], problems) == ("10.0.0.1", aliases, [])
 
     @pytest.mark.parametrize("called", ["pypi", "node2", "pypi.example.org", "example.org", "", "*"])
     def test_what_a_node_calls_itself_is_no_alias(self, called: str) -> None:
-        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
-        entry, _ = rules.member(settings, node(hostname=called, fqdn=f"{called}.lan"))
+        entry, _ = rules.member(settings_of("n1", "10.0.0.1"), node(hostname=called, fqdn=f"{called}.lan"))
         assert entry["aliases"] == []
 
-    def test_a_node_may_give_itself_a_name_in_an_allowed_domain(self) -> None:
-        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
-        for domain in ("cluster.example.org", ".Cluster.example.org."):
-            for called, aliases in (
-                ("own.cluster.example.org", ["own.cluster.example.org"]),
-                ("cluster.example.org", []),
-                ("evilcluster.example.org", []),
-                ("pypi.org", []),
-            ):
-                found, _ = rules.member(settings, node(hostname="own", fqdn=called), domains=[domain, "", "."])
-                assert found["aliases"] == aliases
-
-    def test_the_first_label_of_its_name_in_the_inventory_is_an_alias(self) -> None:
-        settings = rules.Settings(name="node1.example.org", reached_at="a.lan", resolved=["10.0.0.1"])
-        assert rules.member(settings, node(hostname="node1", fqdn="node1"))[0]["aliases"] == ["a.lan", "node1"]
-        assert rules.member(settings, node(hostname="a", fqdn="b"))[0]["aliases"] == ["a.lan", "a"]
+    @pytest.mark.parametrize("domain", ["cluster.example.org", ".Cluster.example.org."])
+    @pytest.mark.parametrize(
+        ("called", "is_taken"),
+        [
+            ("own.cluster.example.org", True),
+            ("cluster.example.org", False),
+            ("evilcluster.example.org", False),
+            ("pypi.org", False),
+        ],
+    )
+    def test_a_node_may_give_itself_a_name_in_an_allowed_domain(self, called: str, is_taken: bool, domain: str) -> None:
+        its = node(hostname="own", fqdn=called)
+        found, _ = rules.member(settings_of("n1", "10.0.0.1"), its, domains=[domain, "", "."])
+        assert found["aliases"] == ([called] if is_taken else [])
 
     def test_aliases_of_an_earlier_run_are_held_to_the_same_rule(self) -> None:
         settings = rules.Settings(name="n1", reached_at="n1.lan", cluster_aliases=["io"])
         given = ["io", "pypi", "n1.lan", "n1.cluster.org"]
         assert rules.known_names(settings, given) == ["io", "n1.lan"]
         assert rules.known_names(settings, given, ["cluster.org"]) == ["io", "n1.lan", "n1.cluster.org"]
-
-    def test_an_alias_that_is_no_host_name_is_dropped(self) -> None:
-        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"], cluster_aliases=["a b", "*"])
-        assert rules.member(settings, node(hostname="n1", fqdn="n1"))[0]["aliases"] == []
-
-    def test_the_name_it_is_reached_by_is_an_alias_and_its_own_address_is_taken(self) -> None:
-        settings = rules.Settings(name="n1", reached_at="n1.lan", resolved=["192.0.2.9", "10.0.0.1"])
-        entry, problems = rules.member(settings, node(hostname="n1", fqdn="n1"))
-        assert problems == []
-        assert (entry["address"], entry["aliases"]) == ("10.0.0.1", ["n1.lan"])
 
     @pytest.mark.parametrize(
         ("changes", "telling"),
@@ -296,7 +285,7 @@ class TestMember:
         here = ["127.0.0.2", "::1", "169.254.1.1", "fe80::1", "224.0.0.9", "0.0.0.0", "::ffff:127.0.0.1"]  # noqa: S104
         said = [*here, evil, "fe80::1%eth0", "10.0.0.1\n", "x", "", "10.0.0.1", "FD00:0::7", "::ffff:10.7.0.1"]
         its = node(interfaces=[{"name": "eth0", "addresses": [{"address": one} for one in said]}])
-        settings = rules.Settings(name="n1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
+        settings = settings_of("n1", "10.0.0.1")
         entry, problems = rules.member(settings, its)
         assert (entry["addresses"], problems) == (["10.0.0.1", "fd00::7", "10.7.0.1"], [])
 
@@ -329,20 +318,31 @@ class TestMembership:
         merged, _ = rules.merge_members([member_of(1), member_of(2)], known, ["node1", "node2"])
         assert [(entry.get("user_key"), entry["slots"]) for entry in merged] == [("k1", 4), (None, 4)]
 
-    def test_a_healthy_cluster(self) -> None:
-        members = [member_of(1), member_of(2)]
-        assert rules.membership_problems(members, {"node1": "node1", "node2": "node2"}, ["node1", "node2"]) == []
-
-    def test_equal_host_names(self) -> None:
-        names = {"node1": "debian", "node2": "debian", "node3": "node3"}
-        found = rules.membership_problems([member_of(i) for i in (1, 2, 3)], names, names)
-        assert checks(found) == [("node1", "hostname"), ("node2", "hostname")]
-        assert "node2" in found[0].problem
-
-    def test_swapped_names(self) -> None:
-        names = {"node1": "node2", "node2": "node1"}
-        found = rules.membership_problems([member_of(1), member_of(2)], names, names)
-        assert checks(found) == [("node1", "hostname"), ("node2", "hostname")]
+    @pytest.mark.parametrize(
+        ("names", "changes", "visited", "told", "other"),
+        [
+            ("node1 node2", {}, "node1 node2", "", ""),
+            ("debian debian node3", {}, "node1 node2 node3", "node1:hostname node2:hostname", "node2"),
+            ("node2 node1", {}, "node1 node2", "node1:hostname node2:hostname", ""),
+            ("- node2", {"address": "10.0.0.9"}, "node2", "node2:address", "node1"),  # node1 is of an earlier run
+            (
+                "node1 node2 node3",
+                {"host_keys": ["ssh-ed25519 AAAA", "ssh-rsa BBBB"]},
+                "node1 node2 node3",
+                "node1:host_key node2:host_key node3:host_key",
+                "node2, node3",
+            ),
+        ],
+        ids=["healthy", "equal-names", "swapped-names", "equal-addresses", "clones"],
+    )
+    def test_members_that_cannot_be_told_apart(
+        self, names: str, changes: dict[str, Any], visited: str, told: str, other: str
+    ) -> None:
+        called = {f"node{number}": name for number, name in enumerate(names.split(), start=1) if name != "-"}
+        members = [member_of(number, **changes) for number, _ in enumerate(names.split(), start=1)]
+        found = rules.membership_problems(members, called, visited.split())
+        assert [f"{one.host}:{one.check}" for one in found] == told.split()
+        assert not other or other in found[0].problem
 
     def test_one_name_for_two_members(self) -> None:
         members = [member_of(1, aliases=["io", "a"]), member_of(2, aliases=["io"]), member_of(3, aliases=["node1"])]
@@ -353,27 +353,9 @@ class TestMembership:
             ("node2", "its name io is also that of node1"),
         ]
 
-    def test_equal_addresses_also_with_a_member_of_an_earlier_run(self) -> None:
-        members = [member_of(1, address="10.0.0.9"), member_of(2, address="10.0.0.9")]
-        found = rules.membership_problems(members, {"node2": "node2"}, ["node2"])
-        assert checks(found) == [("node2", "address")]
-        assert "node1" in found[0].problem
-
-    def test_cloned_machines_are_told_once_each_whatever_the_number_of_keys(self) -> None:
-        keys = ["ssh-ed25519 AAAA", "ssh-rsa BBBB"]
-        members = [member_of(i, host_keys=keys) for i in (1, 2, 3)]
-        names = {f"node{i}": f"node{i}" for i in (1, 2, 3)}
-        found = rules.membership_problems(members, names, names)
-        assert checks(found) == [("node1", "host_key"), ("node2", "host_key"), ("node3", "host_key")]
-        assert "node2, node3" in found[0].problem
-
     def test_shared_host_keys_may_be_wanted(self) -> None:
         members = [member_of(i, host_keys=["k"]) for i in (1, 2)]
         assert rules.membership_problems(members, {}, ["node1", "node2"], require_unique_host_keys=False) == []
-
-
-def settings_of(name: str, address: str, **changes: Any) -> rules.Settings:
-    return rules.Settings(**{"name": name, "reached_at": address, "resolved": [address], **changes})
 
 
 class TestClaims:
@@ -467,34 +449,28 @@ class TestClocks:
         its = at(3.0)
         assert its.low_s <= 3.0 <= its.high_s
 
-    def test_clocks_that_agree(self) -> None:
-        assert rules.clock_problems({"a": at(0.0), "b": at(4.0), "c": at(1.0)}, 5) == []
-
-    def test_a_controller_that_is_wrong_blames_nobody(self) -> None:
-        assert rules.clock_problems({"a": at(-3600.0), "b": at(-3601.0)}, 5) == []
-
-    @pytest.mark.parametrize("offset_s", [9.0, -9.0])
-    def test_of_two_the_one_that_differs_from_the_controller_is_named(self, offset_s: float) -> None:
-        (found,) = rules.clock_problems({"a": at(0.0), "b": at(offset_s)}, 5)
-        assert found.host == "b"
-        assert "9.0 s" in found.problem
-        assert ("ahead" if offset_s > 0 else "behind") in found.problem
-
-    def test_the_odd_one_of_many_is_named_in_fitting_units(self) -> None:
-        (found,) = rules.clock_problems({"a": at(0.1), "b": at(-7200.0), "c": at(0.0), "d": at(0.2)}, 5)
-        assert found.host == "b"
-        assert "2.0 hours behind" in found.problem
+    @pytest.mark.parametrize(
+        ("clocks", "host", "words"),
+        [
+            ({"a": at(0.0), "b": at(4.0), "c": at(1.0)}, "", ""),
+            ({"a": at(-3600.0), "b": at(-3601.0)}, "", ""),  # the controller is wrong
+            ({"a": at(0.0), "b": at(9.0)}, "b", "9.0 s ahead"),
+            ({"a": at(0.0), "b": at(-9.0)}, "b", "9.0 s behind"),
+            ({"a": at(0.1), "b": at(-7200.0), "c": at(0.0), "d": at(0.2)}, "b", "2.0 hours behind"),
+            ({"a": at(0.0), "b": at(8.0, width_s=20.0)}, "", ""),  # a slow look proves nothing
+            ({"a": at(1000.0)}, "", ""),
+        ],
+        ids=["agree", "controller", "ahead", "behind", "odd-one", "slow-look", "alone"],
+    )
+    def test_the_clock_that_differs_is_named(self, clocks: dict[str, rules.Clock], host: str, words: str) -> None:
+        found = rules.clock_problems(clocks, 5)
+        assert [one.host for one in found] == ([host] if host else [])
+        assert all(words in one.problem for one in found)
 
     def test_two_far_apart_on_both_sides_of_the_middle_name_each_other(self) -> None:
         found = rules.clock_problems({"a": at(3.5), "b": at(-3.5), "c": at(0.0)}, 5)
         assert checks(found) == [("a", "clock"), ("b", "clock")]
         assert "that of b" in found[0].problem
-
-    def test_a_slow_look_proves_nothing(self) -> None:
-        assert rules.clock_problems({"a": at(0.0), "b": at(8.0, width_s=20.0)}, 5) == []
-
-    def test_one_clock_alone_agrees_with_itself(self) -> None:
-        assert rules.clock_problems({"a": at(1000.0)}, 5) == []
 
 
 SPECS: dict[str, dict[str, Any]] = {
@@ -552,6 +528,17 @@ class TestVariables:
         (problem,) = rules.VariableRules(SPECS).problems("n", name, value)
         assert telling in problem.problem
         assert problem.variable == name
+
+    def test_what_the_roles_set_is_no_variable_of_the_user(self) -> None:
+        tasks = [path.read_text(encoding="utf-8") for path in (content.root() / "roles").glob("*/tasks/*.yml")]
+        names = {name for text in tasks for name in re.findall(r"^\s+register: ([a-z]\w*)$", text, re.MULTILINE)}
+        facts = re.compile(r"^( +)ansible\.builtin\.set_fact:\n((?:\1  .*\n)+)", re.MULTILINE)
+        set_there = [block for text in tasks for _, block in facts.findall(text)]
+        names |= {name for block in set_there for name in re.findall(r"^ +([a-z]\w*):", block, re.MULTILINE)}
+        assert {"nccl_installed", "preflight_node"} <= names
+        judge = rules.VariableRules(SPECS_AS_SHIPPED)
+        assert [problem for name in sorted(names) for problem in judge.problems("n", name, {})] == []
+        assert judge.warnings() == []
 
     def test_the_nearest_right_name_is_told(self) -> None:
         (found,) = rules.VariableRules(SPECS).problems("n", "openmpi_verison", "5.0.7")

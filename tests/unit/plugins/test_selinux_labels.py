@@ -63,14 +63,8 @@ def test_nothing_runs_without_selinux_and_without_files(tmp_path: Path, enabled:
     ("answer", "words"),
     [
         ((0, ""), ""),
-        (
-            (127, ""),
-            "restorecon is missing, so the new files have the contexts of their folders; install",
-        ),
-        (
-            (1, "restorecon: a\nrestorecon: b failed\n"),
-            f"by restorecon -Ri -- {TREE}: restorecon: b failed; run",
-        ),
+        ((127, ""), "restorecon is missing, so the new files have the contexts of their folders; install"),
+        ((1, "restorecon: a\nrestorecon: b failed\n"), f"by restorecon -Ri -- {TREE}: restorecon: b failed; run"),
         ((124, ""), "it ended with 124"),
     ],
 )

@@ -260,10 +260,9 @@ def test_the_meshs_sentence_names_user_link_and_cure(home: Home, case: str, verb
     target = link.readlink()
     with pytest.raises(mesh_key.user_identity.IdentityError) as refused:
         mesh_key.user_identity.in_child(home.user, lambda: mesh_key.check_access(home.user, home.keys) or {})
-    assert str(refused.value) == (
-        f"User nobody may not {verb} {target}, where the link {link} leads; remove the link with 'rm {link}', or let "
-        "it lead to a file of user nobody."
-    )
+    said = str(refused.value)
+    assert said.startswith(f"User nobody may not {verb} {target}, where the link {link} leads; ")
+    assert f"'rm {link}'" in said
 
 
 def test_a_linked_folder_is_told_before_the_key_is_made(home: Home) -> None:

@@ -82,17 +82,9 @@ def test_idx_files_are_read_packed_or_not(digits: ModuleType, folder: Path) -> N
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        (
-            "train-images-idx3-ubyte",
-            None,
-            "has no train-images-idx3-ubyte (nor train-images-idx3-ubyte.gz); --data takes",
-        ),
+        ("train-images-idx3-ubyte", None, "has no train-images-idx3-ubyte (nor train-images-idx3-ubyte.gz); --data"),
         ("train-images-idx3-ubyte", b"", "train-images-idx3-ubyte is no idx file of bytes in 3 dimensions"),
-        (
-            "train-images-idx3-ubyte",
-            idx(np.zeros((6, 3, 4)))[:-1],
-            "is damaged (71 bytes, where its header promises 72)",
-        ),
+        ("train-images-idx3-ubyte", idx(np.zeros((6, 3, 4)))[:-1], "is damaged (71 bytes, where its header"),
         ("t10k-labels-idx1-ubyte.gz", b"no gzip", "t10k-labels-idx1-ubyte.gz is damaged ("),
         ("t10k-labels-idx1-ubyte.gz", gzip.compress(bytes(999))[:-9], "t10k-labels-idx1-ubyte.gz is damaged ("),
         ("t10k-labels-idx1-ubyte.gz", gzip.compress(idx(np.zeros(3))), "has 2 images and 3 labels named t10k-*."),

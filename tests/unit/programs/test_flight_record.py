@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.analysis.flight_records import Behind, behind
+from clusterctl.analysis.rank_evidence import Behind, behind
 from clusterctl.model.job_outcome import FlightGroup
 from clusterctl.support import content
 from factory import DATA

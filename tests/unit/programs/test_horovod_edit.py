@@ -105,16 +105,12 @@ def test_an_edit_that_the_tree_has_already_can_be_skipped(tree: Path, capsys: py
     path.write_text(path.read_text().replace("from distutils.spawn import find_executable", "from shutil import which"))
     assert edit_source.main([str(tree), "pytorch", "2.13.0", "--skip", "jsrun-import"]) == 0
     assert edit_source.main([str(tree), "pytorch", "2.13.0", "--skip", "js"]) == 1
-    assert capsys.readouterr().err.startswith(
-        "horovod_skip_edits names js, which is no edit; there are pytorch-standard,"
-    )
+    assert "horovod_skip_edits names js, which is no edit; " in capsys.readouterr().err
 
 
 def test_a_tree_of_another_version_is_refused(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert edit_source.main([str(tree), "pytorch", "2.13.0", "--expect", "0.27.0"]) == 1
-    assert capsys.readouterr().err == (
-        "The source is of Horovod 0.28.1, not of 0.27.0; set horovod_version to 0.28.1 or name another archive.\n"
-    )
+    assert "of Horovod 0.28.1, not of 0.27.0; set horovod_version to 0.28.1" in capsys.readouterr().err
 
 
 def test_another_tree_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

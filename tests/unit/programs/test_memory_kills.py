@@ -19,6 +19,17 @@ EVENTS = "low 0\nhigh 0\nmax 41\noom 3\noom_kill {}\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"  # of version 1
 
 
+def grouped(root: Path, own: str, files: dict[str, int]) -> tuple[Path, Path]:
+    """Write the groups that counted kills, and the group of the process itself."""
+    for folder, kills in files.items():
+        place = root / folder
+        place.mkdir(parents=True, exist_ok=True)
+        name, text = ("memory.oom_control", CONTROL) if folder.startswith("memory") else ("memory.events", EVENTS)
+        (place / name).write_text(text.format(kills))
+    (root / "own").write_text(own)
+    return root, root / "own"
+
+
 @pytest.mark.parametrize(
     ("own", "files", "count"),
     [
@@ -34,14 +45,7 @@ CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"  # of version 1
 def test_the_widest_group_that_counts_below_it_is_read(
     tmp_path: Path, own: str, files: dict[str, int], count: int
 ) -> None:
-    root = tmp_path / "cgroup"
-    for folder, kills in files.items():
-        place = root / folder
-        place.mkdir(parents=True, exist_ok=True)
-        name, text = ("memory.oom_control", CONTROL) if folder.startswith("memory") else ("memory.events", EVENTS)
-        (place / name).write_text(text.format(kills))
-    (tmp_path / "own").write_text(own)
-    assert memory_kills.count(root, tmp_path / "own") == count
+    assert memory_kills.count(*grouped(tmp_path, own, files)) == count
 
 
 SLICE = f"user.slice/user-{os.getuid()}.slice"
@@ -62,13 +66,7 @@ SLICE = f"user.slice/user-{os.getuid()}.slice"
     ],
 )
 def test_the_count_of_this_user_alone_is_apart(tmp_path: Path, own: str, files: dict[str, int], count: int) -> None:
-    for folder, kills in files.items():
-        place = tmp_path / folder
-        place.mkdir(parents=True, exist_ok=True)
-        name, text = ("memory.oom_control", CONTROL) if folder.startswith("memory") else ("memory.events", EVENTS)
-        (place / name).write_text(text.format(kills))
-    (tmp_path / "own").write_text(own)
-    assert memory_kills.own_count(tmp_path, tmp_path / "own") == count
+    assert memory_kills.own_count(*grouped(tmp_path, own, files)) == count
 
 
 # Of mm/oom_kill.c: the words of Linux 6 for a group's limit and for the whole node, and those of Linux 4.

@@ -96,7 +96,7 @@ REQUEST = {"job": "unit-scratch-folder", "argv": ["true"], "deadline_s": 20}
 
 def watched(folder: Path, program: str, code: str, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", WATCHED + code, str(node_programs.FOLDER / program)],
+        [sys.executable, "-c", WATCHED + code, str(content.role_files("validation") / program)],
         env={**os.environ, "TMPDIR": str(folder)},
         input=text,
         capture_output=True,

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.rank_places import Place, place
+from clusterctl.analysis.rank_evidence import Place, place
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.role_files("validation")))

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from clusterctl.model.events import Event, HostResult, Note, StageStarted, TaskStartedOnHost
-from clusterctl.model.run_record import Problem
+from clusterctl.model.run_record import Event, HostResult, Note, Problem, StageStarted, TaskStartedOnHost
 from clusterctl.provisioning import ansible_events
 from clusterctl.provisioning.playbook import End
 from clusterctl.provisioning.task_results import TaskResults, verdict_of

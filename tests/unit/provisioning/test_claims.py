@@ -8,7 +8,7 @@ import pytest
 from clusterctl.model.hosts import Host, Inventory, InventorySources
 from clusterctl.provisioning import node_claims
 from clusterctl.provisioning.node_claims import ClaimAnswer, NodeClaims, Wanted
-from clusterctl.state import identity, runs
+from clusterctl.state import runs, snapshots
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +143,7 @@ def test_free_nodes_are_locked_marked_and_released(claim: NodeClaims, claims: Cl
     look, mark = claims.asked
     assert look["node2"]["names"] == ["node1", "node2"]
     assert (look["node1"]["lock"]["host"], look["node2"]["lock"]["host"]) == ("node1", "node2")
-    own = identity.read(claim._record.cluster_id)  # noqa: SLF001 - the run's own
+    own = snapshots.read_identity(claim._record.cluster_id)  # noqa: SLF001 - the run's own
     assert mark["node1"]["mark"]["cluster"] == own
     began = claim._record.started.strftime("%Y-%m-%dT%H:%M:%SZ")  # noqa: SLF001 - as above
     assert {one["mark"]["since"] for one in mark.values()} == {began}, "refused nodes are one line only with one time"
@@ -162,7 +162,7 @@ def test_a_foreign_node_among_free_ones_stops_all_before_a_mark_and_frees_the_ot
     assert not any("mark" in request for asked in claims.asked for request in asked.values())
     claim.release()
     assert claims.released == ["node2"]
-    assert identity.read(claim._record.cluster_id) == ""  # noqa: SLF001 - as above
+    assert snapshots.read_identity(claim._record.cluster_id) == ""  # noqa: SLF001 - as above
 
 
 def test_adoption_takes_the_id_of_the_nodes_and_is_told(claim: NodeClaims, claims: Claims) -> None:
@@ -171,7 +171,7 @@ def test_adoption_takes_the_id_of_the_nodes_and_is_told(claim: NodeClaims, claim
     assert found.problems == ()
     assert "/home/first/lab.ini" in found.adopted["node1"]
     assert {request["mark"]["cluster"] for request in claims.asked[-1].values()} == {"theirs"}
-    assert identity.read(claim._record.cluster_id) == "theirs"  # noqa: SLF001 - as above
+    assert snapshots.read_identity(claim._record.cluster_id) == "theirs"  # noqa: SLF001 - as above
 
 
 def test_the_audit_line_names_the_cluster_that_lost_the_node(claim: NodeClaims, claims: Claims) -> None:

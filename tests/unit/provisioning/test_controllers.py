@@ -14,7 +14,7 @@ from clusterctl.model.hosts import Host
 from clusterctl.provisioning import controllers, playbook, worker, worker_part
 from clusterctl.provisioning.controllers import OWN, SharedRun, share
 from clusterctl.provisioning.playbook import End
-from clusterctl.remote import bounded, python
+from clusterctl.remote import python
 from clusterctl.support.errors import ConfigError, UnreachableError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,7 +141,7 @@ def test_an_inventory_of_workers_that_does_not_exist_is_named_as_such(word: str)
 
 
 def test_a_worker_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = bounded.Done(255, b"", b"ssh: connect to host ops2 port 22: Connection refused\n")
+    done = python.Done(255, b"", b"ssh: connect to host ops2 port 22: Connection refused\n")
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "refused", done=done))
     with pytest.raises(UnreachableError, match=r"^The worker ops2 cannot be used: ops2 .*does not answer"):
         controllers.ready([HOST])

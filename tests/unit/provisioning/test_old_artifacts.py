@@ -12,7 +12,7 @@ from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import collect, software
 from clusterctl.provisioning.collect import CacheFile, Tree
 from clusterctl.state import paths
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 
 if TYPE_CHECKING:
     from pathlib import Path

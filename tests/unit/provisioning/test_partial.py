@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from clusterctl.model.events import HostResult
 from clusterctl.model.hosts import Host
-from clusterctl.model.run_record import Problem
+from clusterctl.model.run_record import HostResult, Problem
 from clusterctl.model.snapshot import NodeState, Snapshot
 from clusterctl.provisioning import partial, plan
 from clusterctl.provisioning.partial import Rolled, Steps, roll

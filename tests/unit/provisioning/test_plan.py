@@ -6,9 +6,9 @@ from typing import Any
 import factory
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
-from clusterctl.model.events import HostResult
+from clusterctl.model.run_record import HostResult
 from clusterctl.model.snapshot import SLICES, HostDifference, HostSnapshot, NodeState, Snapshot
-from clusterctl.provisioning import drift, plan
+from clusterctl.provisioning import plan
 from clusterctl.provisioning.plan import Inputs
 
 INPUTS = Inputs(inventory="i", content="c", version="1", options={"become": "True"})
@@ -162,7 +162,7 @@ def with_entry(old: dict[str, Any], **new: Any) -> NodeState:
 
 
 def words(state: NodeState, snapshot: HostSnapshot = SNAPSHOT) -> list[str]:
-    return [str(each) for each in drift.differences(snapshot, state)]
+    return [str(each) for each in plan.differences(snapshot, state)]
 
 
 def test_a_host_as_it_was_left_has_no_difference() -> None:
@@ -211,22 +211,22 @@ def test_an_older_snapshot_is_compared_by_what_it_holds() -> None:
 
 def test_damage_is_kept_until_a_comparison_of_everything_does_not_find_it() -> None:
     before, damaged = Snapshot(hosts={"node1": SNAPSHOT}), {"node1": with_entry(TREE, files=DAMAGE)}
-    found = drift.with_damage(before, damaged, everything=False)
+    found = plan.with_damage(before, damaged, everything=False)
     assert found.hosts["node1"].damaged == (HostDifference(subject="/usr/local/openmpi-5", words=DAMAGE),)
-    another_slice = drift.with_damage(found, {"node1": LEFT}, everything=False)
+    another_slice = plan.with_damage(found, {"node1": LEFT}, everything=False)
     assert another_slice == found
-    assert [str(each) for each in drift.known_differences(another_slice.hosts["node1"], LEFT, verified=False)] == [
+    assert [str(each) for each in plan.known_differences(another_slice.hosts["node1"], LEFT, verified=False)] == [
         f"/usr/local/openmpi-5 differs: {DAMAGE}"
     ], "sizes and modes are as they were, so the quick look needs the memory"
-    assert drift.with_damage(found, {"node1": LEFT}, everything=True) == before
-    assert drift.with_damage(before, {"node1": with_entry(FILE, sha256="bb")}, everything=True) == before
+    assert plan.with_damage(found, {"node1": LEFT}, everything=True) == before
+    assert plan.with_damage(before, {"node1": with_entry(FILE, sha256="bb")}, everything=True) == before
 
 
 def test_damage_of_an_older_snapshot_is_read_and_kept() -> None:
     sentence = f"/usr/local/openmpi-5 differs: {DAMAGE}"
     older = {**SNAPSHOT.model_dump(mode="json"), "damaged": [sentence]}
     read = Snapshot.model_validate({"hosts": {"node1": older}})
-    (known,) = drift.known_differences(read.hosts["node1"], LEFT, verified=False)
+    (known,) = plan.known_differences(read.hosts["node1"], LEFT, verified=False)
     assert (known.subject, known.words, str(known)) == ("/usr/local/openmpi-5", DAMAGE, sentence)
     assert Snapshot.model_validate_json(read.model_dump_json()) == read
     with pytest.raises(ValueError, match="damaged"):
@@ -239,8 +239,8 @@ def test_equal_differences_are_told_once_by_node_set() -> None:
         HostDifference(subject="host name", words="x, was y"),
     )
     hosts = {"node1": (one,), "node2": (one, two), "node3": (one,), "node7": (one,)}
-    assert drift.folded(hosts) == [("node[1-3,7]", one), ("node2", two)]
-    assert drift.folded_words({"node1": "it is off", "node2": "it is off"}) == [("node[1-2]", "it is off")]
+    assert plan.folded(hosts) == [("node[1-3,7]", one), ("node2", two)]
+    assert plan.folded_words({"node1": "it is off", "node2": "it is off"}) == [("node[1-2]", "it is off")]
 
 
 def test_the_controller_and_the_probe_cut_a_week_alike() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.events import Event, Finished, HostResult, Note
 from clusterctl.model.hosts import InventorySources
+from clusterctl.model.run_record import Event, Finished, HostResult, Note
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
 from clusterctl.support import content

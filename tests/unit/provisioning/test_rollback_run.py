@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from agreeing import Agreeing
-from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.snapshot import HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, rollback
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.rollback import RollbackRequest
 from clusterctl.state import paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:

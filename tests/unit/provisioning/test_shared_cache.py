@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.shared_cache import SharedCache as OfTheCollection
 from clusterctl.model.hosts import Host
-from clusterctl.provisioning.shared_cache import SharedCache
+from clusterctl.remote.shared_cache.exchange import SharedCache
 from clusterctl.support.errors import ConfigError
 from shared_caches import PLATFORM, PROGRAM, Site
 

@@ -13,7 +13,7 @@ from clusterctl.model.snapshot import Hold, HostDifference, HostSoftware, Snapsh
 from clusterctl.provisioning import rollback, software
 from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.state import paths, runs
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:

@@ -3,9 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from clusterctl.model.events import Event, Finished, HostResult, Outcome, StageStarted
-from clusterctl.model.run_record import PathStep
-from clusterctl.provisioning.timing import PathFinder, Stopwatch, TimedObserver
+from clusterctl.model.run_record import Event, Finished, HostResult, Outcome, PathStep, StageStarted
+from clusterctl.provisioning.task_results import Stopwatch, TimedObserver
 
 
 class Clock:
@@ -134,20 +133,20 @@ def ticks() -> Ticks:
 
 
 @pytest.fixture
-def finder(ticks: Ticks) -> PathFinder:
-    return PathFinder(ticks)
+def finder(ticks: Ticks) -> Stopwatch:
+    return Stopwatch(ticks)
 
 
 def host_result(at: float, host: str, outcome: Outcome = "ok", *changes: str) -> HostResult:
     return HostResult(at=at, host=host, stage="s", task="t", outcome=outcome, changes=changes)
 
 
-def _take(finder: PathFinder, *events: Event) -> None:
+def _take(finder: Stopwatch, *events: Event) -> None:
     for event in events:
         finder.take(event)
 
 
-def test_the_host_whose_result_came_last_decides_and_the_others_wait_for_it(ticks: Ticks, finder: PathFinder) -> None:
+def test_the_host_whose_result_came_last_decides_and_the_others_wait_for_it(ticks: Ticks, finder: Stopwatch) -> None:
     finder.begin("reading the inventory", 0.0)
     _take(
         finder,
@@ -181,7 +180,7 @@ def test_the_host_whose_result_came_last_decides_and_the_others_wait_for_it(tick
     assert (path.others, path.others_s) == (2, 2.0)
 
 
-def test_the_steps_and_the_others_add_up_to_the_wall_time(ticks: Ticks, finder: PathFinder) -> None:
+def test_the_steps_and_the_others_add_up_to_the_wall_time(ticks: Ticks, finder: Stopwatch) -> None:
     at = 0.0
     for number in range(200):
         finder.take(StageStarted(at, f"stage{number // 9}", f"task {number}"))
@@ -193,7 +192,7 @@ def test_the_steps_and_the_others_add_up_to_the_wall_time(ticks: Ticks, finder: 
     assert sum(step.tasks for step in path.steps) + path.others == 201
 
 
-def test_short_tasks_of_one_stage_in_a_row_are_one_step(ticks: Ticks, finder: PathFinder) -> None:
+def test_short_tasks_of_one_stage_in_a_row_are_one_step(ticks: Ticks, finder: Stopwatch) -> None:
     for at in range(100):
         finder.take(StageStarted(float(at), "mpi4py" if at < 60 else "nccl", f"task {at}"))
     ticks.now = 100.0
@@ -203,13 +202,13 @@ def test_short_tasks_of_one_stage_in_a_row_are_one_step(ticks: Ticks, finder: Pa
     )
 
 
-def test_in_a_run_of_one_host_nobody_waits(ticks: Ticks, finder: PathFinder) -> None:
+def test_in_a_run_of_one_host_nobody_waits(ticks: Ticks, finder: Stopwatch) -> None:
     _take(finder, StageStarted(0.0, "openmpi", BUILD), host_result(9.0, "node1"))
     ticks.now = 10.0
     assert [(step.host, step.waited_s) for step in finder.path().steps] == [("node1", 0.0)]
 
 
-def test_the_user_and_what_comes_between_two_blocks_are_no_step(ticks: Ticks, finder: PathFinder) -> None:
+def test_the_user_and_what_comes_between_two_blocks_are_no_step(ticks: Ticks, finder: Stopwatch) -> None:
     finder.begin("validation of the cluster", 0.0)
     finder.begin("", 5.0)
     ticks.now = 50.0
@@ -218,7 +217,7 @@ def test_the_user_and_what_comes_between_two_blocks_are_no_step(ticks: Ticks, fi
     assert (path.others, path.others_s) == (0, 0.0)
 
 
-def test_the_longest_steps_so_far_stand_in_the_order_of_the_run(ticks: Ticks, finder: PathFinder) -> None:
+def test_the_longest_steps_so_far_stand_in_the_order_of_the_run(ticks: Ticks, finder: Stopwatch) -> None:
     for at, stage in ((0.0, "hosts"), (8.0, "ssh_mesh"), (10.0, "openmpi"), (40.0, "python_env")):
         finder.take(StageStarted(at, stage, "task"))
     ticks.now = 52.0

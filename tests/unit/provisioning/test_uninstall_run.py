@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from agreeing import Agreeing
+from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, remove
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.remove import UninstallRequest
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import software as kept
+from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, LockedError
 
 if TYPE_CHECKING:

@@ -44,6 +44,14 @@ def test_nodes_are_those_of_the_default_partition_or_of_the_named_one() -> None:
     assert slurm_text.nodes("a line of a login script\n") == ()
 
 
+@pytest.mark.parametrize("mark", ["\v", "\f", "\x1c", "\x85", "\u2028"])
+def test_the_reason_of_a_drain_makes_no_further_node(mark: str) -> None:
+    """Python's splitlines ends a line at marks that a reason may have."""
+    text = f"debug*|node1|192.0.2.11|1|2|1|(null)|drained|disk{mark}debug*|node9|192.0.2.99|1|2|1|(null)|idle|none\n"
+    assert [node.name for node in slurm_text.nodes(text)] == ["node1"]
+    assert slurm_text.host_names(f"node1{mark}node9\n") == (f"node1{mark}node9",)
+
+
 @pytest.mark.parametrize(
     ("gres", "count"),
     [

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusterctl.model import results
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Figure, RankReport, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Figure, RankReport, Verdict
 from clusterctl.report import actions
 from clusterctl.report.page import matrices
 from report_records import DATA, HUNG, PAIRS, record

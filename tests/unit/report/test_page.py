@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.job_outcome import Stack
-from clusterctl.model.results import CheckResult, Figure, PairMatrix, ValidationRecord, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, ValidationRecord, Verdict
 from clusterctl.report import page
 from clusterctl.report.page import matrices, pictures, topology
 from report_records import FULL, HUNG, PAIRS, record

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.sandbox import apt, images, lifecycle, model, podman, tree
+from clusterctl.sandbox import apt, images, lifecycle, model, podman
 from clusterctl.sandbox.model import Sandbox, SandboxNode, SandboxSpec
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -171,8 +171,8 @@ def test_a_packed_tree_keeps_owners_modes_and_the_links_of_other_archives() -> N
         link = tarfile.TarInfo("etc/ssl/certs/a.0")
         link.type, link.linkname = tarfile.SYMTYPE, "a.pem"
         archive.addfile(link)
-    files = {"home/x/.ssh": tree.File(None, 0o700, 1000), "home/x/.ssh/key": tree.File(b"secret", 0o600, 1000)}
-    with tarfile.open(fileobj=BytesIO(tree.pack(files, other.getvalue()))) as packed:
+    files = {"home/x/.ssh": podman.File(None, 0o700, 1000), "home/x/.ssh/key": podman.File(b"secret", 0o600, 1000)}
+    with tarfile.open(fileobj=BytesIO(podman.pack(files, other.getvalue()))) as packed:
         found = {member.name: (member.isdir(), member.mode, member.uid, member.linkname) for member in packed}
         assert packed.extractfile("home/x/.ssh/key").read() == b"secret"  # type: ignore[union-attr]
     assert found["home/x/.ssh"] == (True, 0o700, 1000, "")

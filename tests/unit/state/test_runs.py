@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from clusterctl.model import run_record
-from clusterctl.model.events import Note
 from clusterctl.model.hosts import Host
+from clusterctl.model.run_record import Note
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.support.errors import ConfigError

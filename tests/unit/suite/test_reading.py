@@ -119,7 +119,7 @@ EXTERNAL = "external:\n- name: disk\n  command: ./disk.sh\n"
             "line 3: references: a reference for this latency of 'pairs' is given above already",
         ),
         (f"{EXTERNAL}- name: disk\n  command: ./b\n", "line 4: external.name: two checks are named 'disk'"),
-        (f"{EXTERNAL}  on: mpx\n", "'mpx' is not known; did you mean 'mpi'?"),
+        (f"{EXTERNAL}  where: mpx\n", "'mpx' is not known; did you mean 'mpi'?"),
         (f"{EXTERNAL}  parser: nccl_tests\n", "did you mean 'nccl-tests'?"),
         (f"{EXTERNAL}  regex: '(a)'\n  json_path: b\n", "regex and json_path are given; give one of them"),
         (f"{EXTERNAL}  regex: '(a'\n", "the regular expression is wrong"),
@@ -135,7 +135,7 @@ EXTERNAL = "external:\n- name: disk\n  command: ./disk.sh\n"
             "unknown key 'lowr'; did you mean 'lower'?",
         ),
         (f"{EXTERNAL}  reference: {{value: 3, lower: -0.1}}\n", "a reference needs a figure"),
-        (f"{EXTERNAL}  ranks_per_node: 2\n", "ranks_per_node is for 'on: mpi'"),
+        (f"{EXTERNAL}  ranks_per_node: 2\n", "ranks_per_node is for 'where: mpi'"),
         ("external:\n- name: hello\n  command: ./a\n", "one of clusterctl's own checks"),
         ("external:\n- name: A-b\n  command: ./a\n", "must consist of small letters"),
         ("external:\n- name: a\n  command: ''\n", "the command is empty"),
@@ -166,16 +166,17 @@ def test_values_are_turned_into_the_unit_of_what_they_are_about() -> None:
 
 def test_a_check_of_the_users_own() -> None:
     own = suites.parse(
-        "external:\n- name: disk\n  command: dd if=/dev/zero of='/tmp/a b' bs=1M\n  on: each_node\n"
+        "external:\n- name: disk\n  command: dd if=/dev/zero of='/tmp/a b' bs=1M\n  where: each_node\n"
         "  regex: '([\\d.]+) MB/s'\n  unit: MB/s\n  better: higher\n  reference: {value: 1.2 GB/s, lower: -10 %}\n",
         "f",
     )
     (disk,) = own.external
     assert disk.command == ("dd", "if=/dev/zero", "of=/tmp/a b", "bs=1M")
-    assert (disk.unit, disk.scale, disk.on) == ("B/s", 1e6, "each_node")
+    assert (disk.unit, disk.scale, disk.where) == ("B/s", 1e6, "each_node")
     (entry,) = own.every_reference
     assert (entry.check, entry.quantity, entry.value, entry.unit) == ("disk", "disk", 1.2e9, "B/s")
     assert suite.ExternalCheck.model_validate_json(disk.model_dump_json()) == disk
+    assert suites.parse(f"{EXTERNAL}  on: mpi\n", "f").external[0].where == "mpi"  # the older name of the key
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import sys
 
 ASK = """
 import resource, sys
-from clusterctl.support import open_files
+from clusterctl.support import memory_room
 from clusterctl.support.errors import ConfigError
 soft, hard, hosts = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
-    open_files.allow_for(hosts)
+    memory_room.allow_open_files(hosts)
 except ConfigError as error:
     print(error)
 else:

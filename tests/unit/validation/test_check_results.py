@@ -8,13 +8,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from captured_cluster import SLOTS, site
-from clusterctl.model.culprits import Culprit, Search
 from clusterctl.model.findings import Finding
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
-from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
+from clusterctl.model.results import CheckResult, Culprit, RankReport, Search, Verdict, WrongAnswer
 from clusterctl.nightly import policy
 from clusterctl.remote.login_probe import LoginFailure, LoginReport
-from clusterctl.report import junit, prometheus, validation_table
+from clusterctl.report import junit, prometheus, tables
 from clusterctl.validation.check_results import CheckResults
 from clusterctl.validation.checks import judging, registry
 from clusterctl.validation.on_the_spot import refused_by_few
@@ -143,7 +142,7 @@ def test_all_reports_carry_the_names_of_the_record_or_the_next_step() -> None:
     night = {one.check: one for one in policy.proof_of(whole).bad}
     assert (night["hello"].hosts, night["gather"].hosts) == (("node2",), ("node3", "node5"))
     assert night["allreduce"].next_step == results["allreduce"].next_step
-    told = "\n".join(validation_table.opening(whole))
+    told = "\n".join(tables.validation_opening(whole))
     assert "Culprit of allreduce: not known, next step: have the check launched on groups" in told
     assert "Culprit of hello" not in told
 

@@ -9,11 +9,10 @@ import nightly_pairs
 import numpy as np
 import pytest
 import simulated
-from clusterctl.analysis import agreement, sequential, speed_verdict, undecided
+from clusterctl.analysis import agreement, sequential, speed_verdict
 from clusterctl.analysis.packet_loss import SENT_AGAIN
-from clusterctl.analysis.significance import OutlierPolicy
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.analysis.robust_stats import OutlierPolicy
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 from clusterctl.validation import patience
 from factory import check, figure
 from noisy_links import matrix
@@ -67,7 +66,7 @@ def test_a_suspect_of_which_little_is_left_needs_no_second_run() -> None:
     matrix = simulated.measure(cluster, rng)
     value = np.array(matrix.value)
     value[5] *= 0.7  # a bad moment of the tournament
-    one = undecided.Undecided(matrix.model_copy(update={"value": tuple(value.tolist())}), sequential.Bounds())
+    one = sequential.Undecided(matrix.model_copy(update={"value": tuple(value.tolist())}), sequential.Bounds())
     ask = one.ask(20)
     assert ask is not None
     pairs = np.array([pair for each in ask.rounds for pair in each])

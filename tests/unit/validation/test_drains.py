@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import factory
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.drains import DrainOptions
 from clusterctl.model.hosts import Host
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import Culprit, Verdict
 from clusterctl.remote.slurm import Slurm
 from clusterctl.validation import drains
 from stand_in_slurm import StandIn

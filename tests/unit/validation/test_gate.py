@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import factory
-from clusterctl.model.facts import Scratch
+import pytest
+from clusterctl.model.facts import Probe, ProbeFailure, Scratch
 from clusterctl.model.hosts import Host
-from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.results import CheckFinished, CheckStarted, Verdict
 from clusterctl.remote import facts
 from clusterctl.support import content
-from clusterctl.validation import gate
+from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
+from clusterctl.validation import gate, idle_part
 from clusterctl.validation.check_results import CheckResults
 from factory import READY_WATCH as WANTED
 from factory import ready_node as node
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_a_node_that_has_everything_is_ready() -> None:
@@ -147,3 +145,37 @@ def test_the_look_after_a_run_serves_where_ranks_log_in_alike() -> None:
     assert gate.asked_ahead([here, other]) == {}, "a job does not see what sudo sees"
     assert gate.of_earlier([here, other], seen) is None
     assert gate.of_earlier([here, Host(name="node3", address="192.0.2.3")], seen) is None
+
+
+# --- busy nodes are left out of a validation by ssh, by name and with their jobs ---
+
+
+RANK = {"pid": 7, "user": "alice", "command": "./solve", "rank": True}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    lost = {"node3": ProbeFailure("node3", "unreachable", "it is silent")}
+
+    def gather(_hosts: Any, **asked: Any) -> Probe:
+        assert asked["busy"]
+        assert asked["leftovers"]
+        return Probe(facts, lost)
+
+    monkeypatch.setattr(idle_part.facts, "gather", gather)
+    return facts
+
+
+def test_idle_and_silent_hosts_stay_and_busy_ones_are_named(found: dict[str, Any]) -> None:
+    found.update(node1=factory.node("node1"), node2=factory.node("node2", busy=[RANK]))
+    cluster, left_out = idle_part.of(factory.inventory(["node1", "node2", "node3"]))
+    assert cluster.selected == ("node1", "node3")
+    assert left_out == {"node2": "jobs run there: rank 7 of alice: ./solve"}
+
+
+def test_a_cluster_without_an_idle_node_cannot_be_proved(found: dict[str, Any]) -> None:
+    found.update(node1=factory.node("node1", busy=[RANK]))
+    with pytest.raises(ValidationCouldNotRunError, match=r"No node is idle.*node1 \(jobs run there: rank 7") as caught:
+        idle_part.of(factory.inventory(["node1"]))
+    assert caught.value.exit_code is ExitCode.VALIDATION_ERROR

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from clusterctl.analysis import speed_verdict
-from clusterctl.analysis.significance import OutlierPolicy
+from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation.checks import base

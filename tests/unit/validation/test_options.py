@@ -16,9 +16,8 @@ INVENTORY = InventorySources(("/srv/my inventory.ini",))
 
 
 def test_a_plain_run_is_repeated_by_a_plain_line() -> None:
-    assert (
-        ValidationOptions().repeat(INVENTORY, "pairs") == "clusterctl validate '/srv/my inventory.ini' --checks pairs"
-    )
+    words = ["clusterctl", "validate", "/srv/my inventory.ini", "--checks", "pairs"]
+    assert shlex.split(ValidationOptions().repeat(INVENTORY, "pairs")) == words
 
 
 def test_every_option_that_matters_is_repeated() -> None:
@@ -84,9 +83,7 @@ def assessed(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
 def test_a_reference_that_meets_no_figure_is_told_and_one_for_other_clusters_is_not() -> None:
     found, notes = assessed()
     assert [one.reference.value for one in found.comparisons] == [1e9]
-    assert notes == [
-        "validation.yml: 'pairs' measured no figure for the reference of bandwidth of 3 MiB; correct or remove it."
-    ]
+    assert ["the reference of bandwidth of 3 MiB; correct" in note for note in notes] == [True]
 
 
 def test_of_a_check_that_failed_no_reference_is_missed() -> None:

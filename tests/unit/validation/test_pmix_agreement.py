@@ -109,9 +109,7 @@ def test_a_world_of_size_1_that_ends_with_0_is_a_fail() -> None:
         lines += [json.dumps(head), json.dumps({"rank": 0, "size": 1, "host": host, "library_version": "Open MPI v5"})]
     judgement = registry.select(["hello"])[0].judge(site("healthy-5.0.7"), outcome(*lines))
     assert judgement.verdict is Verdict.FAIL
-    assert judgement.reason.startswith(
-        "each rank is a world of size 1 instead of 8: srun's PMIx and Open MPI's did not"
-    )
+    assert judgement.reason.startswith("each rank is a world of size 1 instead of 8: srun's PMIx ")
     assert "srun --mpi=list" in judgement.reason
 
 

@@ -12,10 +12,9 @@ from clusterctl.diagnosis import training_stack
 from clusterctl.inventory import ansible_inventory
 from clusterctl.launch import mpirun_job
 from clusterctl.model import job_login
-from clusterctl.model.facts import SlurmSettings
+from clusterctl.model.facts import Probe, SlurmSettings
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.model.job_outcome import JobOutcome
-from clusterctl.model.probe import Probe
 from clusterctl.model.results import Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.remote import facts, network_probe, reach
@@ -257,14 +256,6 @@ def test_of_more_idle_nodes_than_are_wanted_those_are_taken_whose_last_turn_is_t
     assert set(chosen.request.nodelist) == {"node3", "node4"}  # node3 was never proved
     assert set(chosen.left_out) == {"node1", "node2"}
     assert "idle" in chosen.left_out["node1"]
-
-
-def test_over_a_week_of_nights_every_node_has_its_turn() -> None:
-    last: dict[str, datetime] = {}
-    for night in range(2):
-        chosen = via_slurm.choose(FOUND, None, SlurmOptions(nodes=2), None, last)
-        last |= dict.fromkeys(chosen.request.nodelist, NOW + timedelta(days=night))
-    assert set(last) == {"node1", "node2", "node3", "node4"}
 
 
 def test_turns_are_kept_by_the_names_of_the_inventory_which_may_be_other_names_than_slurm_s() -> None:

@@ -5,6 +5,6 @@ Each section is a function ``read_SECTION(tree, answer, request)``; ``record`` r
 library of Python 3.9 alone, changes nothing on the node, and needs no root: what only root may read is named in
 ``unseen``.
 
-It runs over ssh as a zip on stdin (``clusterctl.remote.hardware``), and by hand:
+It runs over ssh as a zip on stdin (``clusterctl.remote.facts``), and by hand:
 ``python3 -m node_look.hardware.record '{}'`` in the folder of ``node_look``.
 """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping  # noqa: TC003 - fields of named t
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from clusterctl.analysis import distributions
+from clusterctl.analysis import robust_stats
 from clusterctl.diagnosis.skew import compare
 from clusterctl.model.findings import Finding, majority
 from clusterctl.model.hardware import is_another
@@ -414,7 +414,7 @@ def is_above(found: Growth, per_hour: float, at_least: int = 1) -> bool:
     """
     if found.grown < at_least:
         return False
-    return distributions.poisson_at_least(found.grown, per_hour * found.seconds / 3600.0) < _CHANCE
+    return robust_stats.poisson_at_least(found.grown, per_hour * found.seconds / 3600.0) < _CHANCE
 
 
 def span(seconds: float) -> str:

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
 from clusterctl.diagnosis.skew import PROVISION, provisioned
-from clusterctl.model import ip_address, job_login, nodeset
+from clusterctl.model import fabric, job_login, nodeset
 from clusterctl.model.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
-    from clusterctl.model.facts import JobUser, NodeFacts
-    from clusterctl.model.probe import FailureKind, ProbeFailure
+    from clusterctl.model.facts import FailureKind, JobUser, NodeFacts, ProbeFailure
     from clusterctl.remote.login_probe import LoginFailure, LoginKind
 
 # This machine cannot log in to these hosts, so a failed login from another node adds nothing.
@@ -362,6 +361,6 @@ def _meaning(
 
 def _is_loopback(address: str) -> bool:
     try:
-        return ip_address.parsed(address, may_have_scope=True).is_loopback
+        return fabric.parsed(address, may_have_scope=True).is_loopback
     except ValueError:
         return False

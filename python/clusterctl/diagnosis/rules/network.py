@@ -13,7 +13,7 @@ from clusterctl.diagnosis.rules.engines import groups, unlike
 from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
 from clusterctl.diagnosis.rules.table import BONDS
 from clusterctl.diagnosis.skew import PROVISION, compare, provisioned
-from clusterctl.model import fabric, ip_address, nodeset
+from clusterctl.model import fabric, nodeset
 from clusterctl.model.findings import Finding, Severity
 from clusterctl.support.words import and_more
 
@@ -209,7 +209,7 @@ def _missing(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         for link in node.interfaces:
             for entry in link.addresses:
                 if link.up and link.kind not in {"loopback", *_SOFTWARE} and entry.family == 4:  # noqa: PLR2004
-                    network = ip_address.network_or_none(f"{entry.address}/{entry.prefix}")
+                    network = fabric.network_or_none(f"{entry.address}/{entry.prefix}")
                     if network is not None:
                         having[str(network)][host] = link.name
     counts = Counter(host for links in having.values() for host in links)

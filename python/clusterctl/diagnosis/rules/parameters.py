@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare, provisioned
-from clusterctl.model import fabric, ip_address, nodeset
+from clusterctl.model import fabric, nodeset
 from clusterctl.model.fabric import INCLUSION_OF, plain
 from clusterctl.model.findings import Finding, majority
 
@@ -171,7 +171,7 @@ def _included(value: str, node: NodeFacts) -> str:
 def _is_here(word: str, node: NodeFacts) -> bool:
     if "/" not in word:
         return any(link.name == word for link in node.interfaces)
-    return any(ip_address.inside(entry.address, [word]) for link in node.interfaces for entry in link.addresses)
+    return any(fabric.inside(entry.address, [word]) for link in node.interfaces for entry in link.addresses)
 
 
 def _excluded(_value: str, node: NodeFacts, name: str) -> str:
@@ -403,14 +403,14 @@ def _network(node: NodeFacts, entry: Gid) -> str:
     for link in node.interfaces:
         for own in link.addresses:
             if address is not None and address.version != _IPV6 and own.address == str(address):
-                return str(ip_address.network(f"{address}/{max(0, min(own.prefix, _BITS))}", strict=False))
+                return str(fabric.network(f"{address}/{max(0, min(own.prefix, _BITS))}", strict=False))
     return ""
 
 
-def _address(entry: Gid) -> ip_address.IpAddress | None:
+def _address(entry: Gid) -> fabric.IpAddress | None:
     """Return the address of a GID, an IPv4 address that it maps as such; None for a form that is not known."""
     try:
-        return ip_address.parsed(entry.gid)
+        return fabric.parsed(entry.gid)
     except ValueError:
         return None
 

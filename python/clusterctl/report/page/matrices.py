@@ -12,7 +12,7 @@ import numpy as np
 
 from clusterctl.model import nodeset
 from clusterctl.report import actions, figure_words
-from clusterctl.report.page import packing
+from clusterctl.report.page import pictures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,16 +105,16 @@ def _matrix(check: CheckResult, matrix: PairMatrix, place: dict[str, int], *, sp
         if spread is not None:
             share = np.full((count, count), np.nan)
             share[first, second] = spread / np.where(value > 0, value, np.nan)
-            data["spreads"] = packing.packed(packing.shares(share[np.triu_indices(count, 1)]))
+            data["spreads"] = pictures.packed(pictures.shares(share[np.triu_indices(count, 1)]))
     else:
         dense, names, who = _blocks(matrix, value, first, second)
         data |= {
             "block": -(-count // _BLOCKS),
-            "worst": packing.packed(inventory[who].astype("<u2")),
+            "worst": pictures.packed(inventory[who].astype("<u2")),
             "worst_links": _worst_of_many(check, matrix, value, median),
         }
     rows, columns = np.triu_indices(len(names), 0 if "block" in data else 1)
-    values, low, high = packing.codes(dense[rows, columns])
+    values, low, high = pictures.codes(dense[rows, columns])
     both = np.fmax(dense, dense.T)  # only one of the two is measured
     with np.errstate(invalid="ignore"):
         share = both / median if matrix.better != "lower" else median / both
@@ -128,7 +128,7 @@ def _matrix(check: CheckResult, matrix: PairMatrix, place: dict[str, int], *, sp
         | {
             "nodes": names,
             "named": _for_browser(blamed, data.get("block", 1), inventory if "block" in data else None),
-            "values": packing.packed(values),
+            "values": pictures.packed(values),
             "low": low,
             "high": high,
             "ways": [] if "block" in data else _ways(matrix),

@@ -15,8 +15,7 @@ from clusterctl.report import actions, figure_words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import CheckResult, PairMatrix, ValidationRecord
+    from clusterctl.model.results import CheckResult, Culprit, PairMatrix, ValidationRecord
 
 _MOST_NODES = 24  # of a drawing
 _EVERY_LINK = 12  # nodes up to which each measured link is drawn; of more, those of the named nodes

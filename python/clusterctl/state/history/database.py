@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from clusterctl.model.culprits import Culprit
-    from clusterctl.model.results import CheckResult, Figure, FigureKey, ValidationRecord
+    from clusterctl.model.results import CheckResult, Culprit, Figure, FigureKey, ValidationRecord
     from clusterctl.state.history.rows import Baseline, StoredRun
 
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.model import results
 from clusterctl.model.base import Record
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import Culprit, Verdict
 from clusterctl.state import files
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from clusterctl.launch import mpirun
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.model.results import CheckResult, Verdict
-from clusterctl.validation.checks import startup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.analysis.carriers import FabricPath
+    from clusterctl.analysis.nccl_path import FabricPath
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.culprits import Culprit
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
@@ -155,19 +153,6 @@ class MeasuresOn(Check, Protocol):
 def placed(check: Check, site: Site) -> Site:
     """Return the site with the number of ranks that the check sets."""
     return replace(site, slots=dict(check.ranks_on(site))) if isinstance(check, Placed) else site
-
-
-def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
-    """Return the seconds that a check may take on a site; starting ranks and sharing cores take time.
-
-    Args:
-        check: the check.
-        site: where it runs.
-        started_s: the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
-    """
-    measuring_s = check.measuring_s(site) if isinstance(check, Lasting) else 0.0
-    start_s = max(startup.allowance_s(site.placement, site.cores, site.machines), startup.SLACK * started_s)
-    return round(check.deadline_s * site.ranks_per_core + measuring_s + start_s, 3)
 
 
 def one_a_node(site: Site) -> Site:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl.model import nodeset
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks.rank_output import CPUS, LOAD
 
@@ -34,7 +34,7 @@ class Cause:
 
     Attributes:
         hosts: the nodes that have the fault, by inventory name; from and to for ``one_way``; empty where unknown.
-        kind: as in :class:`clusterctl.model.culprits.Culprit`.
+        kind: as in :class:`clusterctl.model.results.Culprit`.
         cause: what is wrong there, without a full stop.
         cure: what to do, without a full stop.
         line: the line of output that says so, empty where a probe has seen it.

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import Culprit, Verdict
 from clusterctl.suite import CheckOptions
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base, judging

@@ -53,7 +53,7 @@ class External:
     @property
     def per_node(self) -> bool:
         """Whether mpirun starts one process a node."""
-        return self.check.on != "mpi"
+        return self.check.where != "mpi"
 
     def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - what it needs only the user knows
         """Return an empty string, since only the user knows what the program needs."""
@@ -65,7 +65,7 @@ class External:
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one rank."""
-        how = {"launch_node": ("--first",), "mpi": ("--together",)}.get(self.check.on, ())
+        how = {"launch_node": ("--first",), "mpi": ("--together",)}.get(self.check.where, ())
         argv = json.dumps(self.check.command)
         return base.rank_program(site, "external_check.py", "external", deadline_s, "--argv", argv, *how)
 
@@ -82,9 +82,9 @@ class External:
             return replace(judgement, verdict=Verdict.FAIL, reason=str(error), evidence=_tail(output.printed.values()))
         except UnreadableError as error:
             return replace(judgement, verdict=Verdict.ERROR, reason=str(error), evidence=_tail(output.printed.values()))
-        where = folded(tuple(site.slots) if self.check.on != "launch_node" else tuple(site.slots)[:1])
+        where = folded(tuple(site.slots) if self.check.where != "launch_node" else tuple(site.slots)[:1])
         words = f"exit code 0 on {where}"
-        if len(figures) == 1 or (figures and self.check.on == "each_node"):
+        if len(figures) == 1 or (figures and self.check.where == "each_node"):
             told = (value_words(one.value, one.unit) + (f" on {one.nodes[0]}" if one.nodes else "") for one in figures)
             words = f"{', '.join(told)}"[:_MOST_WORDS]
         elif figures:
@@ -99,7 +99,7 @@ class External:
         """
         if not (self.check.parser or self.check.regex or self.check.json_path):
             return ()
-        if self.check.on != "each_node":
+        if self.check.where != "each_node":
             text = output.printed.get(0) or "".join(output.printed.values())
             return self._read(text, ())
         found: list[Figure] = []

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.findings import majority
 from clusterctl.model.nodeset import folded
+from clusterctl.model.results import Culprit
 from clusterctl.validation.checks.rank_output import events_of
 
 if TYPE_CHECKING:

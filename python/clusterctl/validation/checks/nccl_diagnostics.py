@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis import nccl_diagnostics
-from clusterctl.model.culprits import Culprit
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import Culprit, Verdict
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base
 

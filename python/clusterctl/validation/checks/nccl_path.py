@@ -15,9 +15,8 @@ from clusterctl.analysis.nccl_path import (
     silent,
     together,
 )
-from clusterctl.model.culprits import Culprit
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import Culprit, Verdict
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.rank_output import events_of

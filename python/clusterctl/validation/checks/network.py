@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.carriers import Carrier, FabricPath, carrier, of_fabric, without_doubles
-from clusterctl.model import ip_address
+from clusterctl.analysis.nccl_path import Carrier, FabricPath, carrier, of_fabric, without_doubles
+from clusterctl.model import fabric
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base, judging
@@ -103,7 +103,7 @@ def path(node: NodeFacts) -> FabricPath | None:
     more = [
         entry.name
         for entry in node.interfaces
-        if any(ip_address.inside(address.address, cidrs) for address in entry.addresses)
+        if any(fabric.inside(address.address, cidrs) for address in entry.addresses)
     ]
     return FabricPath(base.unique((node.fabric.interface, *more)), cidrs)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.validation.checks.base import Lasting
 from clusterctl.validation.checks.rank_output import CPUS, LOAD
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import RankReport
-    from clusterctl.validation.checks.base import Site
+    from clusterctl.validation.checks.base import Check, Site
     from clusterctl.validation.checks.rank_output import Output
 
 SLACK = 4.0  # times the expected start that a job may take; processes that share a core also share its caches
@@ -78,6 +79,19 @@ def allowance_s(placement: Sequence[str], cores: Mapping[str, int], shared: Mapp
     crowded = [machine.start_s for machine in machines(placement, cores, shared) if machine.ranks > machine.cores]
     several = _SECONDS_PER_RANK * len(placement) + _SECONDS_PER_NODE * len(set(placement))
     return several + SLACK * max(crowded, default=0.0)
+
+
+def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
+    """Return the seconds that a check may take on a site; starting ranks and sharing cores take time.
+
+    Args:
+        check: the check.
+        site: where it runs.
+        started_s: the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
+    """
+    measuring_s = check.measuring_s(site) if isinstance(check, Lasting) else 0.0
+    start_s = max(allowance_s(site.placement, site.cores, site.machines), SLACK * started_s)
+    return round(check.deadline_s * site.ranks_per_core + measuring_s + start_s, 3)
 
 
 def crowd(site: Site, outcome: JobOutcome, output: Output, silent: Sequence[RankReport]) -> Crowd | None:

@@ -32,7 +32,14 @@ COMMANDS = {
         "setpci": MANY,
         "systemctl": "",
     },
-    "kernel_log": {"cat": LOOK, "ipmitool": LOOK, "nvme": LOOK, "ras-mc-ctl": LOOK, "smartctl": LOOK},
+    "kernel_log": {
+        "cat": LOOK,
+        "ipmitool": LOOK,
+        "nvidia-smi": RISK,
+        "nvme": LOOK,
+        "ras-mc-ctl": LOOK,
+        "smartctl": LOOK,
+    },
     "launchable": {"chmod": "", "ln": "Slurm has to be restarted after it", "srun": "it is how a job is started"},
     "logins": {"clusterctl": OTHER, "hostnamectl": MANY, "ssh": LOOK},
     "machine": {

@@ -315,7 +315,7 @@ def test_a_list_of_s3_that_was_given_up_is_read_no_further(
     bucket: Callable[[Answer], Server], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     monkeypatch.setattr(place, "_SHORT", timedelta(seconds=2), raising=False)
-    monkeypatch.setattr(place, "_LIST_S", 2.0, raising=False)
+    monkeypatch.setattr(place, "_PAGES_S", 2.0, raising=False)
     ended: list[float] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:

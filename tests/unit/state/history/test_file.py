@@ -11,7 +11,7 @@ from typing import Any
 
 import kept_runs
 import pytest
-from clusterctl.model.culprits import Culprit
+from clusterctl.model.results import Culprit
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError

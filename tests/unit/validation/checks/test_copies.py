@@ -54,10 +54,7 @@ def judged(*lines: OutputLine, **outcome: Any) -> base.Judgement:
 def test_a_pass_says_what_it_would_have_found_by_the_core_with_the_fewest_copies() -> None:
     found = judged(answer(0, 29_956), answer(1, 10_000), answer(2, 29_956))
     assert found.verdict is Verdict.PASS
-    assert found.reason == (
-        "3 ranks on 3 nodes, 27 values right; each core made at least 10,000 copies of 1 MiB, "
-        "which finds a core that corrupts 1 in 10,000 with a chance of 63.2 %"
-    )
+    assert "at least 10,000 copies of 1 MiB, which finds a core that corrupts 1 in 10,000" in found.reason
     assert [one.value for one in found.measurements if one.name == "copies_of_a_core"] == [10_000]
 
 

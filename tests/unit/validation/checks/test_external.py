@@ -38,7 +38,7 @@ def outcome(*printed: str, code: int = 0, hosts: tuple[str, ...] = ("node1", "no
 
 
 def test_each_node_has_a_figure_of_its_own() -> None:
-    one = check(on="each_node", regex=r"at (\S+) MB/s", unit="MB/s", better="higher")
+    one = check(where="each_node", regex=r"at (\S+) MB/s", unit="MB/s", better="higher")
     judged = one.judge(SITE, outcome("write at 120 MB/s", "write at 60.5 MB/s"))
     assert judged.verdict is Verdict.PASS
     assert [(figure.nodes, figure.value, figure.unit) for figure in judged.figures] == [
@@ -58,13 +58,13 @@ def test_a_benchmark_s_output_becomes_figures() -> None:
 
 @pytest.mark.parametrize("printed", ["", "at nothing", "at nan MB/s"], ids=["silent", "no match", "no number"])
 def test_no_figure_is_an_error_and_never_a_pass(printed: str) -> None:
-    judged = check(on="each_node", regex=r"at (\S+) MB/s").judge(SITE, outcome("at 1 MB/s", printed))
+    judged = check(where="each_node", regex=r"at (\S+) MB/s").judge(SITE, outcome("at 1 MB/s", printed))
     assert (judged.verdict, judged.figures) == (Verdict.ERROR, ())
     assert judged.reason.startswith("node2: ")
 
 
 def test_an_exit_code_is_an_answer() -> None:
-    judged = check(on="each_node", regex="(.*)").judge(SITE, outcome("one\nthe disk is full", code=3))
+    judged = check(where="each_node", regex="(.*)").judge(SITE, outcome("one\nthe disk is full", code=3))
     assert judged.verdict is Verdict.FAIL
     assert judged.reason == "prog: exit code 3 on node[1-2]: the disk is full"
     assert judged.evidence[:2] == ("one", "the disk is full")
@@ -72,10 +72,10 @@ def test_an_exit_code_is_an_answer() -> None:
 
 def test_where_it_runs_is_in_its_argv() -> None:
     assert check().program(SITE, 5.0)[-1] == "--first"
-    assert check(on="mpi").program(SITE, 5.0)[-1] == "--together"
-    assert json.loads(check(on="each_node").program(SITE, 5.0)[-1]) == ["prog"]
-    assert base.placed(check(on="mpi", ranks_per_node=3), SITE).slots == {"node1": 3, "node2": 3}
-    assert base.placed(check(on="mpi"), SITE).slots == SITE.slots
+    assert check(where="mpi").program(SITE, 5.0)[-1] == "--together"
+    assert json.loads(check(where="each_node").program(SITE, 5.0)[-1]) == ["prog"]
+    assert base.placed(check(where="mpi", ranks_per_node=3), SITE).slots == {"node1": 3, "node2": 3}
+    assert base.placed(check(where="mpi"), SITE).slots == SITE.slots
 
 
 def run(*argv: str, more: tuple[str, ...] = ()) -> tuple[int, list[dict[str, Any]]]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusterctl.analysis import flight_records, nccl_diagnostics, rank_deaths
+from clusterctl.analysis import nccl_diagnostics, rank_deaths, rank_evidence
 from clusterctl.diagnosis.rules import parameters
 from clusterctl.jobs import watch
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
@@ -65,7 +65,7 @@ def test_a_number_of_ras_is_none_or_passed_over(number: str) -> None:
     silent = f" Process {number} on node n1 managing GPU 0"
     some = f"  {number} ranks have launched up to operation {number}"
     kind = "  Communicator ranks have different AllReduce operation counts"
-    assert flight_records.behind_by_ras([silent, kind, some], lambda _node, _pid: 1, 4) is None
+    assert rank_evidence.behind_by_ras([silent, kind, some], lambda _node, _pid: 1, 4) is None
 
 
 @pytest.mark.parametrize("number", NUMBERS)

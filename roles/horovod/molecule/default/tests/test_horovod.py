@@ -142,8 +142,3 @@ def test_nothing_tells_of_the_folder_it_was_built_in(host: Host) -> None:
     # byte code names it, and Python puts the right place there when it loads
     found = host.run("grep -rl --exclude='*.pyc' clusterctl-horovod- /usr/local/horovod/site-packages")
     assert found.stdout == ""
-
-
-def test_only_the_builder_has_a_compiler(host: Host) -> None:
-    if host.check_output("hostname") == "node2":
-        assert not host.exists("g++")

@@ -71,8 +71,3 @@ def test_the_artifact_names_the_openmpi_it_was_built_against(host: Host) -> None
 
 def test_nothing_tells_of_the_folder_it_was_built_in(host: Host) -> None:
     assert host.run("grep -rlI clusterctl-mpi4py- /usr/local/mpi4py/site-packages --include=*.json").stdout == ""
-
-
-def test_only_the_builder_has_a_compiler(host: Host) -> None:
-    if host.check_output("hostname") == "node2":
-        assert not host.exists("gcc")

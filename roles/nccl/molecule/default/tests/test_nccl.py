@@ -70,8 +70,8 @@ def test_the_marker_tells_cuda_and_source(host: Host) -> None:
 
 
 def test_a_program_is_compiled_by_pkg_config_and_runs(host: Host, version: str) -> None:
-    if host.backend.get_hostname() == "node2":
-        pytest.skip("node2 has no compiler")
+    if host.backend.get_hostname() != "node1":
+        pytest.skip("the other nodes have no compiler")
     host.run(
         "mkdir -p /opt/prog/cuda && cp /dev/null /opt/prog/cuda/cuda_fp16.h && cp /dev/null /opt/prog/cuda/cuda_bf16.h"
     )
@@ -92,8 +92,8 @@ def test_a_program_is_compiled_by_pkg_config_and_runs(host: Host, version: str) 
 @pytest.fixture
 def other(host: Host) -> Iterator[str]:
     """Return a folder with an NCCL of another version."""
-    if host.backend.get_hostname() == "node2":
-        pytest.skip("node2 has no compiler")
+    if host.backend.get_hostname() != "node1":
+        pytest.skip("the other nodes have no compiler")
     place = "/opt/other/lib"
     host.check_output(f"mkdir -p {place}")
     host.check_output(
@@ -114,8 +114,3 @@ def test_another_version_than_the_wanted_is_named(host: Host, version: str) -> N
     result = host.run(f"{CHECK} --prove {HOME} 2.18.5")
     assert result.rc == 1
     assert f"is NCCL {version} instead of 2.18.5" in result.stderr
-
-
-def test_only_the_builder_has_a_compiler(host: Host) -> None:
-    if host.check_output("hostname") == "node2":
-        assert not host.exists("gcc")

@@ -15,8 +15,8 @@ def told(host: Host) -> dict[str, Any]:
 
 
 def addresses(host: Host) -> dict[str, str]:
-    variables = host.backend.ansible_runner.get_variables
-    return {name: str(variables(name)["ansible_host"]) for name in ("node1", "node2")}
+    runner = host.backend.ansible_runner
+    return {name: str(runner.get_variables(name)["ansible_host"]) for name in runner.get_hosts()}
 
 
 def test_the_node_is_described_as_it_is(host: Host) -> None:
@@ -29,9 +29,13 @@ def test_the_node_is_described_as_it_is(host: Host) -> None:
 def test_the_members_are_all_nodes_at_their_addresses(host: Host) -> None:
     members = told(host)["members"]
     assert {member["name"]: member["address"] for member in members} == addresses(host)
-    assert [member["port"] for member in members] == [22, 22]
-    assert [member["slots"] for member in members] == [2, 2]
-    assert len({member["platform"] for member in members}) == 2
+    assert {member["port"] for member in members} == {22}
+    assert {member["slots"] for member in members} == {2}
+
+
+def test_a_member_is_of_the_platform_that_its_node_has(host: Host) -> None:
+    (platform,) = (one["platform"] for one in told(host)["members"] if one["name"] == host.check_output("hostname"))
+    assert host.system_info.release.partition(".")[0] in platform, platform
 
 
 def test_a_members_host_key_is_the_one_that_its_sshd_shows(host: Host) -> None:

@@ -48,11 +48,12 @@ def test_a_key_is_restricted_and_bound_to_its_own_nodes_addresses(host: Host) ->
         for line in host.file("/home/cluster/.ssh/authorized_keys").content_string.splitlines()
         if " clusterctl:" in line
     }
-    assert sorted(lines) == sorted(NODES)
+    nodes = host.backend.ansible_runner.get_hosts()
+    assert sorted(lines) == sorted(nodes)
     for node, line in lines.items():
         options, key = line.split(" ", 1)
         assert options.startswith('restrict,pty,no-agent-forwarding,no-X11-forwarding,from="')
         assert key.startswith("ssh-ed25519 ")
         accepted = options.partition('from="')[2].rstrip('"').split(",")
-        addresses = {str(host.backend.ansible_runner.get_variables(one)["ansible_host"]): one for one in NODES}
+        addresses = {str(host.backend.ansible_runner.get_variables(one)["ansible_host"]): one for one in nodes}
         assert [addresses[word] for word in accepted if word in addresses] == [node]
