@@ -1,4 +1,4 @@
-"""Start Ansible's inventory programs: their command line, their settings, and vault passwords behind a pipe."""
+"""Start Ansible's inventory programs: command line, settings, vault passwords by a pipe, extra variables by files."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def _volatile_folder() -> str | None:
     return folder if folder.startswith("/") and os.access(folder, os.W_OK | os.X_OK) else None
 
 
-# Read ``key=value`` words as Ansible's option ``--extra-vars`` does: its own parser knows quotes and templates.
+# --- Read ``key=value`` words as Ansible's option ``--extra-vars`` does: its own parser knows quotes and templates ----
 
 
 def parsed(words: str) -> dict[str, str]:

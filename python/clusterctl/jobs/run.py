@@ -337,7 +337,7 @@ def _concluded(outcome: JobOutcome, launch_node: str, options: RunOptions, tell:
     return _SIGNALLED + (outcome.signal or 0) if outcome.rc is None else outcome.rc
 
 
-# Find out which nodes lack the user's program, its script or its folder, before anything of a job is started.
+# --- Find out which nodes lack the user's program, its script or its folder, before anything of a job is started ------
 
 
 def refuse_missing(

@@ -197,7 +197,7 @@ def peer_words(node: str) -> str:
     return f"Ranks of other nodes lost a rank on {node}, and one of them aborted; how that rank ended is not known"
 
 
-# Look at the ranks of a running job on all its nodes: one trip each, as the job's user.
+# --- Look at the ranks of a running job on all its nodes: one trip each, as the job's user ----------------------------
 
 Stacks: TypeAlias = Literal["none", "quick", "full"]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.remote.python import Ending
 
 
-# The first look at the nodes of a job, which is under way while the rest of clusterctl is still being imported.
+# --- The first look at the nodes of a job, which is under way while the rest of clusterctl is still being imported ----
 #
 # Everything that this module imports is needed to ask the nodes. Their answers are read when they are wanted.
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
 
 
-# Types of what a node said of PMIx: the site's library, that of the installed Open MPI, and Slurm's plugins.
+# --- Types of what a node said of PMIx: the site's library, that of the installed Open MPI, and Slurm's plugins -------
 
 _SERIES_41 = "4.1."
 
@@ -541,7 +541,7 @@ class NodeFacts(Fact):
         return next((found for found in self.artifacts if found.link == link), missing)
 
 
-# How many ranks a node takes, and which GPUs and cores they get.
+# --- How many ranks a node takes, and which GPUs and cores they get ---------------------------------------------------
 
 
 def slots_of(host: Host, node: NodeFacts) -> int:
@@ -560,7 +560,7 @@ def usable_cores(node: NodeFacts) -> int:
     return max(1, node.cores if quota is None else min(node.cores, int(quota)))
 
 
-# What nodes answered to the question for their facts, and why a node did not answer.
+# --- What nodes answered to the question for their facts, and why a node did not answer -------------------------------
 
 FailureKind: TypeAlias = Literal["unreachable", "refused", "host_key", "no_python", "no_sudo", "timeout", "error"]
 

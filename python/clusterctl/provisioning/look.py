@@ -1,4 +1,4 @@
-"""Look at the hosts before a decision: gather their facts, and reduce them to what decides."""
+"""Look at the hosts before a decision, and the request that decides; the verb drift is a look alone."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _gpus(node: NodeFacts) -> str:
     return f"{len(taken)}{split} with driver {node.cuda.driver_version}" if taken else ""
 
 
-# What the user asks of a run that changes hosts.
+# --- What the user asks of a run that changes hosts -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class ProvisionRequest(HostRequest):
         return not (self.tags or self.skip_tags or self.check)
 
 
-# The verb drift: compare every host with what its last run left, and change nothing.
+# --- The verb drift: compare every host with what its last run left, and change nothing -------------------------------
 
 _COMMAND = "clusterctl drift"
 

@@ -235,7 +235,7 @@ def _has_mesh(node: NodeFacts | None) -> bool:
     return bool(node and node.known_hosts and node.known_hosts.has_mesh)
 
 
-# The verb uninstall: every node back to what it was before the first provision.
+# --- The verb uninstall: every node back to what it was before the first provision ------------------------------------
 #
 # The story: take the lock, look at every node over one ssh each, and stop where jobs run. Play the playbook in check
 # mode to learn what goes, show it and ask, then play it for good. Last, the controller forgets the nodes.

@@ -154,7 +154,7 @@ def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
     return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record ({cause}). {evidence}".strip())
 
 
-# Look at the hardware of all nodes: one typed record per node, over one ssh connection each.
+# --- Look at the hardware of all nodes: one typed record per node, over one ssh connection each -----------------------
 #
 # The program that answers is the package ``plugins/module_utils/node_look/hardware``.
 

@@ -137,7 +137,7 @@ class _Questions:
         return ProbeFailure(host.name, "timeout", f"{late}; see whether it hangs: {by_hand(host)}.")
 
 
-# Run a command on a node through sudo, with or without a password: the words, and what goes to stdin first.
+# --- Run a command on a node through sudo, with or without a password: the words, and what goes to stdin first --------
 
 # sudo resets the environment, so PATH and LD_LIBRARY_PATH of the session become arguments. The script is constant; its
 # parameters come by position.

@@ -161,7 +161,7 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
     return ProbeFailure(host.name, cast("FailureKind", found.row.kind), f"{where(host)}: {cause}; {cure} ({said}).")
 
 
-# The one place that builds an ssh command line; everything in it is a token, nothing a shell string.
+# --- The one place that builds an ssh command line; everything in it is a token, nothing a shell string ---------------
 #
 # It also keeps and ends the connections that such commands share.
 

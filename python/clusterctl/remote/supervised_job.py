@@ -380,7 +380,7 @@ def _outcome(answers: SupervisorAnswers, complaint: str, client: str) -> JobOutc
     return JobOutcome(ending, ended.seconds, ending_s, rc=ended.rc, signal=ended.signal, argv=argv, lines=lines)
 
 
-# Take apart the lines that a job's supervisor writes on its node.
+# --- Take apart the lines that a job's supervisor writes on its node --------------------------------------------------
 #
 # A node may write anything. A line that is not an event of the supervisor is passed over, as the banner of a shell is.
 
@@ -510,7 +510,7 @@ def _status(value: Any) -> int | None:
     return value
 
 
-# The files of the job supervisor on a node, and how to see whether a node has this clusterctl's.
+# --- The files of the job supervisor on a node, and how to see whether a node has this clusterctl's -------------------
 
 SUPERVISOR = "job_supervisor.py"
 # The program and what it imports, and what the user's program may import.

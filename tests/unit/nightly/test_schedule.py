@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 from datetime import date, datetime, time
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest

@@ -216,7 +216,7 @@ def _read(store: SharedStore, statement: Statement, parts: _Parts, stopped: thre
         give(error)
 
 
-# A shared cache in S3-compatible storage, through the library obstore; keys come from the environment alone.
+# --- A shared cache in S3-compatible storage, through the library obstore; keys come from the environment alone -------
 
 _CHUNK = 1 << 20
 _TRIES = 2

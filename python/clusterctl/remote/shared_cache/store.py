@@ -124,7 +124,7 @@ def not_there(where: str, statement: Statement) -> UnreachableError:
     )
 
 
-# A shared cache on any web server over the folder of a push, to read.
+# --- A shared cache on any web server over the folder of a push, to read ----------------------------------------------
 
 USER, PASSWORD = "CLUSTERCTL_CACHE_USER", "CLUSTERCTL_CACHE_PASSWORD"
 _TIMEOUT_S = 30.0  # without a byte
@@ -274,7 +274,7 @@ class HttpStore:
         return UnreachableError(f"{self.where} cannot be reached ({words}); check the address and the network.")
 
 
-# A shared cache in a folder: of this machine, of a network file system, or of what a web server serves.
+# --- A shared cache in a folder: of this machine, of a network file system, or of what a web server serves ------------
 
 _READABLE = 0o644
 _TRIES = 5

@@ -10,21 +10,11 @@ from clusterctl.model import fabric
 from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.hosts import Host
 from clusterctl.remote import login_probe
-from doctor_view import NODES, failing, record_of, seen, told
+from doctor_view import NODES, failing, rdma_port, record_of, seen, told
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.rules.evidence import View
     from doctor_view import Change, Record
-
-
-def rdma_port(**values: Any) -> Change:
-    port = {"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand", "rate_gbps": 200.0, **values}
-
-    def change(record: Record) -> None:
-        record["rdma"] = [{"name": "mlx5_0", "ports": [port]}]
-        record["limits"]["memlock"] = {"soft": None, "hard": None}
-
-    return change
 
 
 def test_rdma_ports_are_compared() -> None:

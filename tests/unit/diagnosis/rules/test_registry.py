@@ -34,8 +34,8 @@ def test_a_function_in_its_place_is_a_new_rule(monkeypatch: pytest.MonkeyPatch) 
     view = seen(node3=worst)
     view = dataclasses.replace(failing(view, ("node1", "node2", "refused")), pinned="fabric_cidr is wrong")
     assert [check for check, _, _ in told(view)] == ["ssh", "network"]
-    rule = (long_names, lambda _view: ("A note of the new rule.",))
-    monkeypatch.setattr(registry, "RULES", (*registry.RULES[:2], rule, *registry.RULES[2:]))
+    monkeypatch.setattr(registry, "RULES", (*registry.RULES[:2], long_names, *registry.RULES[2:]))
+    monkeypatch.setattr(registry, "NOTES", (lambda _view: ("A note of the new rule.",), *registry.NOTES))
     assert [check for check, _, _ in told(view)] == ["ssh", "long name", "network"]
     assert registry.notes(view) == ("A note of the new rule.",)
     assert told(seen()) == []
