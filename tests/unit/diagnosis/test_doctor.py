@@ -102,7 +102,4 @@ def test_the_fault_of_a_single_node_is_found_by_the_logins_that_are_tried(count:
         (found,) = logins.findings(view)
         assert found.hosts == (bad,)
         (note,) = [note for note in registry.notes(view) if note.startswith("Logins between nodes")]
-        assert note == (
-            f"Logins between nodes: each of {count} nodes was asked to try 3 others; a fault of one pair alone may be "
-            "missed."
-        )
+        assert f"each of {count} nodes was asked to try 3 others" in note
