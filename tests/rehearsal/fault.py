@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from recorded_machine import Machine
+
+
+Plant = Callable[["Machine", int], None]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,30 @@ class Fault:
     name: str
     cause: int
     machines: tuple[str, ...]
-    plant: Callable[[Machine, int], None]
+    plant: Plant
     check: str
     words: tuple[str, ...]
+
+
+def shows(path: str, text: str | int) -> Plant:
+    """Return a plant that writes a file."""
+    return lambda machine, _look: machine.add(path, text)
+
+
+def grows(path: str, count: int) -> Plant:
+    """Return a plant that lets a counter's file grow between the two looks."""
+    return lambda machine, look: machine.grow(path, count * look)
+
+
+def prints(tool: str, old: str, new: str, count: int = -1) -> Plant:
+    """Return a plant that changes what a tool prints."""
+    return lambda machine, _look: machine.replace(tool, old, new, count)
+
+
+def edits(path: str, old: str, new: str) -> Plant:
+    """Return a plant that changes the text of a file."""
+
+    def plant(machine: Machine, _look: int) -> None:
+        machine.files[path] = machine.files[path].replace(old, new)
+
+    return plant

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fault import Fault
+from fault import Fault, edits
 from gpu_parts import LINK_ERRORS, LINKS, MANAGER, QUERY, cards, config, folder, gpus, kind_of, slot
 from recorded_machine import Answer
 
@@ -44,8 +44,8 @@ def _log(text: str, times: int = 1) -> Callable[[Machine, int], None]:
     return plant
 
 
-def _says(old: str, new: str) -> Callable[[Machine, int], None]:
-    """Change what the query tool says of the GPU."""
+def says(old: str, new: str) -> Callable[[Machine, int], None]:
+    """Change what the query tool says of the GPU with the fault."""
     return lambda machine, _look: set_for(machine, victim(machine), old, new)
 
 
@@ -197,7 +197,7 @@ def _capped_alone(machine: Machine, _look: int) -> None:
 
 def _recovery(action: str) -> Callable[[Machine, int], None]:
     """Have the driver ask for an action, which drivers from 565 on tell."""
-    return _says("<gpu_reset_status>", f"<gpu_recovery_action>{action}</gpu_recovery_action><gpu_reset_status>")
+    return says("<gpu_reset_status>", f"<gpu_recovery_action>{action}</gpu_recovery_action><gpu_reset_status>")
 
 
 def _left_over(machine: Machine, _look: int) -> None:
@@ -218,9 +218,7 @@ def _iommu(machine: Machine, _look: int) -> None:
         machine.add(f"{folder(machine, device)}/iommu_group/type", "DMA-FQ")
 
 
-def _no_peermem(machine: Machine, _look: int) -> None:
-    path = "/proc/modules"
-    machine.files[path] = machine.files[path].replace("nvidia_peermem 16384 0 - Live 0x0\n", "")
+_no_peermem = edits("/proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n", "")
 
 
 def _card_far_away(machine: Machine, _look: int) -> None:
@@ -392,54 +390,42 @@ _LOGGED: tuple[tuple[str, int, tuple[str, ...], str, int, tuple[str, ...]], ...]
     ),
 )
 
+
+def _told(check: str, *rows: tuple[Any, ...]) -> list[Fault]:
+    """Return faults that change one element of the query tool: its name, its text before and after, and the words."""
+    return [
+        Fault(name, cause, kinds, says(f"<{element}>{old}", f"<{element}>{new}"), check, tuple(words))
+        for name, cause, kinds, element, old, new, *words in rows
+    ]
+
+
 _SHOWN: tuple[Fault, ...] = (
-    Fault(
-        "a remap that waits for a reset",
-        18,
-        _GPUS,
-        _says("<remapped_row_pending>No", "<remapped_row_pending>Yes"),
+    *_told(
         "ecc",
-        ("remapped", "reset"),
-    ),
-    Fault(
-        "a remap that failed",
-        18,
-        _GPUS,
-        _says("<remapped_row_failure>No", "<remapped_row_failure>Yes"),
-        "ecc",
-        ("could not be remapped", "replaced"),
-    ),
-    Fault(
-        "more SRAM errors than allowed",
-        18,
-        _GPUS,
-        _says("<sram_threshold_exceeded>No", "<sram_threshold_exceeded>Yes"),
-        "ecc",
-        ("SRAM",),
-    ),
-    Fault(
-        "a page that waits to be retired",
-        18,
-        _GPUS,
-        _says("<pending_retirement>N/A", "<pending_retirement>Yes"),
-        "ecc",
-        ("waits to be retired", "reset"),
-    ),
-    Fault(
-        "a page that waits to be retired, told by an older driver",
-        18,
-        _GPUS,
-        _says("<pending_blacklist>N/A", "<pending_blacklist>Yes"),
-        "ecc",
-        ("waits to be retired", "reset"),
-    ),
-    Fault(
-        "a GPU that must be reset",
-        17,
-        _GPUS,
-        _says("<reset_required>No", "<reset_required>Yes"),
-        "ecc",
-        ("it must be reset", "--gpu-reset"),
+        ("a remap that waits for a reset", 18, _GPUS, "remapped_row_pending", "No", "Yes", "remapped", "reset"),
+        ("a remap that failed", 18, _GPUS, "remapped_row_failure", "No", "Yes", "could not be remapped", "replaced"),
+        ("more SRAM errors than allowed", 18, _GPUS, "sram_threshold_exceeded", "No", "Yes", "SRAM"),
+        (
+            "a page that waits to be retired",
+            18,
+            _GPUS,
+            "pending_retirement",
+            "N/A",
+            "Yes",
+            "waits to be retired",
+            "reset",
+        ),
+        (
+            "a page that waits to be retired, told by an older driver",
+            18,
+            _GPUS,
+            "pending_blacklist",
+            "N/A",
+            "Yes",
+            "waits to be retired",
+            "reset",
+        ),
+        ("a GPU that must be reset", 17, _GPUS, "reset_required", "No", "Yes", "it must be reset", "--gpu-reset"),
     ),
     Fault(
         "the driver asks for a reset", 17, _GPUS, _recovery("GPU Reset"), "ecc", ("'GPU Reset'", "--gpu-reset -i 0000:")
@@ -489,37 +475,22 @@ _SHOWN: tuple[Fault, ...] = (
     ),
     Fault("a power limit below the others", 22, _GPUS, _power_cap, "gpu settings", ("200 W",)),
     Fault("a process left behind holds a GPU", 23, _GPUS, _left_over, "leftovers", ("4711", "python3")),
-    Fault(
-        "persistence mode differs",
-        0,
-        _GPUS,
-        _says("<persistence_mode>Enabled", "<persistence_mode>Disabled"),
+    *_told(
         "gpu settings",
-        ("persistence mode",),
-    ),
-    Fault(
-        "compute mode differs",
-        0,
-        _GPUS,
-        _says("<compute_mode>Default", "<compute_mode>Exclusive_Process"),
-        "gpu settings",
-        ("compute mode",),
-    ),
-    Fault(
-        "MIG mode differs",
-        0,
-        _SXM,
-        _says("<current_mig>Disabled", "<current_mig>Enabled"),
-        "gpu settings",
-        ("MIG mode",),
-    ),
-    Fault(
-        "ECC is off on one GPU",
-        18,
-        _GPUS,
-        _says("<current_ecc>Enabled", "<current_ecc>Disabled"),
-        "gpu settings",
-        ("ECC of the GPU", "is Disabled", "nvidia-smi -e 1"),
+        ("persistence mode differs", 0, _GPUS, "persistence_mode", "Enabled", "Disabled", "persistence mode"),
+        ("compute mode differs", 0, _GPUS, "compute_mode", "Default", "Exclusive_Process", "compute mode"),
+        ("MIG mode differs", 0, _SXM, "current_mig", "Disabled", "Enabled", "MIG mode"),
+        (
+            "ECC is off on one GPU",
+            18,
+            _GPUS,
+            "current_ecc",
+            "Enabled",
+            "Disabled",
+            "ECC of the GPU",
+            "is Disabled",
+            "nvidia-smi -e 1",
+        ),
     ),
     Fault("ACS is on between GPU and card", 14, _SXM, _acs, "gpudirect", ("ACS",)),
     Fault("the IOMMU translates", 14, _GPUS, _iommu, "gpudirect", ("IOMMU", "iommu=pt")),

@@ -6,26 +6,18 @@ import time
 from typing import TYPE_CHECKING
 
 import machine_parts as parts
-from fault import Fault
+from fault import Fault, Plant, edits, grows, prints, shows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from recorded_machine import Machine
-
-    Plant = Callable[[Machine, int], None]
 
 _METAL = ("h100-sxm", "a100-sxm", "l40s-pcie", "dual-rail-roce", "plain-ethernet")
 _ALL = (*_METAL, "cloud-vm")
 _DIMM = f"{parts.EDAC}/mc0/dimm3"
 
 
-def _uncorrected(machine: Machine, look: int) -> None:
-    machine.grow(f"{_DIMM}/dimm_ue_count", look)
-
-
-def _corrected(machine: Machine, look: int) -> None:
-    machine.grow(f"{_DIMM}/dimm_ce_count", 40 * look)
+_uncorrected = grows(f"{_DIMM}/dimm_ue_count", 1)
+_corrected = grows(f"{_DIMM}/dimm_ce_count", 40)
 
 
 def module_gone(machine: Machine, _look: int) -> None:
@@ -47,8 +39,7 @@ def powersave(machine: Machine, _look: int) -> None:
         machine.add(f"{parts.CPU}/cpufreq/policy{number}/scaling_governor", "powersave")
 
 
-def _no_turbo(machine: Machine, _look: int) -> None:
-    machine.add(f"{parts.CPU}/intel_pstate/no_turbo", 1)
+_no_turbo = shows(f"{parts.CPU}/intel_pstate/no_turbo", 1)
 
 
 def _capped(machine: Machine, _look: int) -> None:
@@ -56,21 +47,10 @@ def _capped(machine: Machine, _look: int) -> None:
         machine.add(f"{parts.CPU}/cpufreq/policy{number}/scaling_max_freq", 1_200_000)
 
 
-def _slow_clock(machine: Machine, _look: int) -> None:
-    machine.add("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
-
-
-def _huge_pages(machine: Machine, _look: int) -> None:
-    machine.add("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
-
-
-def _reserved(machine: Machine, _look: int) -> None:
-    path = "/proc/meminfo"
-    machine.files[path] = machine.files[path].replace("HugePages_Total: 0", "HugePages_Total: 65536")
-
-
-def _shallow(machine: Machine, _look: int) -> None:
-    machine.add("/sys/module/intel_idle/parameters/max_cstate", 0)
+_slow_clock = shows("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet")
+_huge_pages = shows("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]")
+_reserved = edits("/proc/meminfo", "HugePages_Total: 0", "HugePages_Total: 65536")
+_shallow = shows("/sys/module/intel_idle/parameters/max_cstate", 0)
 
 
 def _amd(change: Plant) -> Plant:
@@ -83,8 +63,7 @@ def _amd(change: Plant) -> Plant:
     return plant
 
 
-def _states_off(machine: Machine, _look: int) -> None:
-    machine.add(f"{parts.CPU}/cpu0/cpuidle/state3/disable", 1)
+_states_off = shows(f"{parts.CPU}/cpu0/cpuidle/state3/disable", 1)
 
 
 def _states_gone(machine: Machine, _look: int) -> None:
@@ -92,12 +71,8 @@ def _states_gone(machine: Machine, _look: int) -> None:
         del machine.files[f"{parts.CPU}/cpu0/cpuidle/state3/{name}"]
 
 
-def _limited(machine: Machine, _look: int) -> None:
-    machine.add("/proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/md2 ro processor.max_cstate=1 idle=nomwait")
-
-
-def _gigantic(machine: Machine, _look: int) -> None:
-    machine.add(parts.HUGE_PAGES, 64)
+_limited = shows("/proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/md2 ro processor.max_cstate=1 idle=nomwait")
+_gigantic = shows(parts.HUGE_PAGES, 64)
 
 
 def _memory_moved(machine: Machine, _look: int) -> None:
@@ -106,12 +81,8 @@ def _memory_moved(machine: Machine, _look: int) -> None:
         machine.add(f"/sys/devices/system/node/node{node}/meminfo", parts.numa_memory(node, gib))
 
 
-def _other_idle_driver(machine: Machine, _look: int) -> None:
-    machine.add(f"{parts.CPU}/cpuidle/current_driver", "acpi_idle")
-
-
-def _offline(machine: Machine, _look: int) -> None:
-    machine.add(f"{parts.CPU}/offline", "5,37")
+_other_idle_driver = shows(f"{parts.CPU}/cpuidle/current_driver", "acpi_idle")
+_offline = shows(f"{parts.CPU}/offline", "5,37")
 
 
 def _numa(machine: Machine, _look: int) -> None:
@@ -119,14 +90,8 @@ def _numa(machine: Machine, _look: int) -> None:
     machine.add("/sys/devices/system/node/node2/cpulist", "48-63")
 
 
-def _read_only(machine: Machine, _look: int) -> None:
-    path = "/proc/self/mounts"
-    machine.files[path] = machine.files[path].replace("/ ext4 rw", "/ ext4 ro")
-
-
-def _not_mounted(machine: Machine, _look: int) -> None:
-    path = "/proc/self/mounts"
-    machine.files[path] = machine.files[path].replace("server:/home /home nfs4 rw,vers=4.2 0 0\n", "")
+_read_only = edits("/proc/self/mounts", "/ ext4 rw", "/ ext4 ro")
+_not_mounted = edits("/proc/self/mounts", "server:/home /home nfs4 rw,vers=4.2 0 0\n", "")
 
 
 def _home(**changed: float | bool | str) -> Plant:
@@ -154,28 +119,12 @@ def _segments(machine: Machine, _look: int) -> None:
     machine.calls["shared_memory"] |= {"nccl-Ab12Cd": left, "psm2_shm.1000000000009": {**left, "bytes": 40 << 20}}
 
 
-def _failing_disk(machine: Machine, _look: int) -> None:
-    machine.replace(parts.SMART, '"passed": true', '"passed": false')
-
-
-def _worn_disk(machine: Machine, _look: int) -> None:
-    machine.replace(parts.SMART, '"percentage_used": 3', '"percentage_used": 104')
-
-
-def _no_spare(machine: Machine, _look: int) -> None:
-    machine.replace(parts.SMART, '"available_spare": 100', '"available_spare": 7')
-
-
-def _dead_disk(machine: Machine, _look: int) -> None:
-    machine.add("/sys/block/nvme0n1/device/state", "dead")
-
-
-def _lost_member(machine: Machine, _look: int) -> None:
-    machine.files["/proc/mdstat"] = machine.files["/proc/mdstat"].replace("[2/2] [UU]", "[2/1] [U_]")
-
-
-def _fan(machine: Machine, _look: int) -> None:
-    machine.replace(parts.SDR, "8400 RPM          | ok", "0 RPM             | cr")
+_failing_disk = prints(parts.SMART, '"passed": true', '"passed": false')
+_worn_disk = prints(parts.SMART, '"percentage_used": 3', '"percentage_used": 104')
+_no_spare = prints(parts.SMART, '"available_spare": 100', '"available_spare": 7')
+_dead_disk = shows("/sys/block/nvme0n1/device/state", "dead")
+_lost_member = edits("/proc/mdstat", "[2/2] [UU]", "[2/1] [U_]")
+_fan = prints(parts.SDR, "8400 RPM          | ok", "0 RPM             | cr")
 
 
 def _power_supply(machine: Machine, _look: int) -> None:
@@ -189,7 +138,7 @@ def _stuck(machine: Machine, _look: int) -> None:
     machine.add("/proc/4711/wchan", "nfs_wait_on_request")
 
 
-def _interrupts(**grown: int) -> Callable[[Machine, int], None]:
+def _interrupts(**grown: int) -> Plant:
     """Let interrupts of machine checks grow between the two looks."""
 
     def plant(machine: Machine, look: int) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fault import Fault
+from fault import Fault, Plant, grows, prints
 from network_parts import NET, RDMA
 from recorded_machine import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from recorded_machine import Machine
-
-    Plant = Callable[[Machine, int], None]
 
 _FABRIC = ("h100-sxm", "a100-sxm")
 _ROCE = ("l40s-pcie", "dual-rail-roce")
@@ -22,13 +18,6 @@ _BONDED = ("dual-rail-roce",)
 _WIRED = (*_RDMA, "plain-ethernet")
 _PORT = f"{RDMA}/mlx5_0/ports/1"
 _INTERFACE = "ens4np0"  # of mlx5_0, on RoCE
-
-
-def _grows(path: str, count: int) -> Plant:
-    def plant(machine: Machine, look: int) -> None:
-        machine.grow(path, count * look)
-
-    return plant
 
 
 def _is(path: str, text: str | int) -> Plant:
@@ -47,8 +36,7 @@ def _all(*plants: Plant) -> Plant:
     return plant
 
 
-def _pfc_off(machine: Machine, _look: int) -> None:
-    machine.replace(f"dcb pfc show dev {_INTERFACE}", "3:on", "3:off")
+_pfc_off = prints(f"dcb pfc show dev {_INTERFACE}", "3:on", "3:off")
 
 
 def _pfc_off_by_mlnx_qos(machine: Machine, _look: int) -> None:
@@ -123,38 +111,44 @@ _no_manager = _all(
     _is(f"{_PORT}/lid", "0xffff"),
 )
 _port_down = _all(_is(f"{_PORT}/state", "1: DOWN"), _is(f"{_PORT}/phys_state", "2: Polling"))
-_lossy = _all(_pfc_off, _grows(f"{_PORT}/hw_counters/out_of_sequence", 90_000))
+_lossy = _all(_pfc_off, grows(f"{_PORT}/hw_counters/out_of_sequence", 90_000))
 _slave_down = _is(f"{NET}/eth1/bonding_slave/mii_status", "down")
 _other_group = _is(f"{NET}/eth1/bonding_slave/ad_aggregator_id", "2")
 _other_mode = _is(f"{NET}/bond0/bonding/mode", "active-backup 1")
 _no_carrier = _all(_is(f"{NET}/eth0/operstate", "down"), _is(f"{NET}/eth0/speed", -1))
 _counters, _hw = f"{_PORT}/counters", f"{_PORT}/hw_counters"
 
+
+def _counted(*rows: tuple[Any, ...]) -> list[Fault]:
+    """Return faults that let a counter of the port grow, which the finding names; further words may follow."""
+    return [
+        Fault(
+            name, cause, kinds, grows(f"{_PORT}/{path}", count), "links", ("mlx5_0/1", path.partition("/")[2], *words)
+        )
+        for name, cause, kinds, path, count, *words in rows
+    ]
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        "Ethernet link flaps", 11, _WIRED, _grows(f"{NET}/eth0/carrier_changes", 6), "links", ("eth0 by 6", "carrier")
+        "Ethernet link flaps", 11, _WIRED, grows(f"{NET}/eth0/carrier_changes", 6), "links", ("eth0 by 6", "carrier")
     ),
     Fault("Ethernet link flaps, and the kernel's log tells it", 11, _WIRED, _flaps, "links", ("eth0 by 6", "carrier")),
     Fault("Ethernet port without a carrier", 11, _WIRED, _no_carrier, "interfaces", ("eth0", "no carrier")),
-    Fault("CRC errors grow", 0, _WIRED, _grows(f"{NET}/eth0/statistics/rx_crc_errors", 40), "links", ("eth0", "CRC")),
+    Fault("CRC errors grow", 0, _WIRED, grows(f"{NET}/eth0/statistics/rx_crc_errors", 40), "links", ("eth0", "CRC")),
     Fault("Ethernet port at a tenth of its speed", 0, _WIRED, tenth, "interfaces", ("the speed of eth0",)),
     Fault("half duplex", 0, _WIRED, _is(f"{NET}/eth0/duplex", "half"), "interfaces", ("eth0", "half duplex")),
     Fault("member of a bond is down", 0, _BONDED, _slave_down, "bonds", ("eth1 of bond0 is down",)),
     Fault("member of a bond outside its LACP group", 0, _BONDED, _other_group, "bonds", ("eth1 of bond0", "LACP")),
     Fault("bond of another mode", 0, _BONDED, _other_mode, "bonds", ("the mode of bond0 is active-backup",)),
-    Fault(
-        "InfiniBand link went down and came back",
-        11,
-        _RDMA,
-        _grows(f"{_counters}/link_downed", 1),
-        "links",
-        ("mlx5_0/1", "link_downed"),
+    *_counted(
+        ("InfiniBand link went down and came back", 11, _RDMA, "counters/link_downed", 1),
     ),
     Fault(
         "symbol errors above the limit",
         11,
         _FABRIC,
-        _grows(f"{_counters}/symbol_error", 60),
+        grows(f"{_counters}/symbol_error", 60),
         "links",
         ("mlx5_0/1 by 60 in 60 s", "120 an hour"),
     ),
@@ -162,63 +156,46 @@ FAULTS: tuple[Fault, ...] = (
         "link recovers again and again",
         11,
         _FABRIC,
-        _grows(f"{_counters}/link_error_recovery", 30),
+        grows(f"{_counters}/link_error_recovery", 30),
         "links",
         ("mlx5_0/1", "recover"),
     ),
-    Fault(
-        "broken packets are received",
-        0,
-        _RDMA,
-        _grows(f"{_counters}/port_rcv_errors", 3000),
-        "links",
-        ("mlx5_0/1", "port_rcv_errors"),
-    ),
-    Fault(
-        "packets are discarded at sending",
-        0,
-        _RDMA,
-        _grows(f"{_counters}/port_xmit_discards", 30_000),
-        "links",
-        ("mlx5_0/1", "port_xmit_discards"),
+    *_counted(
+        ("broken packets are received", 0, _RDMA, "counters/port_rcv_errors", 3000),
+        ("packets are discarded at sending", 0, _RDMA, "counters/port_xmit_discards", 30000),
     ),
     Fault(
         "integrity errors of a link",
         0,
         _FABRIC,
-        _grows(f"{_counters}/local_link_integrity_errors", 2),
+        grows(f"{_counters}/local_link_integrity_errors", 2),
         "links",
         ("mlx5_0/1",),
     ),
-    Fault(
-        "packets without an answer",
-        10,
-        _RDMA,
-        _grows(f"{_hw}/local_ack_timeout_err", 400),
-        "links",
-        ("mlx5_0/1", "local_ack_timeout_err"),
-    ),
-    Fault(
-        "connections lost since the receiver was not ready",
-        10,
-        _RDMA,
-        _grows(f"{_hw}/rnr_nak_retry_err", 2),
-        "links",
-        ("mlx5_0/1", "rnr_nak_retry_err", "the job on the other end"),
-    ),
-    Fault(
-        "connections lost after all retries",
-        10,
-        _RDMA,
-        _grows(f"{_hw}/req_transport_retries_exceeded", 3),
-        "links",
-        ("mlx5_0/1", "req_transport_retries_exceeded", "drops packets"),
+    *_counted(
+        ("packets without an answer", 10, _RDMA, "hw_counters/local_ack_timeout_err", 400),
+        (
+            "connections lost since the receiver was not ready",
+            10,
+            _RDMA,
+            "hw_counters/rnr_nak_retry_err",
+            2,
+            "the job on the other end",
+        ),
+        (
+            "connections lost after all retries",
+            10,
+            _RDMA,
+            "hw_counters/req_transport_retries_exceeded",
+            3,
+            "drops packets",
+        ),
     ),
     Fault(
         "overruns of a port's buffer",
         0,
         _RDMA,
-        _grows(f"{_counters}/excessive_buffer_overrun_errors", 2),
+        grows(f"{_counters}/excessive_buffer_overrun_errors", 2),
         "links",
         ("mlx5_0/1", "overruns of its buffer", "flow control"),
     ),
@@ -227,17 +204,17 @@ FAULTS: tuple[Fault, ...] = (
         "the carrier is lost while a port sends",
         11,
         _WIRED,
-        _grows(f"{NET}/eth0/statistics/tx_carrier_errors", 40),
+        grows(f"{NET}/eth0/statistics/tx_carrier_errors", 40),
         "links",
         ("eth0", "losses of the carrier"),
     ),
-    Fault("RoCE checksum errors", 0, _ROCE, _grows(f"{_hw}/rx_icrc_encapsulated", 5), "links", ("mlx5_0/1", "ICRC")),
+    Fault("RoCE checksum errors", 0, _ROCE, grows(f"{_hw}/rx_icrc_encapsulated", 5), "links", ("mlx5_0/1", "ICRC")),
     Fault("loss on RoCE without PFC", 10, _ROCE, _lossy, "roce", ("mlx5_0/1 loses packets", "PFC is off")),
     Fault(
         "loss on RoCE with PFC",
         10,
         _ROCE,
-        _grows(f"{_hw}/out_of_sequence", 90_000),
+        grows(f"{_hw}/out_of_sequence", 90_000),
         "congestion",
         ("mlx5_0/1", "out_of_sequence"),
     ),
@@ -245,7 +222,7 @@ FAULTS: tuple[Fault, ...] = (
         "one node sends again far more often",
         10,
         _ROCE,
-        _grows(f"{_hw}/roce_adp_retrans", 90_000),
+        grows(f"{_hw}/roce_adp_retrans", 90_000),
         "congestion",
         ("mlx5_0/1 loses packets", "roce_adp_retrans"),
     ),
@@ -253,7 +230,7 @@ FAULTS: tuple[Fault, ...] = (
         "one node sends far more congestion notes",
         0,
         _RDMA,
-        _grows(f"{_hw}/np_cnp_sent", 60_000_000),
+        grows(f"{_hw}/np_cnp_sent", 60_000_000),
         "congestion",
         ("mlx5_0/1", "np_cnp_sent"),
     ),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import machine_faults
 import network_faults
-from fault import Fault
-from gpu_faults import gpu_gone, gpus_gone, set_for, victim
+from fault import Fault, prints, shows
+from gpu_faults import gpu_gone, gpus_gone, says, set_for, victim
 from gpu_parts import LINK_ERRORS, LINKS, QUERY, cards, folder, gpus, kind_of
 from machine_parts import SMART
 from network_faults import cards_gone
@@ -31,19 +31,12 @@ _CHECK = "changed"
 _BEFORE = "at the last look 24 h ago"
 
 
-def _mtu_of_interface(machine: Machine, _look: int) -> None:
-    machine.add(f"{NET}/eth0/mtu", 9000)
+_mtu_of_interface = shows(f"{NET}/eth0/mtu", 9000)
 
 
 def _ethernet_down(machine: Machine, _look: int) -> None:
     machine.add(f"{NET}/eth0/operstate", "down")
     machine.add(f"{NET}/eth0/speed", -1)
-
-
-def _trust(machine: Machine, _look: int) -> None:
-    machine.replace("mlnx_qos -i ens4np0", "trust state: dscp", "trust state: pcp")
-    for tool in [tool for tool in machine.tools if tool.startswith("dcb ")]:
-        del machine.tools[tool]
 
 
 def _narrow_gpus(machine: Machine, _look: int) -> None:
@@ -68,20 +61,10 @@ def _power(machine: Machine, _look: int) -> None:
     machine.replace(QUERY, f"<current_power_limit>{power}", "<current_power_limit>200")
 
 
-def _mode(machine: Machine, _look: int) -> None:
-    machine.replace(QUERY, "<persistence_mode>Enabled", "<persistence_mode>Disabled")
-
-
-def _vbios(machine: Machine, _look: int) -> None:
-    machine.replace(QUERY, "96.00.89.00.01", "96.00.74.00.01")
-
-
-def _board(machine: Machine, _look: int) -> None:
-    machine.add("/sys/class/dmi/id/bios_version", "0.9-old")
-
-
-def _card_firmware(machine: Machine, _look: int) -> None:
-    machine.add(f"{RDMA}/mlx5_0/fw_ver", "20.28.1002")
+_mode = prints(QUERY, "<persistence_mode>Enabled", "<persistence_mode>Disabled")
+_vbios = prints(QUERY, "96.00.89.00.01", "96.00.74.00.01")
+_board = shows("/sys/class/dmi/id/bios_version", "0.9-old")
+_card_firmware = shows(f"{RDMA}/mlx5_0/fw_ver", "20.28.1002")
 
 
 def _lossless_off(machine: Machine, look: int) -> None:
@@ -94,16 +77,9 @@ def _media_errors(machine: Machine, _look: int) -> None:
     machine.replace(SMART, f'"media_errors": {before}', f'"media_errors": {before + 12}')
 
 
-def _uncorrectable(machine: Machine, _look: int) -> None:
-    set_for(machine, victim(machine), "<dram_uncorrectable>0<", "<dram_uncorrectable>3<")
-
-
-def _corrected(machine: Machine, _look: int) -> None:
-    set_for(machine, victim(machine), "<dram_correctable>0<", "<dram_correctable>900<")
-
-
-def _remapped(machine: Machine, _look: int) -> None:
-    set_for(machine, victim(machine), "<remapped_row_unc>1<", "<remapped_row_unc>2<")
+_uncorrectable = says("<dram_uncorrectable>0<", "<dram_uncorrectable>3<")
+_corrected = says("<dram_correctable>0<", "<dram_correctable>900<")
+_remapped = says("<remapped_row_unc>1<", "<remapped_row_unc>2<")
 
 
 def _remapped_and_restarted(machine: Machine, _look: int) -> None:
@@ -111,12 +87,8 @@ def _remapped_and_restarted(machine: Machine, _look: int) -> None:
     machine.boot_id, machine.uptime_s = "0d9e6f34-0c4b-4d7e-9a43-4d8a7a5c1b02", 7_200.0
 
 
-def _replays(machine: Machine, _look: int) -> None:
-    machine.replace(LINK_ERRORS, "Link 4: Replay Errors: 0", "Link 4: Replay Errors: 17", 1)
-
-
-def _replays_of_pcie(machine: Machine, _look: int) -> None:
-    set_for(machine, victim(machine), "<replay_counter>0<", "<replay_counter>20000<")
+_replays = prints(LINK_ERRORS, "Link 4: Replay Errors: 0", "Link 4: Replay Errors: 17", 1)
+_replays_of_pcie = says("<replay_counter>0<", "<replay_counter>20000<")
 
 
 def _errors_of_pcie(machine: Machine, _look: int) -> None:

@@ -8,9 +8,9 @@ import factory
 import pytest
 import rehearsal
 from clusterctl.jobs import suspects
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.hardware import COUNTING, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import facts
 from clusterctl.state import hardware_looks
 from machine_kinds import MACHINES
@@ -27,14 +27,14 @@ GIB = 1 << 30
 
 
 class Cluster:
-    """Four recorded machines behind ``remote.hardware.gather``; each has one more node of the job beside it."""
+    """Four recorded machines behind ``facts.gather_hardware``; each has one more node of the job beside it."""
 
     def __init__(self, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[str, ...]] = []
         self.looks: dict[str, HardwareLooks] = {}
         self.silent: tuple[str, ...] = ()
         self._state = state
-        monkeypatch.setattr(facts, "gather", self._gather)
+        monkeypatch.setattr(facts, "gather_hardware", self._gather)
 
     def _gather(
         self, hosts: Iterable[Host], *, timeout_s: float, **_more: Any

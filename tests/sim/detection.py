@@ -8,12 +8,9 @@ the same table.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -142,13 +139,10 @@ def _planted(plan: simulated.Plan) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = simulated.arguments(__doc__, seed=5, processes=2)
     parser.add_argument("--measured", type=float, help="noise of a link's median from run to run, in per cent")
-    parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="few and small clusters")
     parser.add_argument("--share", type=float, default=1.0, help="of more than 64 nodes, do that share of the clusters")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="write the table there as well")
     options = parser.parse_args()
     sizes = QUICK if options.quick else SIZES
     sizes = tuple(
@@ -182,11 +176,7 @@ def main() -> None:
         "",
         *slowdown_table(found_slowdowns),
     ]
-    text = "\n".join(lines) + "\n"
-    sys.stdout.write(text)
-    sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    simulated.show("\n".join(lines) + "\n", began, options.out)
 
 
 if __name__ == "__main__":

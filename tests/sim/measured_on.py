@@ -9,13 +9,11 @@ measured on, and at least 60 rounds (12 seconds for two sizes of 0.1 s). The sam
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from zlib import crc32
 
 import numpy as np
@@ -134,12 +132,9 @@ def table(rows: list[tuple[Case, Count]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=5)
+    parser = simulated.arguments(__doc__, seed=5, processes=1)
     parser.add_argument("--share", type=float, default=1.0, help="do that share of the clusters")
     parser.add_argument("--nodes", type=int, nargs="*", default=(), help="only clusters of so many nodes")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="write the table there as well")
     options = parser.parse_args()
     began = time.monotonic()
     asked = cases(options.share, tuple(options.nodes))
@@ -157,11 +152,7 @@ def main() -> None:
         "",
         *table(list(zip(asked, counts, strict=True))),
     ]
-    text = "\n".join(lines) + "\n"
-    sys.stdout.write(text)
-    sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    simulated.show("\n".join(lines) + "\n", began, options.out)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,11 @@ a bad moment (``late``), which is past in the next run. What the healthy nodes d
 
 from __future__ import annotations
 
+import argparse
+import sys
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -175,3 +179,20 @@ def _pairs(plan: Plan, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDA
     both = np.sort(np.concatenate(found), axis=1)
     both = both[both[:, 1] < plan.nodes]
     return both[:, 0].astype(np.int64), both[:, 1].astype(np.int64)
+
+
+def arguments(words: str | None, seed: int, processes: int) -> argparse.ArgumentParser:
+    """Return the options that all tables have; ``words`` are the docstring of the program."""
+    parser = argparse.ArgumentParser(description=(words or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=seed)
+    parser.add_argument("--processes", type=int, default=processes)
+    parser.add_argument("--out", type=Path, help="write the table there as well")
+    return parser
+
+
+def show(text: str, began: float, out: Path | None, after: str = "") -> None:
+    """Print a table and how long it took, and write it to a file where one is given, with what follows there."""
+    sys.stdout.write(text)
+    sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
+    if out:
+        out.write_text(text + after, encoding="utf-8")

@@ -7,13 +7,10 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -200,12 +197,9 @@ def page(asked: list[Case], found: list[dict[str, Count]], seed: int, repeats: f
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = simulated.arguments(__doc__, seed=15, processes=2)
     parser.add_argument("--repeats", type=float, default=1.0, help="so many times as many clusters")
-    parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--nodes", type=int, nargs="*", default=(), help="only clusters of so many nodes")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="write the page there as well")
     options = parser.parse_args()
     began = time.monotonic()
     asked = cases(options.repeats, tuple(options.nodes))
@@ -214,12 +208,11 @@ def main() -> None:
         done = {case: pool.submit(examine, case, options.seed) for case in order}
         found = [done[case].result() for case in asked]
     text = page(asked, found, options.seed, options.repeats)
-    sys.stdout.write(text)
-    sys.stderr.write(f"{time.monotonic() - began:.0f} s\n")
-    if options.out:
-        before = options.out.read_text(encoding="utf-8") if options.out.is_file() else ""
-        _, heading, rest = before.partition(PLANTED)
-        options.out.write_text(f"{text.rstrip()}\n\n{heading}{rest}".rstrip() + "\n", encoding="utf-8")
+    before = options.out.read_text(encoding="utf-8") if options.out and options.out.is_file() else ""
+    _, heading, rest = before.partition(PLANTED)
+    simulated.show(
+        f"{text.rstrip()}\n", began, options.out, f"\n{heading}{rest}".rstrip("\n") + "\n" if heading else ""
+    )
 
 
 if __name__ == "__main__":

@@ -82,3 +82,14 @@ def diagnosis(*findings: Finding, **given: Any) -> Diagnosis:
     return Diagnosis(
         clusterctl_version="0", inventory="i", started=now, finished=now, hosts=NODES, findings=findings, **given
     )
+
+
+def rdma_port(**values: Any) -> Change:
+    """Return what gives a node one RDMA port, with these values beside the usual ones."""
+    port = {"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand", "rate_gbps": 200.0, **values}
+
+    def change(record: Record) -> None:
+        record["rdma"] = [{"name": "mlx5_0", "ports": [port]}]
+        record["limits"]["memlock"] = {"soft": None, "hard": None}
+
+    return change

@@ -24,11 +24,12 @@ from clusterctl.model.results import (
     Verdict,
     worst,
 )
-from clusterctl.model.run_record import RunRecord
-from clusterctl.remote import supervised_job
+from clusterctl.model.run_record import HostResult, RunRecord
+from clusterctl.model.snapshot import HostSnapshot
+from clusterctl.remote import supervisor_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 
@@ -98,11 +99,11 @@ def artifact(name: str, version: str = "1", **inputs: Any) -> dict[str, Any]:
     }
 
 
-def programs(names: Iterable[str] = supervised_job.SUPERVISOR_FILES) -> list[dict[str, Any]]:
+def programs(names: Iterable[str] = supervisor_files.SUPERVISOR_FILES) -> list[dict[str, Any]]:
     """Return the watch entries of node programs as this version of clusterctl installs them."""
     return [
         {"path": path, "kind": "file", "sha256": digest}
-        for path, digest in supervised_job.digests(names, DEFAULT_LAYOUT).items()
+        for path, digest in supervisor_files.digests(names, DEFAULT_LAYOUT).items()
     ]
 
 
@@ -133,14 +134,6 @@ def captured_facts() -> dict[str, Any]:
     """Return what the probe program said on a real node with the whole training stack, as a record to change."""
     found: dict[str, Any] = json.loads((DATA / "stack" / "node.json").read_text(encoding="utf-8"))
     return found
-
-
-def captured_node(name: str = "node1", change: Callable[[dict[str, Any]], object] = lambda _: None) -> NodeFacts:
-    """Return the captured node under a name, after a change of its record."""
-    found = captured_facts()
-    found["hostname"] = name
-    change(found)
-    return NodeFacts.model_validate(found)
 
 
 def hosts(names: Iterable[str], slots: int | None = None, **fields: Any) -> tuple[Host, ...]:
@@ -253,6 +246,17 @@ def run_record(**fields: Any) -> RunRecord:
         "exit_code": 0,
     }
     return RunRecord.model_validate({**given, **fields})
+
+
+def host_result(host: str, outcome: str = "ok", **fields: Any) -> HostResult:
+    """Return what a host said to a task."""
+    return HostResult(**{"at": 1.0, "host": host, "stage": "s", "task": "t", "outcome": outcome, **fields})
+
+
+def host_snapshot(*watch: dict[str, Any], **fields: Any) -> HostSnapshot:
+    """Return the snapshot of a host with these watched entries."""
+    given = {"run_id": "r", "inputs": {}, "members": "m", "platform": "p", "host_keys": (), "user": "me"}
+    return HostSnapshot.model_validate({**given, "watch": watch, **fields})
 
 
 # --- captured output ---

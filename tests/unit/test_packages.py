@@ -35,8 +35,6 @@ IN_THE_COLLECTION = {
     "plugins",
     "roles",
 }
-# Folders of tests and of the documentation site.
-FOR_WORK = {"molecule", "sandbox", "__pycache__", "assets", "site_pages"}
 # Files that tests, a sandbox, linters and builds leave in a checkout.
 LEFT_BY_WORK = (
     ".ansible/collections/file.yml",

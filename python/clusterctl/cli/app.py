@@ -1,4 +1,4 @@
-"""The typer application, made of the commands that a call needs."""
+"""The typer application, made of the commands that a call needs; ``clusterctl version``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _top(
     """Turn machines that answer ssh into one proven MPI/NCCL cluster."""
 
 
-# ``clusterctl version``.
+# --- ``clusterctl version`` -------------------------------------------------------------------------------------------
 
 
 def version(

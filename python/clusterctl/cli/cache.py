@@ -1,4 +1,4 @@
-"""``clusterctl cache``: packs and locks that controllers share."""
+"""``clusterctl cache``, packs and locks that controllers share, and ``clusterctl gc``."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def _size(count: int) -> str:
     return collect.size_words(count)
 
 
-# ``clusterctl gc``.
+# --- ``clusterctl gc`` ------------------------------------------------------------------------------------------------
 
 
 def collect_artifacts(

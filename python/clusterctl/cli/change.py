@@ -1,4 +1,4 @@
-"""What the commands that change hosts have in common: options, passwords, and what shows the run."""
+"""Commands that change hosts (remove, replace, rollback, rotate, uninstall), and what provision shares with them."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def show(record: RunRecord, form: StreamFormat, next_step: str = "") -> int:
     return int(record.exit_code or 0)
 
 
-# ``clusterctl rotate``.
+# --- ``clusterctl rotate`` --------------------------------------------------------------------------------------------
 
 
 class What(str, Enum):
@@ -267,7 +267,7 @@ def rotate(
     return show(record, form)
 
 
-# ``clusterctl remove``.
+# --- ``clusterctl remove`` --------------------------------------------------------------------------------------------
 
 
 def remove(
@@ -313,7 +313,7 @@ def remove(
     return show(record, form)
 
 
-# ``clusterctl uninstall``.
+# --- ``clusterctl uninstall`` -----------------------------------------------------------------------------------------
 
 
 def uninstall(
@@ -359,7 +359,7 @@ def uninstall(
     return show(record, form, again)
 
 
-# ``clusterctl rollback``.
+# --- ``clusterctl rollback`` ------------------------------------------------------------------------------------------
 
 _RUN = f"{options.RUN_HELP} Default: the run before, whose software was another."
 
@@ -414,7 +414,7 @@ def _release(inventory: InventorySources, form: Format) -> int:
     return ExitCode.OK
 
 
-# ``clusterctl replace``.
+# --- ``clusterctl replace`` -------------------------------------------------------------------------------------------
 
 _HOST_KEY = "The machine's new host key, or its fingerprint SHA256:…; may be repeated."
 _CONSOLE = "What the cloud shows of the machine's console, with the host keys that cloud-init wrote there."

@@ -1,4 +1,4 @@
-"""``clusterctl doctor``."""
+"""Commands that look at nodes: ``doctor``, ``drift``, ``inventory-of`` and ``check-node``."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _show(found: Diagnosis) -> None:
         output.line(line)
 
 
-# ``clusterctl drift``.
+# --- ``clusterctl drift`` ---------------------------------------------------------------------------------------------
 
 
 def drift(
@@ -145,7 +145,7 @@ def _show_drift(report: DriftReport, inventory: str) -> None:
         say(f"Next: 'clusterctl provision {inventory}' repairs it.")
 
 
-# ``clusterctl inventory-of``.
+# --- ``clusterctl inventory-of`` --------------------------------------------------------------------------------------
 
 
 def inventory_of(
@@ -206,7 +206,7 @@ def _show_parts(stays: tuple[Stay, ...]) -> None:
     output.console().print(table)
 
 
-# ``clusterctl check-node``.
+# --- ``clusterctl check-node`` ----------------------------------------------------------------------------------------
 
 _PROGRAM = "check_node.py"
 

@@ -1,4 +1,4 @@
-"""``clusterctl history``."""
+"""Commands on earlier runs: ``history``, ``compare`` and ``baseline``."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _sentence(trend: Trend) -> str:
     return f"{trend.check}: {about} is {now} since {trend.changed_at}; before, {before}."
 
 
-# ``clusterctl baseline``: from where on earlier runs say what figures are to be.
+# --- ``clusterctl baseline``: from where on earlier runs say what figures are to be -----------------------------------
 
 app = typer.Typer(no_args_is_help=True, help="Accept, show or reset the runs that figures are compared with.")
 
@@ -251,7 +251,7 @@ def _limit(one: InForce, at_least: int) -> str:
     return " ".join(f"{100 * limit:+.0f} %" if limit < _FAR else f"{1 + limit:.3g} times" for limit in limits)
 
 
-# ``clusterctl compare``.
+# --- ``clusterctl compare`` -------------------------------------------------------------------------------------------
 
 _CHECKS_SHOWN = 40
 _ENDED = 0.0005  # a twentieth of a per cent reads as none

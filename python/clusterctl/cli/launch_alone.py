@@ -113,7 +113,7 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-# ``clusterctl launch`` behind its command line: the options' words, and what is printed.
+# --- ``clusterctl launch`` behind its command line: the options' words, and what is printed ---------------------------
 #
 # Two command lines stand on it: that of clusterctl, by typer, and that of the distribution ``clusterctl-launch``,
 # which has the standard library alone.

@@ -22,8 +22,8 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory
+    from clusterctl.model.probe import Probe
 
 
 # RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.
@@ -348,7 +348,7 @@ def _truth(value: object) -> bool:
     return str(value).strip().lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
-# Refuse a range of hosts such as node[1:999999999] in an inventory before Ansible expands it in memory.
+# --- Refuse a range of hosts such as node[1:999999999] in an inventory before Ansible expands it in memory ------------
 
 _MOST_BYTES = 64 << 20  # of one file; a larger one is left to Ansible
 _VARIABLES = frozenset({"group_vars", "host_vars"})

@@ -139,7 +139,7 @@ def _templates(value: Any) -> Iterator[str]:
             yield from _templates(inner)
 
 
-# Cache of ansible-inventory output, valid until any of its inputs changes.
+# --- Cache of ansible-inventory output, valid until any of its inputs changes -----------------------------------------
 #
 # Asking it takes half a second, as long as looking at every node. It is asked again whenever what it says could depend
 # on something that is not looked at here: a script, a folder, a plugin, a vault, a settings file that names any of

@@ -52,7 +52,7 @@ def _release(team: JobTeam) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-# The variables with which PyTorch's flight recorder writes a record on request, and the jobs that get them.
+# --- The variables with which PyTorch's flight recorder writes a record on request, and the jobs that get them --------
 #
 # A rank with NCCL writes what TORCH_NCCL_DEBUG_INFO_PIPE_FILE asks for into the file of TORCH_FR_DUMP_TEMP_FILE
 # (https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html). The buffer and the file have older
@@ -109,7 +109,7 @@ def _numbers(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in itertools.takewhile(str.isdigit, release.split(".")))
 
 
-# The folders of a job's flight records: one trip to each node makes them, and one removes them.
+# --- The folders of a job's flight records: one trip to each node makes them, and one removes them --------------------
 
 PROGRAM = "flight_record.py"
 _WAIT_S = 15.0

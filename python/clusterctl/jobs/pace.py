@@ -1,7 +1,7 @@
 """``run --pace``: take the ranks' reports of their steps out of the output, and name the rank that is late.
 
 The program calls ``clusterctl.pace``. A report is a line on the standard error of the rank; the user does not see it.
-Without reports, the step times that ranks print are read (:mod:`clusterctl.jobs.pace`).
+Without reports, the step times that ranks print are read.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _late_words(pace: Pace) -> str:
     return f"{and_more(named, _MOST_NAMED)} {verb} own part of a step takes longer than the {usual} of the other ranks"
 
 
-# The step times that ranks print, collected from the lines of a job's output.
+# --- The step times that ranks print, collected from the lines of a job's output --------------------------------------
 #
 # Ranks that train together have equal step times, because the fast ones wait for the slow one. So a rank can be named
 # only where its lines tell how long it waited as well.

@@ -60,7 +60,7 @@ class Prefixer:
         return b"[%s] %s" % (name.encode(), text)
 
 
-# Filter for warnings of mpirun that mean nothing to the user: ``setpgid … failed in parent``.
+# --- Filter for warnings of mpirun that mean nothing to the user: ``setpgid … failed in parent`` ----------------------
 #
 # mpirun starts ssh and puts it into a process group of its own, from both sides of the fork. The slower side fails,
 # which is harmless, and mpirun reports it in one job of ten.

@@ -13,9 +13,9 @@ from clusterctl.analysis import rank_deaths
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.facts import Probe
 from clusterctl.model.job_outcome import NodeLook, Stack
 from clusterctl.model.nodeset import folded
+from clusterctl.model.probe import Probe
 from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more
@@ -197,7 +197,7 @@ def peer_words(node: str) -> str:
     return f"Ranks of other nodes lost a rank on {node}, and one of them aborted; how that rank ended is not known"
 
 
-# Look at the ranks of a running job on all its nodes: one trip each, as the job's user.
+# --- Look at the ranks of a running job on all its nodes: one trip each, as the job's user ----------------------------
 
 Stacks: TypeAlias = Literal["none", "quick", "full"]
 

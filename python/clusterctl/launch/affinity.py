@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import mig_worker
-from clusterctl.model.facts import gpu_devices
 from clusterctl.model.nodeset import folded
+from clusterctl.model.rank_slots import gpu_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -229,7 +229,7 @@ def _bridges(one: Sequence[str], other: Sequence[str]) -> list[str]:
     return found
 
 
-# CUDA_VISIBLE_DEVICES of each rank on nodes whose GPUs are cut into MIG instances.
+# --- CUDA_VISIBLE_DEVICES of each rank on nodes whose GPUs are cut into MIG instances ---------------------------------
 #
 # A CUDA program sees the first MIG instance that the variable names, and no other (CUDA C++ Programming Guide, "CUDA
 # Environment Variables"). So each rank gets the name of its own. A choice of the scheduler or the user stays; of

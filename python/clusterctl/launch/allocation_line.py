@@ -297,7 +297,7 @@ def _route(routes: Sequence[LocalRoute], address: fabric.IpAddress) -> str:
     return max(leading, default=(0, 0, ""))[2]
 
 
-# MIG instances of a pod or a job step: which of them its processes take, one each.
+# --- MIG instances of a pod or a job step: which of them its processes take, one each ---------------------------------
 #
 # A CUDA program sees the first instance that ``CUDA_VISIBLE_DEVICES`` names, and no other. So several processes need
 # the names of all instances, and each keeps its own. A container runtime may say them as ``GPU:INSTANCE``, which CUDA

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.model.layout import Layout
 
 
-# The horovodrun line of Horovod 0.28, which composes an mpirun line of its own.
+# --- The horovodrun line of Horovod 0.28, which composes an mpirun line of its own ------------------------------------
 
 # What horovodrun gives mpirun by itself (0.28.1: -mca pml ob1 -mca btl ^openib); mpirun 5.0 takes nothing twice.
 _ITS_OWN = ("pml", "btl")
@@ -362,7 +362,7 @@ def _horovodrun(
     )
 
 
-# The variables that a job gets: those that it cannot do without, NCCL's, and what the user asks for.
+# --- The variables that a job gets: those that it cannot do without, NCCL's, and what the user asks for ---------------
 
 ALWAYS = ("PATH", "LD_LIBRARY_PATH")
 NCCL_PREFIX = "NCCL_"

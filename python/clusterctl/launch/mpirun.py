@@ -246,7 +246,7 @@ def environment(version: str, user: str) -> dict[str, str]:
     return allowed
 
 
-# The list of hosts that mpirun gets, its order, and the node of each rank.
+# --- The list of hosts that mpirun gets, its order, and the node of each rank -----------------------------------------
 
 
 def ordered(slots: Mapping[str, int], launch_node: str) -> dict[str, int]:
@@ -268,7 +268,7 @@ def placement(slots: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(name for name, count in slots.items() for _ in range(count))
 
 
-# What a user asks for of a job's path; ``run`` and ``validate`` have the same options and the same defaults.
+# --- What a user asks for of a job's path; ``run`` and ``validate`` have the same options and the same defaults -------
 
 
 class Transport(str, Enum):

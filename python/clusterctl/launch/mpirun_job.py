@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
 
 
-# The path that a job takes: transport, binding, and the cores and ports of its ranks.
+# --- The path that a job takes: transport, binding, and the cores and ports of its ranks ------------------------------
 #
 # ``run``, ``validate``, horovodrun's line and srun's line all ask :func:`decide`. A validation that passes therefore
 # proves the path that a run with the same options takes.
@@ -119,7 +119,7 @@ def _has_rdma(member: Member) -> bool:
     return any(port.state == "ACTIVE" for device in member.facts.rdma for port in device.ports)
 
 
-# A node of a job as every launcher takes it.
+# --- A node of a job as every launcher takes it -----------------------------------------------------------------------
 
 _OPENMPI = "openmpi"
 

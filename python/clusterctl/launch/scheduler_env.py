@@ -251,7 +251,7 @@ def _port(environment: Mapping[str, str], given: int) -> tuple[int, str]:
     )
 
 
-# Slurm's folded list of nodes: ``node[01-03,7],gpu1`` into names, in the list's own order.
+# --- Slurm's folded list of nodes: ``node[01-03,7],gpu1`` into names, in the list's own order -------------------------
 #
 # Slurm counts nodes in that order, and a NodeSet would sort them. The standard library suffices, so that a pod needs
 # no further package.

@@ -171,7 +171,7 @@ def _match(pattern: re.Pattern[str], value: str, what: str, cure: str) -> None:
         raise ConfigError(f"{value!r} is not a valid {what}; give {cure}.")
 
 
-# Kubernetes manifests of a job: its pods, an MPIJob and a PyTorchJob around them, and the text of documents.
+# --- Kubernetes manifests of a job: its pods, an MPIJob and a PyTorchJob around them, and the text of documents -------
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"  # Multus and its kin attach these networks to the pod
 GPU = "nvidia.com/gpu"

@@ -211,7 +211,7 @@ def _in_pod(job: Submission) -> list[str]:
     return ["clusterctl", "launch", *count, *nccl_options.words(job.nccl), "--", *job.program]
 
 
-# The prolog of Slurm that looks at a node before each job, and drains a node that is not fit.
+# --- The prolog of Slurm that looks at a node before each job, and drains a node that is not fit ----------------------
 
 _PROGRAM = "check_node.py"  # of the role validation
 _PYTHON = "/usr/bin/python3"

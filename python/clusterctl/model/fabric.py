@@ -69,7 +69,7 @@ def rdma_of(record: Mapping[str, Any]) -> tuple[RdmaChoice, ...]:
     return _rules.rdma(record)
 
 
-# Parameters by which Open MPI chooses TCP networks; it refuses an inclusion and its exclusion together.
+# --- Parameters by which Open MPI chooses TCP networks; it refuses an inclusion and its exclusion together ------------
 
 # Of MPI's messages, and of the runtime of 4.1 and 5.0.
 INCLUSION_OF: Mapping[str, str] = {
@@ -87,7 +87,7 @@ def plain(name: str) -> str:
     return name
 
 
-# IP addresses and networks that nodes and users gave, by the rules that the roles use as well.
+# --- IP addresses and networks that nodes and users gave, by the rules that the roles use as well ---------------------
 #
 # The rules are the collection's ``plugins/module_utils/ip_address``.
 

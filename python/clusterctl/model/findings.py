@@ -1,4 +1,4 @@
-"""Types of a diagnosis: findings with cause and cure, and the notes beside them."""
+"""Types of a diagnosis: findings with cause and cure, the notes beside them, and the health of a node."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def majority(values: Mapping[Member, Value]) -> Majority[Member, Value]:
     return Majority(usual, {value: tuple(names) for value, names in members.items() if shared or value != usual})
 
 
-# Whether a node is healthy by the runs of its cluster: a node that failed is healthy again after a passed proof.
+# --- Whether a node is healthy by the runs of its cluster: a node that failed is healthy again after a passed proof ---
 
 HealthWord: TypeAlias = Literal["healthy", "failed", "not proved"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-# The form of each reading of a node's hardware: text, a number, or a flag. Pure data, and the test of a value.
+# --- The form of each reading of a node's hardware: text, a number, or a flag -----------------------------------------
 #
 # A node, or a tool on it, may tell anything. What has another form than this table says is odd: no rule sees it, and
 # doctor notes that it was not looked at.
@@ -380,7 +380,7 @@ class HardwareLooks:
         yield from reversed(self.past)
 
 
-# Types of the ledger of parts: which part was in which node, and since when.
+# --- Types of the ledger of parts: which part was in which node, and since when ---------------------------------------
 
 
 class Identified(Protocol):

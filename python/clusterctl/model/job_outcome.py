@@ -65,7 +65,7 @@ class Stack(Record):
     text: str
 
 
-# The processes that the kernel of a node has killed for lack of memory, as one look tells of them.
+# --- The processes that the kernel of a node has killed for lack of memory, as one look tells of them -----------------
 
 
 class LoggedKill(Fact):
@@ -101,7 +101,7 @@ class MemoryKills(Fact):
             return cls()
 
 
-# A job that does not go on, or that a death ended: what was seen of its ranks, and which of them are the cause.
+# --- A job that does not go on, or that a death ended: what was seen of its ranks, and which of them are the cause ----
 
 StallCause: TypeAlias = Literal[
     "silent node",

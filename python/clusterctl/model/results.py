@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-# Types of blame: the nodes and links that stand out, how finely a check judged, and the search for a bad node.
+# --- Types of blame: the nodes and links that stand out, how finely a check judged, and the search for a bad node -----
 
 
 class Culprit(Record):
@@ -465,7 +465,7 @@ def load(text: str | bytes, place: str) -> ValidationRecord:
         raise ConfigError(f"{place} is not a record of a validation: it is nested too deeply.") from None
 
 
-# Keys of figures: what must be the same for two figures to be compared across runs.
+# --- Keys of figures: what must be the same for two figures to be compared across runs --------------------------------
 
 
 def keys(record: ValidationRecord, check: CheckResult) -> dict[FigureKey, Figure]:

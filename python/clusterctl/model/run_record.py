@@ -148,7 +148,7 @@ class RunRecord(Record):
     folder: str = ""
 
 
-# Typed events of a run: made of ansible-runner's stream, shown as progress by an observer and kept in a record.
+# --- Typed events of a run: made of ansible-runner's stream, shown as progress by an observer and kept in a record ----
 
 Outcome: TypeAlias = Literal["ok", "changed", "skipped", "failed", "unreachable"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# Drift: how the hosts of a cluster differ from what their last run left.
+# --- Drift: how the hosts of a cluster differ from what their last run left -------------------------------------------
 
 _DIFFERS = " differs: "
 SLICES = 7
@@ -162,7 +162,7 @@ class Snapshot(Record):
         return tuple(gate.member(entry) for entry in given)
 
 
-# The software of a cluster: per host, the folder to which the link of each artifact leads.
+# --- The software of a cluster: per host, the folder to which the link of each artifact leads -------------------------
 
 Links: TypeAlias = dict[str, str]  # path of a link → the folder to which it leads
 

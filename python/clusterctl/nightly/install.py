@@ -258,7 +258,7 @@ def _agent(cluster: Inventory) -> tuple[str, ...]:
     return (words,)
 
 
-# ``nightly status``: the next night, the past nights and the missed ones.
+# --- ``nightly status``: the next night, the past nights and the missed ones ------------------------------------------
 
 _BROKEN_OFF = "It did not end: the machine or the process was stopped."
 

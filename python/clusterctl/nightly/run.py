@@ -297,7 +297,7 @@ def _close(night: Night, **fields: Any) -> Night:
     return closed
 
 
-# Reports of a night, beside its record or in the folder of the job.
+# --- Reports of a night, beside its record or in the folder of the job ------------------------------------------------
 
 _FOR_ALL = 0o644  # the collector is another user
 _GAUGES = {

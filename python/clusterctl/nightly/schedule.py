@@ -120,7 +120,7 @@ def _days(first: date, last: date) -> Sequence[date]:
     return [first + timedelta(days=number) for number in range((last - first).days + 1)]
 
 
-# The marked block of a job in a crontab; every other line stays as it is. Pure.
+# --- The marked block of a job in a crontab; every other line stays as it is ------------------------------------------
 
 
 def cron_line(argv: Sequence[str], at: time) -> str:
@@ -177,7 +177,7 @@ def _last(job: str) -> str:
     return f"# clusterctl nightly {job}: end"
 
 
-# The timer and the service of a job, quoted by the rules of systemd. Pure.
+# --- The timer and the service of a job, quoted by the rules of systemd -----------------------------------------------
 #
 # The rules are those of systemd.syntax(7) ("Quoting"), systemd.service(5) ("Command lines") and systemd.unit(5)
 # ("Specifiers").

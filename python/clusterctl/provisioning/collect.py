@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clusterctl.model.snapshot import Hold, Snapshot, SoftwareSet
 
 
-# Which old artifacts go from nodes and from the cache: by count and age, never one in use; no I/O.
+# --- Which old artifacts go from nodes and from the cache: by count and age, never one in use -------------------------
 
 LEAST_KEPT = 2  # the set in force and the one before it, to which a rollback goes back
 _AGE = re.compile(r"\s*(\d+)\s*(h|d|w)\s*")
@@ -175,7 +175,7 @@ def artifact_lines(trees: Mapping[str, Sequence[Tree]], files: Sequence[CacheFil
     return found
 
 
-# Type of the files in the controller's cache that can be made or fetched again.
+# --- Type of the files in the controller's cache that can be made or fetched again ------------------------------------
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class CacheFile:
     written: float  # seconds since 1970
 
 
-# Packs, sources and wheels in the controller's cache: what there is, and its removal.
+# --- Packs, sources and wheels in the controller's cache: what there is, and its removal ------------------------------
 
 _PACK = re.compile(r"(?P<base>.+-[0-9a-f]{16})\.(?:json|signed|tar\.zst|tar\.gz|tar\.gz\.json)")
 _DIGEST = re.compile(r"[0-9a-f]{16}")

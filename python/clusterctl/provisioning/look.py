@@ -1,4 +1,4 @@
-"""Look at the hosts before a decision: gather their facts, and reduce them to what decides."""
+"""Look at the hosts before a decision, and the request that decides; the verb drift is a look alone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.inventory.ansible_inventory import Cluster
-    from clusterctl.model.facts import Limit, NodeFacts, Probe
+    from clusterctl.model.facts import Limit, NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot
     from clusterctl.provisioning import partial
     from clusterctl.provisioning.task_results import Stopwatch
@@ -119,7 +120,7 @@ def _gpus(node: NodeFacts) -> str:
     return f"{len(taken)}{split} with driver {node.cuda.driver_version}" if taken else ""
 
 
-# What the user asks of a run that changes hosts.
+# --- What the user asks of a run that changes hosts -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class ProvisionRequest(HostRequest):
         return not (self.tags or self.skip_tags or self.check)
 
 
-# The verb drift: compare every host with what its last run left, and change nothing.
+# --- The verb drift: compare every host with what its last run left, and change nothing -------------------------------
 
 _COMMAND = "clusterctl drift"
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError
 
 from clusterctl.model.base import Fact, Text
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.nodeset import folded
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.model.run_record import Problem, ProcessIdentity
 from clusterctl.provisioning import playbook
 from clusterctl.remote import one_trip
@@ -198,7 +198,7 @@ def _this_process() -> ProcessIdentity:
     return here.model_copy(update={"machine_id": digest})
 
 
-# Look at the mark of a cluster on nodes, write it, and take and release the lock of a run: one ssh per node.
+# --- Look at the mark of a cluster on nodes, write it, and take and release the lock of a run: one ssh per node -------
 
 NODE_CLAIM = "node_claim.claim"
 _ANSWER = "node_claim"
@@ -229,7 +229,7 @@ def _read(host: Host, ending: python.Ending) -> ClaimAnswer | ProbeFailure:
     return ProbeFailure(host.name, "error", words)
 
 
-# Whose a node is: the mark of its cluster, the lock of the run that works on it, and what a node says of both.
+# --- Whose a node is: the mark of its cluster, the lock of the run that works on it, and what a node says of both -----
 
 
 class ClusterMark(Fact):
@@ -291,7 +291,7 @@ class ClaimAnswer(Fact):
     problem: Text = ""
 
 
-# Decide whether a run may have its nodes: the members of other clusters, and the locks of other runs; no I/O.
+# --- Decide whether a run may have its nodes: the members of other clusters, and the locks of other runs --------------
 
 OTHER_CLUSTER, LOCK, SAME_MACHINE = "other cluster", "lock", "same machine"
 _MOST_NAMED = 8

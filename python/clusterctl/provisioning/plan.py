@@ -246,7 +246,7 @@ def inputs_of(
     )
 
 
-# Find drift: a host's snapshot and its present state in, the differences in words out; no I/O.
+# --- Find drift: a host's snapshot and its present state in, the differences in words out -----------------------------
 
 _DEFAULT = "the default"
 _CONTENT = "(content)"  # the probe's word for a file whose content alone differs

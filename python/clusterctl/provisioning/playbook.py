@@ -34,8 +34,8 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hosts import Inventory, InventoryOptions, InventorySources
+    from clusterctl.model.probe import ProbeFailure
     from clusterctl.model.run_record import Event
 
 
@@ -322,7 +322,7 @@ class Stop:
         return processes.carries(pid, self._mark, self._control_dir)
 
 
-# Refuse a provisioning run before it changes anything: unreadable files, unknown tags, hosts that do not answer.
+# --- Refuse a provisioning run before it changes anything: unreadable files, unknown tags, hosts that do not answer ---
 
 _UNREACHABLE_KINDS = frozenset({"unreachable", "refused", "host_key", "timeout"})
 
@@ -374,7 +374,7 @@ def connection_problem(failure: ProbeFailure) -> Problem:
     )
 
 
-# Start ansible-playbook under ansible-runner, which this module and ``runner_stream`` alone import.
+# --- Start ansible-playbook under ansible-runner, which this module and ``runner_stream`` alone import ----------------
 #
 # ansible-runner finds its events in the text of the screen, which also holds what nodes say. They are not used: the
 # collection's callback ``run_events`` writes events into a file of the run.

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from clusterctl.inventory.ansible_inventory import ReadInventory
-    from clusterctl.model.facts import NodeFacts, Probe
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.probe import Probe
     from clusterctl.provisioning.members import Removal
 
 
@@ -235,7 +236,7 @@ def _has_mesh(node: NodeFacts | None) -> bool:
     return bool(node and node.known_hosts and node.known_hosts.has_mesh)
 
 
-# The verb uninstall: every node back to what it was before the first provision.
+# --- The verb uninstall: every node back to what it was before the first provision ------------------------------------
 #
 # The story: take the lock, look at every node over one ssh each, and stop where jobs run. Play the playbook in check
 # mode to learn what goes, show it and ask, then play it for good. Last, the controller forgets the nodes.

@@ -27,9 +27,9 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from clusterctl.model.facts import Probe
     from clusterctl.model.host_keys import HostKey
     from clusterctl.model.hosts import Host, Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import NodeState, Snapshot
     from clusterctl.remote.host_key import KnownPlace
 
@@ -251,7 +251,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         )
 
 
-# The verb rotate: new mesh keys or new host keys on all nodes, without a moment in which a node is shut out.
+# --- The verb rotate: new mesh keys or new host keys on all nodes, without a moment in which a node is shut out -------
 #
 # The story: read the inventory, take the lock, look at every node over one ssh each. All nodes learn the new keys
 # beside the old ones, then each node switches, then all nodes forget the old keys. With host keys, the controller does

@@ -1,4 +1,4 @@
-"""Sets of links: what a run left, what a rollback goes back to, and what stands in its way; no I/O."""
+"""Sets of links: what a run left, what a rollback goes back to, what stands in its way, and the hold."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def watch_after(
     return tuple(kept.values())
 
 
-# The hold of a cluster during a provision: which software stays, and which hosts cannot have it.
+# --- The hold of a cluster during a provision: which software stays, and which hosts cannot have it -------------------
 
 
 class SoftwareHold:

@@ -1,4 +1,4 @@
-"""Count what a provisioning run did to each host, and make its problems and its verdict of that."""
+"""Count what a run did to each host, with its problems and verdict, and measure what its stages take."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _kind(item: Mapping[str, Any]) -> Literal["configuration", "host", "unreacha
     return kind if kind in ("configuration", "unreachable") else "host"  # it may be a list
 
 
-# Measure a run: the wall time of each stage, and the critical path, whose steps add up to the wall time.
+# --- Measure a run: the wall time of each stage, and the critical path, whose steps add up to the wall time -----------
 #
 # A stage lasts until the next one begins. Ansible's linear strategy begins a task when all hosts have ended the one
 # before. So each task is a step, and the host whose result came last decided its length. What the controller does by

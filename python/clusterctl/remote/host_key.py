@@ -118,7 +118,7 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(argv, _SSH_FAILED, "", f"Connection timed out after {_TIMEOUT_S:.0f} s")
 
 
-# The controller's own known_hosts: read and replace the keys of one host, in one step.
+# --- The controller's own known_hosts: read and replace the keys of one host, in one step -----------------------------
 
 
 def keys_in(place: KnownPlace) -> tuple[HostKey, ...]:

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.remote.reach import by_hand, classify, where
 from clusterctl.remote.ssh_failure import shortened
@@ -137,7 +137,7 @@ class _Questions:
         return ProbeFailure(host.name, "timeout", f"{late}; see whether it hangs: {by_hand(host)}.")
 
 
-# Run a command on a node through sudo, with or without a password: the words, and what goes to stdin first.
+# --- Run a command on a node through sudo, with or without a password: the words, and what goes to stdin first --------
 
 # sudo resets the environment, so PATH and LD_LIBRARY_PATH of the session become arguments. The script is constant; its
 # parameters come by position.

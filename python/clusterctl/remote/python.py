@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 
-# Run a command on a node within a time, and keep no more of its output than an answer needs.
+# --- Run a command on a node within a time, and keep no more of its output than an answer needs -----------------------
 
 MOST_BYTES = 1 << 24  # of an answer; the record of a large node has a hundredth of it
 MOST_ERRORS = 1 << 16  # of stderr; ssh says at the end what went wrong

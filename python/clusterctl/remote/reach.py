@@ -13,7 +13,7 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING, cast
 
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import ssh_failure
 from clusterctl.support import content, held_files
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from module_utils import known_messages  # mypy finds it by mypy_path
 
-    from clusterctl.model.facts import FailureKind
     from clusterctl.model.hosts import Host, SlurmStep
+    from clusterctl.model.probe import FailureKind
 else:
     known_messages = content.module_util("known_messages")
 
@@ -161,7 +161,7 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
     return ProbeFailure(host.name, cast("FailureKind", found.row.kind), f"{where(host)}: {cause}; {cure} ({said}).")
 
 
-# The one place that builds an ssh command line; everything in it is a token, nothing a shell string.
+# --- The one place that builds an ssh command line; everything in it is a token, nothing a shell string ---------------
 #
 # It also keeps and ends the connections that such commands share.
 

@@ -15,13 +15,14 @@ from clusterctl.report import run_resolver
 from clusterctl.state import history as run_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import FigureKey
     from clusterctl.state.history import Store
 
 _FLOOR = 0.03  # the least relative difference that matters, as for outliers
+_ABOUT = ("quantity", "operation", "backend", "algorithm", "size_bytes", "nodes", "unit")
 
 
 class Side(Record):
@@ -59,16 +60,7 @@ class Difference(Record):
     @property
     def figure(self) -> Figure:
         """The figure of the first run."""
-        return Figure(
-            quantity=self.quantity,
-            operation=self.operation,
-            backend=self.backend,
-            algorithm=self.algorithm,
-            size_bytes=self.size_bytes,
-            nodes=self.nodes,
-            unit=self.unit,
-            value=self.first,
-        )
+        return Figure(value=self.first, **_of(self, _ABOUT))
 
     @property
     def worse(self) -> bool:
@@ -123,8 +115,8 @@ def _compared(
     versions = [dict(record.versions or {"openmpi": record.openmpi_version}) for record in (first, second)]
     verdicts = [{one.check: one.verdict.value for one in record.checks} for record in (first, second)]
     return RunComparison(
-        first=_side(first),
-        second=_side(second),
+        first=Side(**_of(first, Side.model_fields)),
+        second=Side(**_of(second, Side.model_fields)),
         versions=_differing(*versions),
         verdicts=_differing(*verdicts),
         figures=pairs,
@@ -134,15 +126,8 @@ def _compared(
     )
 
 
-def _side(record: ValidationRecord) -> Side:
-    return Side(
-        run_id=record.run_id,
-        inventory=record.inventory,
-        started=record.started,
-        verdict=record.verdict,
-        suite=record.suite,
-        hosts=record.hosts,
-    )
+def _of(one: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in names}
 
 
 def _differing(first: dict[str, str], second: dict[str, str]) -> dict[str, tuple[str, str]]:
@@ -169,15 +154,8 @@ def _difference(
     change = second.value / first.value - 1 if first.value else None
     around = max(_FLOOR, _uncertainty(first, second), _scatter((before[0], after[0]), history, cluster))
     return Difference(
+        **_of(first, (*_ABOUT, "better")),
         check=check,
-        quantity=first.quantity,
-        operation=first.operation,
-        backend=first.backend,
-        algorithm=first.algorithm,
-        size_bytes=first.size_bytes,
-        nodes=first.nodes,
-        unit=first.unit,
-        better=first.better,
         first=first.value,
         second=second.value,
         change=change,

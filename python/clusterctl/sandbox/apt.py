@@ -1,4 +1,4 @@
-"""Find the Debian or Ubuntu mirror that this machine's own apt sources name; the project itself names no mirror."""
+"""Find the mirrors that this machine's own apt and dnf name; the project itself names no mirror."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _resolved(uri: str) -> str:
     return next((line.split()[0].rstrip("/") for line in listed.split("\n") if line.strip()), uri)
 
 
-# Find the RPM repositories that this machine's own dnf names; the project itself names no mirror.
+# --- Find the RPM repositories that this machine's own dnf names; the project itself names no mirror ------------------
 
 FOLDER = Path("/etc/yum.repos.d")
 PROGRAMS = ("dnf", "rpmdb")

@@ -284,7 +284,7 @@ def ssh_command(sandbox: Sandbox, node: SandboxNode, remote: Sequence[str]) -> l
     return [*argv, shlex.join(remote)] if remote else argv
 
 
-# The images that a sandbox can be made of: each distribution's name in a registry, its archive and its packages.
+# --- The images that a sandbox can be made of: each distribution's name in a registry, its archive and its packages ---
 
 # What a bare cloud host has. A compiler, zstd, rsync, pip and venv are missing, because the roles install them.
 _APT_PACKAGES = ("openssh-server", "sudo", "python3", "iproute2", "procps", "ca-certificates")

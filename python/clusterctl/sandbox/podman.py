@@ -1,4 +1,4 @@
-"""The one place that starts podman: finds out how it works on this machine and makes sentences of its complaints."""
+"""The one place that starts podman: how it works on this machine, its networks, and sentences of its complaints."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def failure(what: str, output: str) -> HostFailedError:
     return HostFailedError(f"{what} failed: {lines[-1].removeprefix('Error: ') if lines else 'it gave no reason'}")
 
 
-# The network of a sandbox: a bridge of podman's with a subnet of its own.
+# --- The network of a sandbox: a bridge of podman's with a subnet of its own ------------------------------------------
 
 _ROUTES = Path("/proc/net/route")
 _IPV6_ROUTES = Path("/proc/net/ipv6_route")

@@ -1,4 +1,4 @@
-"""Atomic writes: a reader finds the old file or the new file, never half of one."""
+"""Atomic writes: a reader finds the old file or the new file, never half of one; and compressed contents."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def remove_staged(folder: Path, name: str = "") -> None:
     held_files.remove_abandoned(path for path in folder.glob(f".{name or '*'}.*") if path.suffix[1:].isdigit())
 
 
-# Compress what the state folder keeps, and decompress it up to a bound.
+# --- Compress what the state folder keeps, and decompress it up to a bound --------------------------------------------
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -1,4 +1,4 @@
-"""Looks at the hardware of a cluster's nodes and the ledger of their parts, kept in the state folder."""
+"""Looks at the hardware of nodes, the ledger of their parts and doctor's last errors, kept in the state folder."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _read(path: Path) -> dict[str, Hardware]:
         return {}
 
 
-# The last errors that doctor found on each node of a cluster, kept in the state folder until the node is proved.
+# --- The last errors that doctor found on each node of a cluster, kept in the state folder until the node is proved ---
 
 
 class _Kept(Record):

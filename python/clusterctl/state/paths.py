@@ -300,7 +300,7 @@ def private_folder(path: Path) -> Path:
         ) from None
 
 
-# Tell which folder of the controller is full or read-only, and what to do, from an error of the system.
+# --- Tell which folder of the controller is full or read-only, and what to do, from an error of the system ------------
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LITTLE_BYTES = 1 << 20

@@ -83,7 +83,7 @@ def _link(path: str) -> str:
         return ""
 
 
-# Read the processes of this machine: from /proc on Linux, by the program ps where /proc is missing, as on macOS.
+# --- Read the processes of this machine: from /proc on Linux, by the program ps where /proc is missing, as on macOS ---
 
 _ZOMBIE = "Z"
 _AFTER_NAME = 19  # fields of /proc/PID/stat between the name and the start time, which is field 22 of proc(5)

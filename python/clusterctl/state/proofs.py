@@ -71,7 +71,7 @@ def _write(cluster: str, found: _Proofs) -> None:
     files.write_atomically(paths.proofs_file(cluster), found.model_dump_json() + "\n")
 
 
-# When each node was last proved: which nodes a record proves, whose turn it is, what to say of the others. No I/O.
+# --- When each node was last proved: which nodes a record proves, whose turn it is, what to say of the others ---------
 
 LONG_AGO = timedelta(days=7)
 _MOST_NAMED = 8

@@ -268,7 +268,7 @@ def read_runs(inventory: AnyInventory) -> Iterator[RunRecord]:
             yield settled(folder)
 
 
-# Records of jobs that stood still or that a death ended, kept in the state folder.
+# --- Records of jobs that stood still or that a death ended, kept in the state folder ---------------------------------
 
 KEEP = 40
 

@@ -1,4 +1,4 @@
-"""The snapshot of each cluster: the state in which the last successful run left its hosts."""
+"""What the last runs left on a cluster: its snapshot, its sets of links, its hold and its id."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def forget_hosts(cluster: str, hosts: Sequence[str]) -> None:
         write(cluster, known.model_copy(update={"hosts": kept}))
 
 
-# The set of links that each run left, and the hold under which a rollback puts a cluster.
+# --- The set of links that each run left, and the hold under which a rollback puts a cluster --------------------------
 
 
 def write_set(run: Path, software: SoftwareSet) -> None:
@@ -128,7 +128,7 @@ def write_hold(cluster: str, wanted: Hold | None) -> None:
     files.write_atomically(path, wanted.model_dump_json() + "\n")
 
 
-# The artifacts in the controller's cache: software that is built already, by name and platform.
+# --- The artifacts in the controller's cache: software that is built already, by name and platform --------------------
 
 
 def cached_trees() -> frozenset[str]:
@@ -146,7 +146,7 @@ def cached() -> frozenset[tuple[str, str]]:
     return frozenset(found)
 
 
-# The id by which the nodes of a cluster know it: random, made at the first run that changes them.
+# --- The id by which the nodes of a cluster know it: random, made at the first run that changes them ------------------
 
 
 def read_identity(cluster: str) -> str:

@@ -384,7 +384,7 @@ def _kind(value: object) -> str:
     return names.get(type(value), "a number" if isinstance(value, (int, float)) else "something else")
 
 
-# YAML with the line of each value, so that a message can name the place.
+# --- YAML with the line of each value, so that a message can name the place -------------------------------------------
 #
 # Keys and values follow YAML 1.2: ``on``, ``off``, ``yes`` and ``no`` are words, only ``true`` and ``false`` are truth
 # values. A duplicate key is an error.

@@ -192,7 +192,7 @@ class HistoryOptions(Record):
         return self
 
 
-# The user's own checks in a suite file: a command, and how to read its output.
+# --- The user's own checks in a suite file: a command, and how to read its output -------------------------------------
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _JSON_PATH = re.compile(r"(?:\$\.?)?(?:[\w-]+|\[\d+\])(?:\.[\w-]+|\[\d+\])*")

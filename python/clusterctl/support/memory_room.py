@@ -1,4 +1,4 @@
-"""The memory that connections to many hosts take on this machine, against what it has left."""
+"""The memory and open files that connections to many hosts take, against what this process may have."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def for_questions(hosts: int, most: int) -> Room:
     return Room(min(most, max(_LEAST_AT_ONCE, int(left / EACH_HOST))), shared=False)
 
 
-# The limit of open files of this process: raised to what many hosts need, or refused with that number.
+# --- The limit of open files of this process: raised to what many hosts need, or refused with that number -------------
 
 _EACH_HOST = 4  # the pipes and the process of a connection; the probe of networks holds one to every host
 _LEAST_OTHERS = 128

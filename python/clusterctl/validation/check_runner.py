@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.model.facts import Probe
     from clusterctl.model.findings import Finding
     from clusterctl.model.hosts import Host
     from clusterctl.model.job_outcome import JobOutcome, OutputLine
+    from clusterctl.model.probe import Probe
     from clusterctl.model.results import CheckResult, Launch, ValidationEvent
     from clusterctl.state.runs import Run
     from clusterctl.validation.checks.base import Check, Site

@@ -193,7 +193,7 @@ def test_wrong_use_is_refused() -> None:
 
 @pytest.mark.parametrize("launching", [True, False], ids=["launching", "not-launching"])
 def test_a_node_that_is_bad_in_one_role_is_named_with_its_role_wherever_it_is(launching: bool) -> None:
-    for nodes in range(3, 65):
+    for nodes in (*range(3, 34), 64):
         for bad in range(nodes):
             launcher = bad if launching else (bad + 1 + bad % (nodes - 1)) % nodes
             found = play(nodes, InRole(bad, launching), launcher)

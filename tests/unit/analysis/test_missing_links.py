@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
+import factory
 from clusterctl.analysis import speed_verdict
 from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, Verdict
 
 NODES = ("node1", "node2", "node3", "node4")
-LINKS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 def matrix(size: int, *absent: tuple[int, int]) -> PairMatrix:
-    links = [link for link in LINKS if link not in absent]
-    return PairMatrix(
-        quantity="bandwidth",
-        size_bytes=size,
-        unit="B/s",
-        better="higher",
-        nodes=NODES,
-        first=tuple(first for first, _ in links),
-        second=tuple(second for _, second in links),
-        value=(1e9,) * len(links),
-        complete=not absent,
-    )
+    return factory.matrix(NODES, absent=absent, size_bytes=size)
 
 
 def named(*absent: tuple[int, int]) -> list[tuple[str, tuple[str, ...]]]:

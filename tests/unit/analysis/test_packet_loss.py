@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.analysis import agreement, packet_loss, speed_verdict
 from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, Verdict
+from noisy_links import of_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,17 +21,7 @@ def names(count: int) -> tuple[str, ...]:
 
 
 def matrix(count: int) -> PairMatrix:
-    links = list(itertools.combinations(range(count), 2))
-    return PairMatrix(
-        quantity="bandwidth",
-        size_bytes=1 << 20,
-        unit="B/s",
-        better="higher",
-        nodes=names(count),
-        first=tuple(first for first, _ in links),
-        second=tuple(second for _, second in links),
-        value=(1e9,) * len(links),
-    )
+    return of_all(count, [1e9] * math.comb(count, 2))
 
 
 def both(first: int, second: int) -> tuple[tuple[int, int], ...]:

@@ -1,10 +1,24 @@
 from __future__ import annotations
 
+import io
+import time
 from typing import TYPE_CHECKING
 
 import factory
-from clusterctl.cli import summary
-from clusterctl.model.run_record import HostSummary, Problem
+from clusterctl.cli import progress, summary
+from clusterctl.model.run_record import (
+    CriticalPath,
+    HostResult,
+    HostSummary,
+    Note,
+    PathStep,
+    Problem,
+    RunTiming,
+    StageStarted,
+    StageTiming,
+    TaskStartedOnHost,
+)
+from rich.console import Console
 
 if TYPE_CHECKING:
     import pytest
@@ -63,3 +77,93 @@ def test_hosts_that_are_left_out_are_told_apart_from_those_that_failed() -> None
     assert "cleans them" in summary.closing_lines(record.model_copy(update={"verb": "uninstall"}))[1]
     stopped = record.model_copy(update={"message": "Batch 1 of 2 failed (failed: n2; not touched: n3)."})
     assert "the others finished" not in " ".join(summary.closing_lines(stopped))
+
+
+# --- timing table ---
+
+
+OPENMPI = StageTiming(stage="openmpi", wall_s=12.34, run=10, skipped=2)
+
+
+def test_a_stage_is_a_row_of_words() -> None:
+    assert summary.stage_row(OPENMPI) == ("openmpi", "12.3", "10", "2")
+    assert summary.stage_row(StageTiming(stage="reading the inventory", wall_s=0.5))[1:] == ("0.5", "", "")
+
+
+def test_a_stage_of_an_older_release_is_read() -> None:
+    old = {"stage": "openmpi", "wall_s": 12.34, "run": 10, "skipped": 2, "controller_cpu_s": 3.4, "node_cpu_s": None}
+    assert StageTiming.model_validate(old) == OPENMPI
+
+
+def test_the_table_leaves_out_what_took_no_time_and_ends_with_the_total(capsys: pytest.CaptureFixture[str]) -> None:
+    total = OPENMPI.model_copy(update={"stage": "total"})
+    short = StageTiming(stage="asking the user", wall_s=0.01, skipped=3)
+    summary.show_timing(factory.run_record(timing=RunTiming(stages=(short, OPENMPI), total=total)))
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[0] for line in said] == ["Seconds", "STAGE", "openmpi", "total"]
+
+
+def test_a_run_without_timing_shows_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    summary.show_timing(factory.run_record())
+    assert capsys.readouterr().err == ""
+
+
+def test_the_critical_path_names_the_builds_and_who_waited(capsys: pytest.CaptureFixture[str]) -> None:
+    build = PathStep(
+        stage="openmpi", task="Compile", host="node1", change="built openmpi 5.0.10", wall_s=249, waited_s=248
+    )
+    short = PathStep(stage="mpi4py", tasks=6, wall_s=9.04)
+    assert summary.path_row(build) == ("openmpi: Compile (built openmpi 5.0.10)", "node1", "249.0", "248.0")
+    assert summary.path_row(short) == ("mpi4py: 6 short tasks", "", "9.0", "")
+    path = CriticalPath(steps=(build, short), others=7, others_s=2.25)
+    summary.show_timing(factory.run_record(timing=RunTiming(stages=(OPENMPI,), total=OPENMPI, critical_path=path)))
+    said = capsys.readouterr().err.split("Critical path")[1].splitlines()
+    assert [line.split()[0] for line in said[1:]] == ["STEP", "openmpi:", "mpi4py:", "7"]
+
+
+# --- what a run shows while it goes on ---
+
+
+def test_a_play_with_roles_in_its_middle_is_one_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = progress.Lines()
+    stages = ("horovod", "Switch to the software", "nccl", "openmpi", "nccl", "Switch to the software", "validation")
+    for batch in ("batch 1 of 2", "batch 2 of 2"):
+        shown.phase(batch)
+        for at, stage in enumerate(stages):
+            shown.event(StageStarted(at=float(at), stage=stage, task="t"))
+    lines = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
+    one = ["horovod", "Switch to the software", "nccl", "openmpi", "nccl", "validation"]
+    assert lines == ["batch 1 of 2", *one, "batch 2 of 2", *one]
+
+
+def test_the_page_shows_the_longest_steps_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, now = io.StringIO(), time.time()
+    monkeypatch.setattr(progress.output, "console", lambda: Console(file=written, force_terminal=True, width=120))
+    built = HostResult(now - 11, "node1", "openmpi", "Compile", "changed", changes=("built openmpi 5.0.10",))
+    with progress.Page(ask=False) as page:
+        page.event(StageStarted(at=now - 60, stage="hosts", task="a"))
+        page.event(StageStarted(at=now - 59, stage="openmpi", task="Compile"))
+        page.event(built)
+        page.event(StageStarted(at=now - 10, stage="mpi4py", task="b"))
+    assert "longest: built openmpi 5.0.10 on node1 49s → mpi4py 1" in written.getvalue()
+
+
+def test_a_note_of_the_background_is_told_without_the_time_of_a_task(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    lines = progress.Lines()
+    lines.event(StageStarted(now, "openmpi", "Compile"))
+    lines.event(TaskStartedOnHost(now, "node1", "openmpi", "Compile"))
+    lines.event(Note(now + 60, "node1", "make: 31 files"))
+    lines.event(Note(now + 61, "node2", "packages: Resolved"))
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "[ 0:00]   node1: make: 31 files (1m00s)",
+        "[ 0:00]   node2: packages: Resolved",
+    ]
+    written = io.StringIO()
+    monkeypatch.setattr(progress.output, "console", lambda: Console(file=written, force_terminal=True, width=120))
+    with progress.Page(ask=False) as page:
+        page.event(TaskStartedOnHost(now, "node1", "openmpi", "Compile"))
+        page.event(Note(now, "node2", "packages: Resolved"))
+    assert "packages: Resolved" in written.getvalue()

@@ -8,9 +8,10 @@ import pytest
 from clusterctl.diagnosis import doctor
 from clusterctl.diagnosis.rules import logins, registry
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.facts import JobUser, NodeFacts, Probe, ProbeFailure
+from clusterctl.model.facts import JobUser, NodeFacts
 from clusterctl.model.findings import Diagnosis, Finding
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import facts, login_probe
 from clusterctl.state import hardware_looks, paths
 from doctor_view import NODES, diagnosis, record_of
@@ -101,7 +102,4 @@ def test_the_fault_of_a_single_node_is_found_by_the_logins_that_are_tried(count:
         (found,) = logins.findings(view)
         assert found.hosts == (bad,)
         (note,) = [note for note in registry.notes(view) if note.startswith("Logins between nodes")]
-        assert note == (
-            f"Logins between nodes: each of {count} nodes was asked to try 3 others; a fault of one pair alone may be "
-            "missed."
-        )
+        assert f"each of {count} nodes was asked to try 3 others" in note

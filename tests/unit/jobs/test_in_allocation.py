@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import factory
 import pytest
 from clusterctl.jobs import in_allocation
 from clusterctl.launch import allocation_line, scheduler_env
@@ -18,16 +19,13 @@ from clusterctl.launch.scheduler_env import RankPlace
 from clusterctl.model import fabric
 from clusterctl.model.facts import (
     Address,
-    Distribution,
     Fabric,
     Gpu,
     Interface,
     Limit,
     NodeFacts,
-    Python,
     RdmaDevice,
     Route,
-    User,
 )
 from clusterctl.model.layout import Layout
 from clusterctl.support import content
@@ -69,26 +67,8 @@ MASTER = RankPlace(2, 0, "job-master-0", 23456, "MASTER_ADDR")
 
 
 def node(**changed: Any) -> NodeFacts:
-    given: dict[str, Any] = {
-        "schema_version": 1,
-        "hostname": "pod",
-        "fqdn": "pod",
-        "time": 0.0,
-        "kernel": "6.1",
-        "machine": "x86_64",
-        "distribution": Distribution(id="debian", version_id="12", name="Debian", family="Debian", major="12"),
-        "glibc": "2.36",
-        "python": Python(version="3.11.2", executable="/usr/bin/python3", has_packaging=True),
-        "platform": "debian-12",
-        "cores": 4,
-        "threads": 4,
-        "memory_bytes": 1 << 34,
-        "shm_bytes": 1 << 30,
-        "interfaces": (LO, ETH0, NET1),
-        "routes": ROUTES,
-        "user": User(name="root", uid=0, home="/root"),
-    }
-    return NodeFacts(**{**given, **changed})
+    own = {"interfaces": (LO, ETH0, NET1), "routes": ROUTES, "shm_bytes": 1 << 30}
+    return factory.node("pod", **{**own, **changed})
 
 
 def machine(*addresses: str, **changed: Any) -> allocation_line.LocalMachine:

@@ -104,10 +104,8 @@ def test_a_group_that_stops_while_its_halves_go_on_is_told_with_its_two_halves()
     assert cluster.run(search=True, restarts=1) == TIMED_OUT
     assert cluster.limits == [None, "node1,node2,node3,node4", "node5,node6,node7,node8", "node1,node2", "node3,node4"]
     (boundary,) = [words for words in cluster.told if "together" in words]
-    assert boundary == (
-        "Search: the program stops on node[1-2] and node[3-4] together, and on neither alone; look at what lies "
-        "between them, such as a switch or a firewall, or at a fault that needs as many ranks."
-    )
+    assert "stops on node[1-2] and node[3-4] together, and on neither alone" in boundary
+    assert "a switch or a firewall" in boundary
     assert cluster.told[-1] == "Search: no node stops the program by itself; the cause is not known."
 
 

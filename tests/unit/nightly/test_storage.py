@@ -4,19 +4,19 @@ import fcntl
 import os
 import threading
 import time as clock
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
-from clusterctl.nightly import storage
-from clusterctl.nightly.records import HookTarget, Told
+from clusterctl.model.results import Verdict
+from clusterctl.nightly import install, scheduler, storage
+from clusterctl.nightly import run as night
+from clusterctl.nightly.records import Drift, HookResult, HookTarget, HostDrift, Job, Night, Told
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError, LockedError
-from nights import (
-    a_job,
-)
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from nights import UTC, World, a_job, a_night, a_record, utc
+from prometheus_client.parser import text_string_to_metric_families
 
 
 def test_names_of_jobs_are_safe_everywhere(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,3 +90,124 @@ def test_the_last_notification_is_kept() -> None:
     assert storage.told("inv-1") == Told(night="n", state=("PASS",))
     paths.nightly_notification(storage.folder_of("inv-1")).write_text("{")
     assert storage.told("inv-1") is None
+
+
+# --- status ---
+
+
+@pytest.fixture
+def standing(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert state
+    monkeypatch.setattr(scheduler, "problem", lambda *_given: "")
+    monkeypatch.setattr(scheduler, "zone", lambda: UTC)
+
+
+def keep(job: Job, started: str, **fields: Any) -> Night:
+    name = f"{utc(started):%Y%m%dT%H%M%SZ}-1"
+    folder = paths.private_folder(paths.nights_dir(storage.folder_of(job.job)) / name)
+    kept = a_night(started=utc(started), folder=str(folder), **fields).model_copy(
+        update={"job": job.job, "night": name}
+    )
+    storage.write_night(kept)
+    return kept
+
+
+@pytest.mark.usefixtures("standing")
+def test_status_of_a_good_job() -> None:
+    job = a_job(hook=HookTarget(url="https://me:pw@host:8443/SECRET?t=1"))
+    keep(
+        job, "2026-05-02T02:00", hook=HookResult(at=utc("2026-05-02T02:09"), ok=False, attempts=4, seconds=9, words="x")
+    )
+    keep(job, "2026-05-03T02:00")
+    found = install.status(job, utc("2026-05-03T12:00"))
+    assert (found.bad, found.missed, found.last_missed, found.running) == (False, (), False, False)
+    assert found.next == utc("2026-05-04T02:00")
+    assert [night.started.day for night in found.nights] == [3, 2]
+    assert found.hook == "https://host:8443/…"
+    assert found.hook_result is not None
+    assert "SECRET" not in found.model_dump_json()
+
+
+@pytest.mark.usefixtures("standing")
+def test_status_of_a_night_that_never_came() -> None:
+    job = a_job()
+    keep(job, "2026-05-02T02:00")
+    assert not install.status(job, utc("2026-05-03T02:30")).bad
+    found = install.status(job, utc("2026-05-03T03:30"))
+    assert (found.bad, found.last_missed, found.missed) == (True, True, (utc("2026-05-03T02:00"),))
+    keep(job, "2026-05-03T09:00")
+    assert not install.status(job, utc("2026-05-03T09:30")).bad
+    keep(job, "2026-05-05T02:00")
+    later = install.status(job, utc("2026-05-05T12:00"))
+    assert (later.bad, later.missed) == (False, (utc("2026-05-04T02:00"),))  # told, and over
+
+
+@pytest.mark.usefixtures("standing")
+@pytest.mark.parametrize(
+    ("fields", "is_bad"),
+    [
+        ({"verdict": Verdict.FAIL}, True),
+        ({"verdict": Verdict.ERROR, "outcome": "failed"}, True),
+        ({"verdict": None, "outcome": "missed", "message": "n1 is held"}, True),
+        ({"verdict": None, "outcome": "interrupted"}, True),
+        ({"verdict": None, "outcome": "running"}, True),  # nobody holds its lock: broken off
+        ({}, False),
+    ],
+    ids=["fail", "error", "held", "interrupted", "broken off", "pass"],
+)
+def test_status_of_the_last_night(fields: dict[str, Any], is_bad: bool) -> None:
+    job = a_job()
+    keep(job, "2026-05-02T02:00", **fields)
+    assert install.status(job, utc("2026-05-02T02:30")).bad is is_bad
+
+
+@pytest.mark.usefixtures("state")
+def test_a_schedule_that_is_gone_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "problem", lambda *_given: "its line is gone")
+    found = install.status(a_job(), utc("2026-05-01T12:30"))
+    assert (found.bad, found.scheduled, found.problem) == (True, False, "its line is gone")
+
+
+# --- reports ---
+
+
+def test_reports_elsewhere_and_what_is_pruned_there(world: World, tmp_path: Path) -> None:
+    place = tmp_path / "reports"
+    place.mkdir(mode=0o755)
+    textfile = tmp_path / "node.prom"
+    job = a_job(reports=str(place), prometheus=str(textfile), keep_days=1)
+    old = night.run(job, timing=world.timing())
+    (place / "mine.txt").write_text("mine")
+    (place / old.night / "notes.txt").write_text("mine")
+    assert Path(old.reports["junit"]).parent == place / old.night
+    assert textfile.stat().st_mode & 0o777 == 0o644
+    assert "clusterctl_night_missed" in textfile.read_text()
+    storage.write_night(old.model_copy(update={"started": old.started - timedelta(days=9)}))
+    clock.sleep(1.1)  # nights are named by the second
+    new = night.run(job, timing=world.timing())
+    assert not Path(old.folder).exists()
+    assert {path.name for path in place.iterdir()} == {"mine.txt", old.night, new.night}
+    assert [path.name for path in (place / old.night).iterdir()] == ["notes.txt"]
+    assert Path(new.reports["junit"]).exists()
+
+
+def test_reports_that_cannot_be_written_cost_a_sentence(world: World, tmp_path: Path) -> None:
+    came = night.run(a_job(reports=str(tmp_path / "gone")), timing=world.timing())
+    assert came.verdict is Verdict.PASS
+    assert came.reports == {}
+    assert "gone cannot be written: No such file" in came.problems[0]
+
+
+def test_metrics_of_a_night_are_read_back_whatever_the_inventory_is_called() -> None:
+    hostile = 'in "v\\ \n\r\ud800.ini'
+    drift = Drift(hosts=(HostDrift(host="n1"), HostDrift(host="n2")))
+    one = a_night(verdict=Verdict.FAIL, drift=drift, missed=(utc("2026-05-01T02:00"),))
+    text = night.metrics(one, a_record(Verdict.FAIL).model_copy(update={"inventory": hostile}))
+    found = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    (missed,) = found["clusterctl_night_missed"]
+    assert (missed.value, missed.labels) == (1.0, {"inventory": 'in "v\\ \n ?.ini'})
+    assert found["clusterctl_night_drifted_nodes"][0].value == 2.0
+    verdicts = {sample.labels["verdict"]: sample.value for sample in found["clusterctl_night_verdict"]}
+    assert verdicts == {"PASS": 0.0, "FAIL": 1.0, "ERROR": 0.0, "SKIP": 0.0}
+    assert found["clusterctl_night_start_timestamp_seconds"][0].value == one.started.timestamp()
+    assert "clusterctl_validation_verdict" in found

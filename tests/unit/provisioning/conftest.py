@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from clusterctl.inventory import ansible_inventory
 from clusterctl.provisioning import node_claims
 from clusterctl.provisioning.node_claims import ClaimAnswer
 from clusterctl.support import content
@@ -13,7 +15,7 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.hosts import Host
+    from clusterctl.model.hosts import Host, InventorySources
 
 sys.path.insert(0, str(content.collections_path()))
 
@@ -42,6 +44,22 @@ class Claims:
     @property
     def released(self) -> list[str]:
         return [name for asked in self.asked for name, request in asked.items() if "release" in request]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An inventory of node1 and node2 and a state of its own; inventories of bare names are read without Ansible."""
+
+    def listing(sources: InventorySources, _options: object, limit: str | None) -> dict[str, Any]:
+        names = Path(sources.words[0]).read_text(encoding="utf-8").split()
+        selected = [name for name in names if limit in {None, name}]
+        return {"all": {"children": ["ungrouped"]}, "ungrouped": {"hosts": selected}, "_meta": {"hostvars": {}}}
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(ansible_inventory, "_listing", listing)
+    place = tmp_path / "lab.ini"
+    place.write_text("node1\nnode2\n", encoding="utf-8")
+    return place
 
 
 @pytest.fixture(autouse=True)

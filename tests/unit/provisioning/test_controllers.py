@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.provisioning import controllers, playbook, worker, worker_part
+from clusterctl.provisioning.controllers import OWN, SharedRun, share
+from clusterctl.provisioning.playbook import End
 from clusterctl.remote import python
 from clusterctl.support.errors import ConfigError, UnreachableError
+from hypothesis import given
+from hypothesis import strategies as st
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from clusterctl.provisioning.ansible_events import Translator
+    from clusterctl.provisioning.controllers import Shares
 
 HOST = Host("ops2", "ops2", python="/opt/clusterctl/bin/python")
 
@@ -206,3 +212,87 @@ def test_a_worker_that_takes_nothing_is_lost(
         cancel.request()
     with pytest.raises(worker_part.BrokenOffError):
         worker_part.give_cache(controllers.Worker(HOST, "/there", frozenset()), ["tree"], cancel)
+
+
+# --- who plays which hosts, where several controllers share a run ---
+
+
+HOSTS = ("node1", "node2", "node3", "node4", "node5")
+
+
+def test_the_first_controller_keeps_what_no_worker_names() -> None:
+    found = controllers.by_pattern(HOSTS, {"ops2": {"node4", "node2", "elsewhere"}, "ops3": {"node5"}})
+    assert found == {OWN: ("node1", "node3"), "ops2": ("node2", "node4"), "ops3": ("node5",)}
+    assert controllers.words(found) == "this controller: node[1,3]; ops2: node[2,4]; ops3: node5"
+
+
+def test_a_host_of_two_workers_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^ops2 and ops3 both name node4; leave each host to one of the workers\.$"):
+        controllers.by_pattern(HOSTS, {"ops2": {"node4"}, "ops3": {"node4", "node5"}})
+
+
+@given(st.integers(0, 40), st.integers(1, 5), st.sets(st.integers(0, 40)))
+def test_equal_parts_have_every_host_once(count: int, workers: int, here: set[int]) -> None:
+    hosts = [f"node{number}" for number in range(count)]
+    names = [f"ops{number}" for number in range(workers)]
+    only_here = {f"node{number}" for number in here} & set(hosts)
+    found = controllers.equal(hosts, names, only_here)
+    assert list(found) == [OWN, *names]
+    assert sorted(name for its in found.values() for name in its) == sorted(hosts)
+    assert only_here <= set(found[OWN])
+    sizes = [len(its) for its in found.values()]
+    if not only_here:
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_hosts_that_are_done_leave_the_shares() -> None:
+    assert controllers.without({OWN: ("node1",), "ops2": ("node2", "node3")}, {"node1", "node3"}) == {
+        OWN: (),
+        "ops2": ("node2",),
+    }
+
+
+# --- the order of a run on several controllers, and where it ends early ---
+
+
+FOUND = {OWN: ("node1", "node2"), "ops2": ("node3", "node4")}
+GOOD = End("successful", 0)
+
+
+def run_shared(meet: End, *parts: End) -> tuple[SharedRun, list[Shares]]:
+    played: list[Shares] = []
+    ends = iter(parts)
+
+    def play(found: Shares) -> Sequence[End]:
+        played.append(found)
+        return [next(ends)]
+
+    return share(FOUND, {"node3"}, lambda: meet, play), played
+
+
+def test_the_builder_goes_ahead_here_and_the_others_follow_everywhere() -> None:
+    done, played = run_shared(GOOD, GOOD, GOOD)
+    assert played == [{OWN: ("node3",)}, {OWN: ("node1", "node2"), "ops2": ("node4",)}]
+    assert (done.end.status, done.shares, done.message) == ("successful", played[1], "")
+
+
+def test_a_host_that_failed_at_the_meeting_is_left_out() -> None:
+    done, played = run_shared(End("failed", 2, failed=frozenset({"node4"})), GOOD, GOOD)
+    assert played[1] == {OWN: ("node1", "node2"), "ops2": ()}
+    assert done.end.failed == {"node4"}
+
+
+def test_no_worker_begins_where_the_meeting_was_refused() -> None:
+    done, played = run_shared(End("failed", 1))
+    assert played == []
+    assert done.end.rc == 1
+
+
+def test_no_worker_begins_where_the_builder_failed() -> None:
+    done, played = run_shared(GOOD, End("failed", 2, failed=frozenset({"node3"})))
+    assert len(played) == 1
+    assert done.message == "The workers did not begin, because node3 failed, which goes ahead of the others."
+
+
+def test_a_stopped_run_starts_nothing_more() -> None:
+    assert len(run_shared(GOOD, End("canceled", 254))[1]) == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.snapshot import Hold, HostSnapshot, HostSoftware, Snapshot, SoftwareSet
+from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import collect, software
 from clusterctl.provisioning.collect import CacheFile, Tree
 from clusterctl.state import paths
@@ -50,7 +50,7 @@ def test_the_set_to_which_a_rollback_goes_back_stays() -> None:
 
 def test_a_hold_and_a_snapshot_keep_what_they_name() -> None:
     watch: tuple[dict[str, Any], ...] = ({"path": D, "kind": "artifact"}, {"path": "/etc/hosts", "kind": "file"})
-    host = HostSnapshot(run_id="r", inputs={}, members="m", platform="p", host_keys=(), user="me", watch=watch)
+    host = factory.host_snapshot(*watch)
     hold = Hold(software=left("2", A), since=WHEN)
     assert collect.kept_folders(NEWEST_FIRST, hold, Snapshot(hosts={"node1": host}), 2) == {C, B, A, D}
 

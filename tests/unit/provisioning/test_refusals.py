@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from agreeing import Agreeing
+from clusterctl.cli.main import main
+from clusterctl.inventory import ansible_call
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.provisioning.run import ProvisionRequest, provision
 from clusterctl.support.errors import ConfigError
@@ -16,19 +20,6 @@ def write(folder: Path, text: str) -> Path:
     path = folder / "inventory.ini"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-class Nobody:
-    """An observer that is told and says nothing."""
-
-    def phase(self, text: str) -> None: ...
-
-    def event(self, event: object) -> None: ...
-
-    def confirm(self, _preview: object) -> bool:
-        return True
-
-    def stopping(self, requests: int) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -52,20 +43,20 @@ def test_refused_before_anything_begins(
         write(tmp_path, "[nodes]\nnode1 ansible_host=127.0.0.1\n"), InventoryOptions(**options), **fields
     )  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=says):
-        provision(request, Nobody())
+        provision(request, Agreeing())
 
 
 def test_an_unreadable_key_of_the_inventory_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, f"node1 ansible_ssh_private_key_file={tmp_path}/nix\n")
     with pytest.raises(ConfigError, match=r"ansible_ssh_private_key_file of node1 names .*/nix, which cannot be read"):
-        provision(ProvisionRequest(path), Nobody())
+        provision(ProvisionRequest(path), Agreeing())
 
 
 def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Port 1 of loopback answers nobody: exit 4, one problem per host, Ansible is not even started."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     path = write(tmp_path, "node[1:2] ansible_host=127.0.0.1 ansible_port=1\n")
-    record = provision(ProvisionRequest(path, argv=("clusterctl", "provision")), Nobody())
+    record = provision(ProvisionRequest(path, argv=("clusterctl", "provision")), Agreeing())
     assert (record.exit_code, record.outcome) == (4, "unreachable")
     assert [(problem.host, problem.subject) for problem in record.problems] == [
         ("node1", "unreachable"),
@@ -73,3 +64,26 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     assert {host.outcome for host in record.hosts} == {"unreachable"}
     assert not (Path(record.folder) / "ansible.log").exists()
+
+
+# --- A provision reads an unchanged inventory from the cache; asking Ansible takes as long as looking at every node ---
+
+
+def test_an_unchanged_inventory_is_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    place = tmp_path / "lab.ini"
+    calls: list[Any] = []
+    call = ansible_call.call
+    monkeypatch.setattr(ansible_call, "call", lambda *given: calls.append(given) or call(*given))
+
+    def asked(line: str) -> int:
+        """Return how often a run that ends before it looks at a node asks Ansible."""
+        place.write_text(f"{line}\n", encoding="utf-8")
+        calls.clear()
+        assert main(["provision", str(place), "--tags", "unheard_of", "--yes"]) == 1
+        assert "unheard_of" in capsys.readouterr().err
+        return len(calls)
+
+    assert [asked("node1 slots=1"), asked("node1 slots=1"), asked("node1 slots=2")] == [1, 0, 1]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.facts import Probe, ProbeFailure
-from clusterctl.model.run_record import HostResult
-from clusterctl.model.snapshot import HostSnapshot, Snapshot
+from agreeing import Agreeing
+from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import playbook, remove
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.remove import RemoveRequest
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
     from clusterctl.provisioning.preview import MembersPreview
 
-pytestmark = pytest.mark.programs
-
 NODES = ("node1", "node2", "node3")
 REST = ("node1", "node2")
+CHANGES = {"uninstall": "removed /usr/local/openmpi", "update_members": "changed /etc/hosts"}
 CHECK, REAL, OTHERS = ("uninstall", True), ("uninstall", False), ("update_members", None)
 
 
 @dataclass
-class Nodes:
+class Nodes(Agreeing):
     """What the nodes answer, and what the playbooks do to them."""
 
     inventory: Path
@@ -49,26 +48,17 @@ class Nodes:
     def remove(self, *names: str, **options: Any) -> Any:
         return remove.remove(RemoveRequest(self.inventory, nodes=names, **{"clean": True, **options}), self)
 
-    def confirm(self, preview: MembersPreview) -> bool:
+    def confirm(self, preview: MembersPreview) -> bool:  # type: ignore[override]
         self.asked.extend(preview.lines)
         return True
 
-    def phase(self, text: str) -> None: ...
-
-    def event(self, event: object) -> None: ...
-
-    def stopping(self, requests: int) -> None: ...
-
 
 @pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+def nodes(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     """Three provisioned nodes."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    place = tmp_path / "lab.ini"
-    place.write_text("\n".join(NODES), encoding="utf-8")
-    found = Nodes(place, Probe(facts={name: factory.node() for name in NODES}))
-    watch = ({"path": "/etc/hosts", "kind": "block", "marker": "hosts"},)
-    host = HostSnapshot(run_id="r", inputs={}, members="m", platform="p", host_keys=(), user="me", watch=watch)
+    lab.write_text("\n".join(NODES), encoding="utf-8")
+    found = Nodes(lab, Probe(facts={name: factory.node() for name in NODES}))
+    host = factory.host_snapshot({"path": "/etc/hosts", "kind": "block", "marker": "hosts"})
     snapshots.write(
         found.cluster, Snapshot(members=tuple({"name": name} for name in NODES), hosts=dict.fromkeys(NODES, host))
     )
@@ -80,21 +70,10 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
         found.at_play.append(snapshots.read(found.cluster))
         end = found.ends.get(step, playbook.End("successful", 0))
         for each in REST if "all" in given["limit"] else given["limit"].split(","):
-            outcome = "failed" if each in end.failed else "unreachable" if each in end.unreachable else "changed"
-            message = "" if outcome == "changed" else found.says
-            changes = ("removed /usr/local/openmpi",) if name == "uninstall" else ("changed /etc/hosts",)
-            self.task_results.add(
-                HostResult(
-                    at=1.0,
-                    host=each,
-                    stage="s",
-                    task="t",
-                    outcome=outcome,  # type: ignore[arg-type]
-                    seconds=1.0,
-                    message=message,
-                    changes=changes if outcome == "changed" else (),
-                )
-            )
+            said: dict[str, Any] = {"outcome": "changed", "changes": (CHANGES[name],)}
+            if each in end.failed | end.unreachable:
+                said = {"outcome": "failed" if each in end.failed else "unreachable", "message": found.says}
+            self.task_results.add(factory.host_result(each, **said))
         return end
 
     monkeypatch.setattr(remove, "look", lambda *_words, **_options: found.probe)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
+from agreeing import Agreeing
 from clusterctl.model.host_keys import HostKey
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import replace
@@ -19,28 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-pytestmark = pytest.mark.programs
-
 OLD = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIGmGtmFjGgEr0E5gG7n9PzAvjZ6C6DfG2vJZ6BBxGk1A")
 NEW = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIBn2m5Hq0k2lE8p8QwVf3mR0n0qzQ0n7b2cYl8oK1rZq")
 
 
 @dataclass
-class User:
+class User(Agreeing):
     """An observer whose user answers one question, or is not there."""
 
     answer: bool | None = None
     asked: list[str] = field(default_factory=list)
 
-    def phase(self, text: str) -> None: ...
-
-    def event(self, event: object) -> None: ...
-
     def accepts(self, lines: Sequence[str]) -> bool | None:
         self.asked += lines
         return self.answer
-
-    def stopping(self, requests: int) -> None: ...
 
 
 class StartedError(Exception):
@@ -63,10 +56,8 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    found = Lab(tmp_path / "lab.ini", tmp_path / "known_hosts")
-    found.inventory.write_text("node1\nnode2\n", encoding="utf-8")
+def known(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    found = Lab(lab, lab.with_name("known_hosts"))
     found.known.write_text(f"node1 {OLD}\nnode2 {OLD}\n", encoding="utf-8")
     members = tuple({"name": name, "address": "10.0.0.1"} for name in ("node1", "node2"))
     snapshots.write(paths.cluster_id(found.inventory), Snapshot(members=members))
@@ -80,51 +71,51 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return found
 
 
-def test_a_key_that_nobody_confirms_is_refused_with_both_fingerprints(lab: Lab) -> None:
+def test_a_key_that_nobody_confirms_is_refused_with_both_fingerprints(known: Lab) -> None:
     with pytest.raises(ConfigError) as refused:
-        lab.replace()
+        known.replace()
     assert OLD.fingerprint in str(refused.value)
     assert f"--host-key {NEW.fingerprint}" in str(refused.value)
 
 
-def test_the_user_sees_both_keys_and_decides(lab: Lab) -> None:
+def test_the_user_sees_both_keys_and_decides(known: Lab) -> None:
     user = User(answer=False)
     with pytest.raises(ConfigError, match="not accepted; nothing was changed"):
-        lab.replace(user=user)
+        known.replace(user=user)
     assert [OLD.fingerprint in line for line in user.asked] == [False, True, False, False]
     assert [NEW.fingerprint in line for line in user.asked] == [False, False, True, False]
     with pytest.raises(StartedError):
-        lab.replace(user=User(answer=True))
+        known.replace(user=User(answer=True))
 
 
-def test_a_given_key_decides_without_a_question(lab: Lab) -> None:
+def test_a_given_key_decides_without_a_question(known: Lab) -> None:
     user = User(answer=False)
     with pytest.raises(StartedError):
-        lab.replace(user=user, expected=frozenset({NEW.fingerprint, OLD.fingerprint}))
+        known.replace(user=user, expected=frozenset({NEW.fingerprint, OLD.fingerprint}))
     with pytest.raises(ConfigError) as refused:
-        lab.replace(user=user, expected=frozenset({OLD.fingerprint}))
+        known.replace(user=user, expected=frozenset({OLD.fingerprint}))
     assert f"{NEW.fingerprint}, not {OLD.fingerprint}" in str(refused.value)
     assert user.asked == []
 
 
-def test_a_known_key_needs_no_question(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_key_needs_no_question(known: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_key, "shown_key", lambda *_: OLD)
     with pytest.raises(StartedError):
-        lab.replace()
+        known.replace()
 
 
-def test_an_unknown_node_and_a_cluster_without_a_place_are_refused(lab: Lab) -> None:
+def test_an_unknown_node_and_a_cluster_without_a_place_are_refused(known: Lab) -> None:
     with pytest.raises(ConfigError, match="no host 'node9'"):
-        lab.replace("node9")
-    snapshots.write(paths.cluster_id(lab.inventory), Snapshot())
+        known.replace("node9")
+    snapshots.write(paths.cluster_id(known.inventory), Snapshot())
     with pytest.raises(ConfigError, match="No run has provisioned"):
-        lab.replace()
+        known.replace()
 
 
-def test_a_host_whose_key_ssh_keeps_nowhere_has_none_to_replace(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_whose_key_ssh_keeps_nowhere_has_none_to_replace(known: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_key, "known_place", lambda _: None)
     with pytest.raises(ConfigError, match="UserKnownHostsFile none"):
-        lab.replace()
+        known.replace()
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.facts import Probe, ProbeFailure
-from clusterctl.model.run_record import HostResult
-from clusterctl.model.snapshot import HostSnapshot, HostSoftware, Snapshot, SoftwareSet
+from agreeing import Agreeing
+from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.snapshot import HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, rollback
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.rollback import RollbackRequest
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.facts import NodeFacts
-
-pytestmark = pytest.mark.programs
 
 WHEN = datetime(2026, 3, 1, tzinfo=timezone.utc)
 PLATFORM = "debian-12-x86_64"
@@ -55,31 +53,15 @@ class Nodes:
         return paths.cluster_id(self.inventory)
 
     def roll_back(self, **options: Any) -> Any:
-        return rollback.rollback(RollbackRequest(self.inventory, **options), Silent())
-
-
-class Silent:
-    """An observer that says yes."""
-
-    def phase(self, text: str) -> None: ...
-
-    def event(self, event: object) -> None: ...
-
-    def confirm(self, _preview: object) -> bool:
-        return True
-
-    def stopping(self, requests: int) -> None: ...
+        return rollback.rollback(RollbackRequest(self.inventory, **options), Agreeing())
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+def nodes(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     """Two nodes at the second of two runs."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    place = tmp_path / "lab.ini"
-    place.write_text("node1\nnode2\n", encoding="utf-8")
-    found = Nodes(place, [Probe(facts={name: facts(NEW) for name in NODES})])
+    found = Nodes(lab, [Probe(facts={name: facts(NEW) for name in NODES})])
     for run_id, tree in (("20260301T000000Z-provision-1", OLD), ("20260302T000000Z-provision-2", NEW)):
-        run = runs.start("provision", place, [], {})
+        run = runs.start("provision", lab, [], {})
         run.close()
         hosts = {name: HostSoftware(platform=PLATFORM, links={LINK: tree}) for name in NODES}
         folder = run.folder.rename(run.folder.parent / run_id)
@@ -89,9 +71,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
         {"path": NEW, "kind": "artifact", "files": 3},
         {"path": LINK, "kind": "link", "target": "new"},
     )
-    host = HostSnapshot(
-        run_id="r", inputs={"the inventory": "1"}, members="m", platform=PLATFORM, host_keys=(), user="me", watch=watch
-    )
+    host = factory.host_snapshot(*watch, inputs={"the inventory": "1"}, platform=PLATFORM)
     snapshots.write(found.cluster, Snapshot(hosts=dict.fromkeys(NODES, host)))
 
     def look(_self: HostRun, _watch: object, *, busy: bool = False) -> Probe:  # noqa: ARG001 - of the real one
@@ -103,11 +83,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
         assert snapshots.read(found.cluster).hosts == {}, "a run that dies leaves no snapshot"
         for host in NODES if found.end.status == "successful" else ():
             state = ({"path": OLD, "kind": "artifact", "files": 3}, {"path": LINK, "kind": "link", "target": "old"})
-            self.task_results.add(
-                HostResult(
-                    at=1.0, host=host, stage="s", task="t", outcome="changed", seconds=1.0, changes=("x",), watch=state
-                )
-            )
+            self.task_results.add(factory.host_result(host, "changed", changes=("x",), watch=state))
         return found.end
 
     monkeypatch.setattr(HostRun, "look", look)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.facts import Probe
-from clusterctl.model.run_record import HostResult
+from agreeing import Agreeing
+from clusterctl.model.probe import Probe
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import playbook, replace
 from clusterctl.provisioning.host_run import HostRun
@@ -20,8 +20,6 @@ from clusterctl.support.errors import ConfigError, HostFailedError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-pytestmark = pytest.mark.programs
 
 NODES = ("node1", "node2")
 OLD = {name: f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOld{name}AAA" for name in NODES}
@@ -39,30 +37,15 @@ class Lab:
     seen: dict[str, list[str]] = field(default_factory=dict)
 
     def rotate(self, *, host_keys: bool = True) -> Any:
-        return replace.rotate(RotateRequest(self.inventory, host_keys=host_keys), Silent())
+        return replace.rotate(RotateRequest(self.inventory, host_keys=host_keys), Agreeing())
 
     def lines(self) -> list[str]:
         return self.known.read_text(encoding="utf-8").splitlines()
 
 
-class Silent:
-    """An observer that says yes."""
-
-    def phase(self, text: str) -> None: ...
-
-    def event(self, event: object) -> None: ...
-
-    def confirm(self, _preview: object) -> bool:
-        return True
-
-    def stopping(self, requests: int) -> None: ...
-
-
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    found = Lab(tmp_path / "lab.ini", tmp_path / "known_hosts")
-    found.inventory.write_text("node1\nnode2\n", encoding="utf-8")
+def known(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    found = Lab(lab, lab.with_name("known_hosts"))
     found.known.write_text("".join(f"{name} {key}\n" for name, key in OLD.items()), encoding="utf-8")
     members = tuple({"name": name, "address": "10.0.0.1"} for name in NODES)
     snapshots.write(paths.cluster_id(found.inventory), Snapshot(members=members))
@@ -71,9 +54,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
         found.seen[name] = found.lines()
         for host in NODES:
             data = {"next_host_key": NEW[host]} if name == "stage_host_keys" and host not in found.mute else {}
-            self.task_results.add(
-                HostResult(at=1.0, host=host, stage="s", task="t", outcome="changed", seconds=1.0, data=data)
-            )
+            self.task_results.add(factory.host_result(host, "changed", data=data))
         return found.ends.get(name, playbook.End("successful", 0))
 
     monkeypatch.setattr(host_key, "known_place", lambda host: KnownPlace(found.known, (host.name,)))
@@ -82,34 +63,34 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return found
 
 
-def test_the_controller_knows_both_keys_until_all_nodes_have_switched(lab: Lab) -> None:
-    record = lab.rotate()
+def test_the_controller_knows_both_keys_until_all_nodes_have_switched(known: Lab) -> None:
+    record = known.rotate()
     assert (record.outcome, record.exit_code, record.verb) == ("done", 0, "rotate")
-    assert lab.seen["stage_host_keys"] == [f"{name} {OLD[name]}" for name in NODES]
-    assert lab.seen["switch_host_keys"] == [f"{name} {key}" for name in NODES for key in (OLD[name], NEW[name])]
-    assert lab.lines() == [f"{name} {NEW[name]}" for name in NODES]
+    assert known.seen["stage_host_keys"] == [f"{name} {OLD[name]}" for name in NODES]
+    assert known.seen["switch_host_keys"] == [f"{name} {key}" for name in NODES for key in (OLD[name], NEW[name])]
+    assert known.lines() == [f"{name} {NEW[name]}" for name in NODES]
 
 
-def test_a_switch_that_fails_leaves_both_keys_known(lab: Lab) -> None:
-    lab.ends["switch_host_keys"] = playbook.End("failed", 2, failed=frozenset({"node2"}))
-    assert lab.rotate().exit_code == 2
-    assert lab.lines() == [f"{name} {key}" for name in NODES for key in (OLD[name], NEW[name])]
+def test_a_switch_that_fails_leaves_both_keys_known(known: Lab) -> None:
+    known.ends["switch_host_keys"] = playbook.End("failed", 2, failed=frozenset({"node2"}))
+    assert known.rotate().exit_code == 2
+    assert known.lines() == [f"{name} {key}" for name in NODES for key in (OLD[name], NEW[name])]
 
 
-def test_no_node_switches_while_a_key_is_unknown(lab: Lab) -> None:
-    lab.mute = ("node2",)
+def test_no_node_switches_while_a_key_is_unknown(known: Lab) -> None:
+    known.mute = ("node2",)
     with pytest.raises(HostFailedError, match="node2 returned no new host key"):
-        lab.rotate()
-    assert list(lab.seen) == ["stage_host_keys"]
+        known.rotate()
+    assert list(known.seen) == ["stage_host_keys"]
 
 
-def test_mesh_keys_leave_the_controllers_known_hosts_alone(lab: Lab) -> None:
-    assert lab.rotate(host_keys=False).exit_code == 0
-    assert list(lab.seen) == ["rotate_keys"]
-    assert lab.lines() == [f"{name} {OLD[name]}" for name in NODES]
+def test_mesh_keys_leave_the_controllers_known_hosts_alone(known: Lab) -> None:
+    assert known.rotate(host_keys=False).exit_code == 0
+    assert list(known.seen) == ["rotate_keys"]
+    assert known.lines() == [f"{name} {OLD[name]}" for name in NODES]
 
 
-def test_a_cluster_without_keys_of_the_mesh_is_refused(lab: Lab) -> None:
-    snapshots.write(paths.cluster_id(lab.inventory), Snapshot())
+def test_a_cluster_without_keys_of_the_mesh_is_refused(known: Lab) -> None:
+    snapshots.write(paths.cluster_id(known.inventory), Snapshot())
     with pytest.raises(ConfigError, match="provision it first"):
-        lab.rotate()
+        known.rotate()

@@ -1,4 +1,7 @@
-"""The play of ``provision`` that switches all links, played by Ansible on this machine with proofs of our own."""
+"""The plays that switch links, played by Ansible on this machine: all hosts or none.
+
+The roles of the play of ``provision`` are replaced by proofs of our own.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from clusterctl.model.run_record import HostSummary
+
 pytestmark = pytest.mark.programs
 
 KEY = "0123456789abcdef"
 OLD, NEW = f"demo-1-{KEY}", f"demo-2-{KEY}"
-PROOF = {"name": "Prove", "ansible.builtin.command": {"argv": ["test", "!", "-e", "{{ root }}/broken"]}}
+PROOF = {"ansible.builtin.fail": {"msg": "broken"}, "when": "(root ~ '/broken') is exists"}  # it starts no process
 INSTALLED = {"link": "{{ root }}/demo", "tree": f"{{{{ root }}}}/{NEW}", "before": "{{ before }}"}
 BEFORE: list[dict[str, Any]] = [
     {"ansible.builtin.set_fact": {"openmpi_installed": INSTALLED}},
@@ -75,17 +80,27 @@ class Lab:
         last = {**plays[-1], "tasks": with_our_proofs(plays[-1]["tasks"])}
         (self.folder / "p.yml").write_text(yaml.safe_dump([first, last], width=10**6), encoding="utf-8")
         shutil.copytree(content.playbook("provision").parent / "tasks", self.folder / "tasks")
+        # This machine may have ranks of others.
+        end, hosts = self.play(self.folder / "p.yml", {"extra": 1, "software_while_busy": True, **variables})
+        return end, [one.message for one in hosts]
+
+    def play(self, book: Path, variables: dict[str, Any]) -> tuple[playbook.End, list[HostSummary]]:
         private = self.folder / "private"
         private.mkdir(mode=0o700)
         heard = task_results.TaskResults()
-        play = playbook.Play(
-            self.folder / "p.yml",
-            InventorySources.of(self.folder / "i.ini"),
-            variables={"extra": 1, "software_while_busy": True, **variables},  # this machine may have ranks of others
-        )
+        play = playbook.Play(book, InventorySources.of(self.folder / "i.ini"), variables=variables)
         end = playbook.run(play, private, self.folder / "log", heard.add, playbook.Cancel())
         assert end.rc in {0, 2}, (self.folder / "log").read_text(encoding="utf-8")
-        return end, [one.message for one in heard.summaries(["h1", "h2"], end)]
+        return end, heard.summaries(["h1", "h2"], end)
+
+    def switch_back(self, **changed: dict[str, str]) -> tuple[playbook.End, list[HostSummary]]:
+        """Play the switch of a rollback from the new version to the old one; ``changed`` are links of single hosts."""
+        for root in self.roots.values():
+            (root / "demo").symlink_to(NEW)
+        lines = "".join(f"{host} ansible_connection=local\n" for host in self.roots)
+        (self.folder / "i.ini").write_text(lines, encoding="utf-8")
+        links = {host: {f"{root}/demo": f"{root}/{OLD}", **changed.get(host, {})} for host, root in self.roots.items()}
+        return self.play(content.playbook("switch_links"), {"software_links": links})
 
     @property
     def targets(self) -> list[str]:
@@ -138,7 +153,31 @@ def test_a_node_whose_disk_lets_no_module_start_is_named_with_the_cure(
     words = "[Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/root']"
     program = f'#!/usr/bin/python3\nraise FileNotFoundError("{words}")\n'
     (lab.folder / "library" / "unstarted.py").write_text(program, encoding="utf-8")
-    monkeypatch.delitem(PROOF, "ansible.builtin.command")
-    monkeypatch.setitem(PROOF, "unstarted", {})
+    monkeypatch.setattr(f"{__name__}.PROOF", {"unstarted": {}})
     _, messages = lab.switch(linked="")
     assert "make it writable" in messages[1]
+
+
+# --- the playbook of a rollback ---
+
+
+def test_a_rollback_switches_all_hosts(lab: Lab) -> None:
+    end, hosts = lab.switch_back()
+    assert (end.status, lab.targets) == ("successful", [OLD, OLD])
+    assert [one.outcome for one in hosts] == ["changed", "changed"]
+
+
+def test_a_folder_that_is_gone_on_one_host_stops_all(lab: Lab) -> None:
+    root = lab.roots["h2"]
+    end, (_, second) = lab.switch_back(h2={f"{root}/demo": f"{root}/demo-9-{KEY}"})
+    assert (end.failed, lab.targets) == ({"h2"}, [NEW, NEW])
+    assert "demo-9" in second.message
+
+
+def test_a_switch_that_fails_on_one_host_is_taken_back_on_the_others(lab: Lab) -> None:
+    root = lab.roots["h2"]  # a name of its own beside that link would be too long for the file system
+    end, (first, second) = lab.switch_back(h2={f"{root}/{'x' * 250}": f"{root}/{OLD}"})
+    assert (end.failed, lab.targets) == ({"h1", "h2"}, [NEW, NEW])
+    assert "because another node failed" in first.message
+    assert "File name too long" in second.message
+    assert "lead where they led before" in second.message

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
-from clusterctl.model.facts import Probe, ProbeFailure
+from agreeing import Agreeing
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.model.run_record import HostResult
-from clusterctl.model.snapshot import Hold, HostSnapshot, HostSoftware, Snapshot, SoftwareSet
+from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, remove
 from clusterctl.provisioning.host_run import HostRun
 from clusterctl.provisioning.remove import UninstallRequest
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.facts import NodeFacts
-    from clusterctl.model.hosts import Inventory
     from clusterctl.provisioning.preview import UninstallPreview
-
-pytestmark = pytest.mark.programs
 
 WHEN = datetime(2026, 3, 1, tzinfo=timezone.utc)
 LINK, TREE = "/usr/local/openmpi", "/usr/local/openmpi-5.0.7-bbbbbbbbbbbbbbbb"
@@ -40,7 +37,7 @@ def facts(**changed: Any) -> NodeFacts:
 
 
 @dataclass
-class Nodes:
+class Nodes(Agreeing):
     """What the nodes answer, and what the playbook finds on them."""
 
     inventory: Path
@@ -58,25 +55,16 @@ class Nodes:
     def uninstall(self, **options: Any) -> Any:
         return remove.uninstall(UninstallRequest(self.inventory, **options), self)
 
-    def confirm(self, preview: UninstallPreview) -> bool:
+    def confirm(self, preview: UninstallPreview) -> bool:  # type: ignore[override]
         self.asked.append(preview)
         return self.answer
 
-    def phase(self, text: str) -> None: ...
-
-    def event(self, event: object) -> None: ...
-
-    def stopping(self, requests: int) -> None: ...
-
 
 @pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+def nodes(lab: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     """Two provisioned nodes under a hold."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    place = tmp_path / "lab.ini"
-    place.write_text("node1\nnode2\n", encoding="utf-8")
-    found = Nodes(place, Probe(facts={name: facts() for name in NODES}))
-    run = runs.start("provision", place, [], {})
+    found = Nodes(lab, Probe(facts={name: facts() for name in NODES}))
+    run = runs.start("provision", lab, [], {})
     run.close()
     software = SoftwareSet(
         run_id=run.folder.name,
@@ -87,7 +75,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
     kept.write_set(run.folder, software)
     kept.write_hold(found.cluster, Hold(software=software, since=WHEN, finished=True))
     watch = ({"path": "/home/me/.ssh/authorized_keys", "kind": "block"}, {"path": TREE, "kind": "artifact"})
-    host = HostSnapshot(run_id="r", inputs={}, members="m", platform="p", host_keys=(), user="me", watch=watch)
+    host = factory.host_snapshot(*watch)
     snapshots.write(found.cluster, Snapshot(members=({"name": "node1"},), hosts=dict.fromkeys(NODES, host)))
 
     def play(self: HostRun, name: str, **given: Any) -> playbook.End:
@@ -95,18 +83,10 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
         lost = found.lost & set(self.cluster.selected)
         for each in self.cluster.selected:
             changes = found.changes.get(each, ())
-            result = HostResult(
-                at=1.0,
-                host=each,
-                stage="s",
-                task="t",
-                outcome="unreachable" if each in lost else "changed" if changes else "ok",
-                seconds=1.0,
-                changes=() if each in lost else changes,
-                message="no route to host" if each in lost else "",
-                data={"told": [STAYS]},
-            )
-            self.task_results.add(result)
+            said: dict[str, Any] = {"outcome": "changed" if changes else "ok", "changes": changes}
+            if each in lost:
+                said = {"outcome": "unreachable", "message": "no route to host"}
+            self.task_results.add(factory.host_result(each, data={"told": [STAYS]}, **said))
         return playbook.End("failed", 4, unreachable=lost) if lost else playbook.End("successful", 0)
 
     monkeypatch.setattr(HostRun, "look", lambda _self, _watch, *, busy=False: found.probe)  # noqa: ARG005 - as it is
@@ -205,9 +185,6 @@ def test_a_cluster_that_was_never_provisioned_is_refused(nodes: Nodes, tmp_path:
 
 
 def test_hosts_that_another_run_holds_are_refused(nodes: Nodes) -> None:
-    from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - starts slowly
-
-    cluster: Inventory = ansible_inventory.load(nodes.inventory, InventoryOptions())
-    with locks.HostLock(cluster.selected_hosts, "another"), pytest.raises(LockedError, match="is held by"):
+    with locks.HostLock(factory.hosts(NODES), "another"), pytest.raises(LockedError, match="is held by"):
         nodes.uninstall()
     assert untouched(nodes)

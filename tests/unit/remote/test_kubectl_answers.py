@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SUBMITTED = SimpleNamespace(name="job1", resource="mpijobs.kubeflow.org", selector="a=b", pod_count=1)
-_RUNS = '{"metadata": {"uid": "1"}, "items": []}'
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
-from clusterctl.state import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from clusterctl.state import files, paths, proofs
 
 
 def test_an_atomic_write_leaves_no_crumbs(tmp_path: Path) -> None:
@@ -78,3 +76,69 @@ def test_the_content_is_on_the_disk_before_the_name_leads_to_it(tmp_path: Path) 
     subprocess.run([*argv, sys.executable, "-c", program, str(tmp_path / "record.json")], check=True)
     calls = re.findall(r" (write|fsync|rename)\w*\(.*record\.json", trace.read_text())
     assert calls == ["write", "fsync", "rename"]
+
+
+# --- compressed state is read up to a bound, and damage is an error ---
+
+
+DATA = b"record " * 9
+
+
+def test_what_is_compressed_comes_back() -> None:
+    assert files.decompress(files.compress(DATA), len(DATA)) == DATA
+    assert files.decompress(files.compress(b""), 0) == b""
+
+
+@pytest.mark.parametrize(
+    "frame", ["28b52ffd243f6d0000387265636f7264200100d5598c82b626b0", "28b52ffd203f6d0000387265636f7264200100d5598c"]
+)
+def test_what_earlier_releases_wrote_is_read(frame: str) -> None:
+    assert files.decompress(bytes.fromhex(frame), 1 << 10) == DATA
+
+
+def test_what_unpacks_to_more_than_the_bound_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 62 bytes"):
+        files.decompress(files.compress(DATA), len(DATA) - 1)
+    bomb = files.zstd.compress(b"\0" * (1 << 26))
+    with pytest.raises(ValueError, match="more than 1000 bytes"):
+        files.decompress(bomb, 1000)
+
+
+def test_damage_is_refused() -> None:
+    frame = files.compress(DATA)
+    flipped = bytearray(frame)
+    flipped[-6] ^= 1
+    for damaged in (b"", b"no frame", frame[:-1], bytes(flipped)):
+        with pytest.raises(ValueError, match=r"."):
+            files.decompress(damaged, 1 << 10)
+
+
+# --- paths ---
+
+
+def test_two_inventories_of_one_name_are_two_clusters() -> None:
+    assert paths.cluster_id(Path("/a/inventory.ini")) != paths.cluster_id(Path("/b/inventory.ini"))
+
+
+# --- proofs ---
+
+
+def test_the_last_proof_of_each_node_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first = datetime(2026, 3, 9, tzinfo=timezone.utc)
+    assert proofs.read("lab") == {}
+    proofs.keep("lab", ["node1", "node2"], first)
+    proofs.keep("lab", ["node2"], first + timedelta(days=1))
+    assert proofs.read("lab") == {"node1": first, "node2": first + timedelta(days=1)}
+    paths.proofs_file("lab").write_text("{")
+    assert proofs.read("lab") == {}
+
+
+def test_a_node_that_was_chosen_and_not_proved_had_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first = datetime(2026, 3, 9, tzinfo=timezone.utc)
+    later = first + timedelta(days=1)
+    proofs.take_turns("lab", ["node1", "node2"], first)
+    proofs.keep("lab", ["node2", "node3"], later)
+    assert proofs.read("lab") == {"node2": later, "node3": later}
+    assert proofs.turns("lab") == {"node1": first, "node2": later, "node3": later}

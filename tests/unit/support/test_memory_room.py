@@ -24,10 +24,8 @@ def test_too_little_memory_is_refused_with_what_is_needed_and_what_there_is(monk
     memory_room.allow_for(321)
     with pytest.raises(ConfigError) as refused:
         memory_room.allow_for(1000)
-    assert str(refused.value) == (
-        "1000 hosts need 2800 MiB of memory, and this machine has 900 MiB left for this process; end other programs, "
-        "raise the memory limit of its control group, or choose fewer hosts by --limit."
-    )
+    for words in ("1000 hosts need 2800 MiB of memory", "900 MiB left", "end other programs", "--limit"):
+        assert words in str(refused.value)
     assert refused.value.exit_code == ExitCode.BAD_CONFIG
 
 

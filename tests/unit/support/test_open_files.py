@@ -30,7 +30,6 @@ def test_many_hosts_get_as_many_open_files_as_they_need_and_few_change_nothing()
 
 
 def test_too_many_hosts_are_refused_with_the_number_that_is_needed() -> None:
-    assert asked(1024, 1024, 10000) == (
-        "10000 hosts need 40128 open files, and this process may have 1024; raise the hard limit (as root: 'ulimit -n "
-        "40128', or nofile in /etc/security/limits.conf), or choose fewer hosts by --limit."
-    )
+    said = asked(1024, 1024, 10000)
+    for words in ("10000 hosts need 40128 open files, and this process may have 1024", "'ulimit -n 40128'", "--limit"):
+        assert words in said

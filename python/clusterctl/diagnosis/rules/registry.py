@@ -1,14 +1,12 @@
 """All rules of doctor, each in its place, and what doctor could not look at.
 
-A rule is a function that yields the findings of a view; beside it may stand one that yields notes, which are sentences
-about what is odd and harmless. Among findings of one severity, those of an earlier rule come first. Most rules are rows
-of ``table.py``.
+A rule is a function that yields the findings of a view. Among findings of one severity, those of an earlier rule come
+first. Notes are sentences about what is odd and harmless. Most rules are rows of ``table.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import skew
 from clusterctl.diagnosis.rules import (
@@ -24,19 +22,16 @@ from clusterctl.diagnosis.rules import (
     storage,
 )
 from clusterctl.diagnosis.rules.engines import shrunk
-from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.diagnosis.rules.table import BESIDE_PEERS, LIMITS, SUMS
 from clusterctl.model import nodeset
-from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from clusterctl.diagnosis.rules.engines import CounterKey
-
-Findings: TypeAlias = Callable[[View], Iterable[Finding]]
-Notes: TypeAlias = Callable[[View], Iterable[str]]
+    from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.findings import Finding
 
 _SHOWN_LETTERS = 40  # of a value
 _SHOWN_COUNTERS = 3
@@ -44,60 +39,9 @@ _SHOWN_COUNTERS = 3
 _MAY_SHRINK = {("process", "ran"), ("disk", "pending sectors"), ("disk", "lost sectors")}
 
 
-def _no_notes(_view: View) -> Iterable[str]:
-    return ()
-
-
 def _software(view: View) -> Iterator[Finding]:
     yield from skew.differences(view.nodes)
     yield from skew.stacked(view.nodes, view.nccl_align)
-
-
-RULES: tuple[tuple[Findings, Notes], ...] = (
-    (logins.findings, _no_notes),
-    (logins.job_user, logins.job_user_notes),
-    (logins.login_limits, logins.login_limits_notes),
-    (logins.names, _no_notes),
-    (network.findings, network.notes),
-    (rdma.ports, _no_notes),
-    (network.interfaces, _no_notes),
-    (rdma.lossless, _no_notes),
-    (parameters.gid_index, parameters.gid_index_notes),
-    (parameters.findings, parameters.notes),
-    (_software, _no_notes),
-    (launchable.launchable, _no_notes),
-    (launchable.slurm_pmix, launchable.slurm_pmix_notes),
-    (machine.machine, _no_notes),
-    (gpus.usable, _no_notes),
-    (gpus.health, _no_notes),
-    (gpus.settings, gpus.settings_notes),
-    (gpus.nvlinks, _no_notes),
-    (gpus.pcie, _no_notes),
-    (gpus.card_ways, gpus.card_ways_notes),
-    (machine.machine_checks, _no_notes),
-    (kernel_log.kernel_log, kernel_log.kernel_log_notes),
-    (rdma.counters, rdma.counters_notes),
-    (rdma.congestion, _no_notes),
-    (rdma.fabric, _no_notes),
-    (storage.file_systems, _no_notes),
-    (storage.disks, _no_notes),
-    (machine.sensors, _no_notes),
-    (storage.blocked, _no_notes),
-    (changes_since_last_look.parts, changes_since_last_look.parts_notes),
-    (machine.memory, _no_notes),
-    (machine.processors, _no_notes),
-    (changes_since_last_look.changes, changes_since_last_look.changes_notes),
-)
-
-
-def diagnose(view: View) -> tuple[Finding, ...]:
-    """Return everything that is wrong, worst first: errors, then warnings, each as a job would meet them."""
-    return skew.ordered(finding for findings, _ in RULES for finding in findings(view))
-
-
-def notes(view: View) -> tuple[str, ...]:
-    """Return what is odd and harmless, and what doctor could not look at: a reader must not take that for good."""
-    return (*(note for _, its_notes in RULES for note in its_notes(view)), *_unseen(view))
 
 
 def _unseen(view: View) -> tuple[str, ...]:
@@ -168,3 +112,65 @@ def _is_judged(key: CounterKey) -> bool:
     if key[0] in ("interface", "rdma_port"):
         return name in LIMITS or name in SUMS or name in BESIDE_PEERS
     return name not in _MAY_SHRINK
+
+
+RULES: tuple[Callable[[View], Iterable[Finding]], ...] = (
+    logins.findings,
+    logins.job_user,
+    logins.login_limits,
+    logins.names,
+    network.findings,
+    rdma.ports,
+    network.interfaces,
+    rdma.lossless,
+    parameters.gid_index,
+    parameters.findings,
+    _software,
+    launchable.launchable,
+    launchable.slurm_pmix,
+    machine.machine,
+    gpus.usable,
+    gpus.health,
+    gpus.settings,
+    gpus.nvlinks,
+    gpus.pcie,
+    gpus.card_ways,
+    machine.machine_checks,
+    kernel_log.kernel_log,
+    rdma.counters,
+    rdma.congestion,
+    rdma.fabric,
+    storage.file_systems,
+    storage.disks,
+    machine.sensors,
+    storage.blocked,
+    changes_since_last_look.parts,
+    machine.memory,
+    machine.processors,
+    changes_since_last_look.changes,
+)
+NOTES: tuple[Callable[[View], Iterable[str]], ...] = (
+    logins.job_user_notes,
+    logins.login_limits_notes,
+    network.notes,
+    parameters.gid_index_notes,
+    parameters.notes,
+    launchable.slurm_pmix_notes,
+    gpus.settings_notes,
+    gpus.card_ways_notes,
+    kernel_log.kernel_log_notes,
+    rdma.counters_notes,
+    changes_since_last_look.parts_notes,
+    changes_since_last_look.changes_notes,
+    _unseen,
+)
+
+
+def diagnose(view: View) -> tuple[Finding, ...]:
+    """Return everything that is wrong, worst first: errors, then warnings, each as a job would meet them."""
+    return skew.ordered(finding for rule in RULES for finding in rule(view))
+
+
+def notes(view: View) -> tuple[str, ...]:
+    """Return what is odd and harmless, and what doctor could not look at: a reader must not take that for good."""
+    return tuple(note for its_notes in NOTES for note in its_notes(view))

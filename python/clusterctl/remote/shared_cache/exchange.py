@@ -325,7 +325,7 @@ def remove(store: SharedStore, going: Old) -> int:
     return store.sweep(going.kept, time.time() - GRACE_S)
 
 
-# A shared cache for a provisioning run: its locks come first, and what it has is not counted as a build.
+# --- A shared cache for a provisioning run: its locks come first, and what it has is not counted as a build -----------
 
 _LOOK_S = 300.0  # for all that a run asks of the shared cache before it begins
 WHERE, SIGNERS = "cluster_cache", "cluster_cache_signers"  # variables of the inventory

@@ -375,7 +375,7 @@ class Store:
         return self._series
 
 
-# Since when a culprit is named: the first of the consecutive runs that named it.
+# --- Since when a culprit is named: the first of the consecutive runs that named it -----------------------------------
 
 _WITHOUT_CULPRITS = {Verdict.SKIP.value, Verdict.ERROR.value}
 
@@ -418,7 +418,7 @@ def _is_same(one: Culprit, other: Culprit) -> bool:
     return (one.kind, set(one.nodes), one.quantity) == (other.kind, set(other.nodes), other.quantity)
 
 
-# Trends: how the figures of a run went over the earlier runs.
+# --- Trends: how the figures of a run went over the earlier runs ------------------------------------------------------
 
 MOST_TRENDS = 500
 
@@ -490,7 +490,7 @@ def _worth_showing(check: CheckResult) -> Iterator[tuple[int, Figure]]:
             yield 2, figure
 
 
-# Earlier values of the figures of a check, read once for all figures of the check.
+# --- Earlier values of the figures of a check, read once for all figures of the check ---------------------------------
 
 
 class Series:

@@ -1,4 +1,4 @@
-"""The file of the history: create it, open it, and set a damaged file aside."""
+"""The file of the history: create it with its tables, open it, and set a damaged file aside."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _locked(path: Path, *, shared: bool) -> Iterator[None]:
         raise StoreError(f"The history {path} is held by {holder}; wait for it to end, or stop it first.") from None
 
 
-# Errors of the history, and their messages.
+# --- Errors of the history, and their messages ------------------------------------------------------------------------
 
 _DAMAGE = ("not a database", "malformed", "unsupported file format")
 
@@ -182,7 +182,7 @@ def explained(error: sqlite3.Error | OSError, path: Path) -> StoreError:
     return StoreError(f"The history {path} cannot be used ({words}); {cure}.")
 
 
-# Tables of the history, and the migration of files of earlier versions.
+# --- Tables of the history, and the migration of files of earlier versions --------------------------------------------
 
 # The figures of a check are one packed column, in the order of its layout. A row per figure would be 100,000 rows a
 # night, and references are needed for a whole check at a time.

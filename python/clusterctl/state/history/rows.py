@@ -1,4 +1,4 @@
-"""SQL statements that read and write whole runs; the caller begins and ends the transaction."""
+"""Rows of the history: names, records, columns, and the SQL for whole runs; the caller ends the transaction."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _layout(db: sqlite3.Connection, keys: Sequence[str]) -> int | None:
     return int(row[0])
 
 
-# Names of runs: an id, the beginning of one, ``last``, or ``last-1`` for the run before the last.
+# --- Names of runs: an id, the beginning of one, ``last``, or ``last-1`` for the run before the last ------------------
 
 _LAST = re.compile(r"last(?:-(?P<back>\d{1,6}))?")
 _MOST_NAMED = 4
@@ -236,7 +236,7 @@ def choose(name: str, ids: Sequence[str], whose: str) -> int:
     return found[0]
 
 
-# Records that the history returns.
+# --- Records that the history returns ---------------------------------------------------------------------------------
 
 
 class StoredResult(Record):
@@ -286,7 +286,7 @@ class Past:
     good: bool
 
 
-# Columns of the database: records, keys and figures, compressed and with a checksum against flipped bits.
+# --- Columns of the database: records, keys and figures, compressed and with a checksum against flipped bits ----------
 
 _CHECKSUM = 4  # bytes
 # A stored record leaves out the samples (medians and intervals stay), the trends, and matrices of more links than 200

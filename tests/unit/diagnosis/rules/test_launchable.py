@@ -101,3 +101,117 @@ def test_doctor_has_the_same_findings() -> None:
 
     (found,) = registry.diagnose(seen(node3=full))
     assert (found.check, found.severity, found.hosts) == ("temporary files", "error", ("node3",))
+
+
+# --- the mismatch of Slurm's PMIx and Open MPI's, named from the facts of nodes ---
+
+
+FOLDER = "/usr/lib/x86_64-linux-gnu/pmix2/lib"
+SITE = {"prefix": "/usr/lib/x86_64-linux-gnu/pmix2", "library": f"{FOLDER}/libpmix.so.2.6.2", "version": "4.2.2"}
+
+
+def plugin(name: str = "pmix_v4", *, found: bool = True, version: str = "4.2.2") -> dict[str, Any]:
+    return {"name": name, "opens": f"{FOLDER}/libpmix.so", "found": found, "version": version if found else ""}
+
+
+def slurm(*plugins: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    return {"srun": "/usr/bin/srun", "conf": "/etc/slurm/slurm.conf", "plugins": plugins, **changed}
+
+
+def slurm_node(
+    settings: dict[str, Any] | None, *, pmix: str = "internal", version: str = "5.0.7", own: str = "5.0.5"
+) -> dict[str, Any]:
+    found = {"site": SITE, "own": own, "built_with": pmix}
+    return {"slurm": settings, "pmix": found, "artifacts": [factory.artifact("openmpi", version)]}
+
+
+def pmix_told(record: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]]:
+    view = seen(node1=lambda captured: captured.update(record))
+    found = [(one.severity, one.cause, one.cure) for one in launchable.slurm_pmix(view)]
+    return found, list(launchable.slurm_pmix_notes(view))
+
+
+def test_nothing_is_said_without_slurm_or_where_all_fits() -> None:
+    assert pmix_told(slurm_node(None)) == ([], [])
+    assert pmix_told(slurm_node(slurm(plugin(), mpi_default="pmix"), own="4.2.2")) == ([], [])
+    assert pmix_told(slurm_node(slurm(plugin(), mpi_default="pmix_v4"), pmix="/opt/pmix", own="")) == ([], [])
+
+
+@pytest.mark.parametrize(("default", "severity"), [("none", "warning"), ("pmix", "error")])
+def test_a_library_that_the_plugin_opens_and_that_is_missing(default: str, severity: str) -> None:
+    ((found, cause, cure),), _ = pmix_told(slurm_node(slurm(plugin(found=False), mpi_default=default)))
+    assert found == severity
+    assert f"{FOLDER}/libpmix.so, which is missing" in cause
+    assert cure == f"make the link: 'ln -s libpmix.so.2.6.2 {FOLDER}/libpmix.so', then restart slurmd"
+
+
+def test_a_missing_library_without_the_site_s_is_to_be_installed() -> None:
+    record = {**slurm_node(slurm(plugin(found=False))), "pmix": {"site": None, "own": "5.0.5"}}
+    ((_, _, cure),), _ = pmix_told(record)
+    assert cure.startswith("install the PMIx library that Slurm was built with")
+
+
+def test_a_library_of_another_major_release_than_the_plugin_s() -> None:
+    ((_, cause, cure),), _ = pmix_told(
+        slurm_node(slurm(plugin("pmix_v3"), mpi_default="none"), version="4.1.6", own="")
+    )
+    assert "pmix_v3 needs PMIx 3" in cause
+    assert "is PMIx 4.2.2" in cause
+    assert "install the PMIx 3" in cure
+
+
+def test_a_server_too_old_for_open_mpi_5() -> None:
+    ((_, cause, cure),), _ = pmix_told(slurm_node(slurm(plugin("pmix_v3", version="3.2.3"))))
+    assert "Slurm speaks PMIx 3, and Open MPI 5.0.7" in cause
+    assert "mpirun" in cure
+
+
+def test_a_default_type_without_a_plugin() -> None:
+    ((severity, cause, _),), _ = pmix_told(slurm_node(slurm(plugin(), mpi_default="pmix_v5")))
+    assert severity == "error"
+    assert "MpiDefault is pmix_v5, and Slurm has pmix, pmix_v4" in cause
+    ((_, cause, cure),), _ = pmix_told(slurm_node(slurm(mpi_default="pmix", mpi_default_by="SLURM_MPI_TYPE")))
+    assert "Slurm has no PMIx plugin" in cause
+    assert "change SLURM_MPI_TYPE" in cure
+
+
+@pytest.mark.parametrize("default", ["none", "pmi2"])
+def test_a_default_without_pmix_is_a_finding_where_open_mpi_was_built_for_srun(default: str) -> None:
+    ((severity, cause, cure),), notes = pmix_told(
+        slurm_node(slurm(plugin(), mpi_default=default), pmix="/opt/pmix", own="")
+    )
+    assert severity == "warning"
+    assert f"MpiDefault is {default}" in cause
+    assert "world of size 1" in cause
+    assert "set MpiDefault=pmix in /etc/slurm/slurm.conf" in cure
+    assert notes == []
+
+
+def test_open_mpi_4_1_does_not_start_alone_where_srun_has_started_it() -> None:
+    record = slurm_node(slurm(plugin(), mpi_default="none"), pmix="/opt/pmix", own="", version="4.1.4")
+    ((_, cause, _),), _ = pmix_told(record)
+    assert "so plain srun starts no rank" in cause
+
+
+@pytest.mark.parametrize("plugins", [(), (plugin(),)])
+def test_the_notes_say_that_open_mpi_4_1_starts_no_rank(plugins: tuple[dict[str, Any], ...]) -> None:
+    findings, notes = pmix_told(slurm_node(slurm(*plugins, mpi_default="none"), own="", version="4.1.6"))
+    assert findings == []
+    assert "srun starts no rank: each ends with an error" in notes[0]
+    assert "world of size 1" not in notes[0]
+
+
+def test_a_default_without_pmix_is_a_note_where_jobs_may_use_mpirun() -> None:
+    findings, notes = pmix_told(slurm_node(slurm(plugin(), mpi_default="none"), own="4.2.2"))
+    assert findings == []
+    assert "node1: MpiDefault is none" in notes[0]
+    assert "world of size 1" in notes[0]
+    _, (without,) = pmix_told(slurm_node(slurm()))
+    assert "no PMIx plugin" in without
+
+
+@pytest.mark.parametrize(("version", "own", "names"), [("5.0.7", "5.0.5", "5.0.5"), ("4.1.6", "", "3.2")])
+def test_pmix_of_two_major_releases_is_a_note(version: str, own: str, names: str) -> None:
+    findings, notes = pmix_told(slurm_node(slurm(plugin(), mpi_default="pmix"), version=version, own=own))
+    assert findings == []
+    assert f"Slurm has PMIx 4.2.2 and Open MPI brings PMIx {names}" in notes[0]

@@ -4,47 +4,17 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules import launchable, machine, registry
+from clusterctl.diagnosis.rules.evidence import Blame, blame
 from clusterctl.model import fabric
-from doctor_view import NODES, failing, seen, told
+from clusterctl.model.hosts import Host
+from clusterctl.model.probe import ProbeFailure
+from clusterctl.remote import login_probe
+from doctor_view import NODES, failing, rdma_port, record_of, seen, told
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.rules.evidence import View
     from doctor_view import Change, Record
-
-
-def rdma_port(**values: Any) -> Change:
-    port = {"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand", "rate_gbps": 200.0, **values}
-
-    def change(record: Record) -> None:
-        record["rdma"] = [{"name": "mlx5_0", "ports": [port]}]
-        record["limits"]["memlock"] = {"soft": None, "hard": None}
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "check", "severity", "words"),
-    [
-        (
-            lambda record: record["interfaces"][0].update(mtu=9000),
-            "network",
-            "warning",
-            "the MTU of the interface in 10",
-        ),
-        (
-            lambda record: record["interfaces"][0].update(speed_mbps=1000),
-            "network",
-            "warning",
-            "the speed of the interface in 10.0.0.0/24 is 1000 Mb/s, and 10000 Mb/s on most nodes",
-        ),
-    ],
-)
-def test_a_node_is_named_with_what_is_wrong(change: Change, check: str, severity: str, words: str) -> None:
-    (found,) = registry.diagnose(seen(node3=change))
-    assert (found.check, found.severity, found.hosts) == (check, severity, ("node3",))
-    assert found.cause.startswith(words)
-    assert found.cure
 
 
 def test_rdma_ports_are_compared() -> None:
@@ -187,3 +157,258 @@ def test_two_rules_are_told_and_more_are_counted() -> None:
     view = dataclasses.replace(view, firewalls={pairs[0]: "a", pairs[1]: "b"})
     (found,) = registry.diagnose(view)
     assert found.cause.endswith("; on node3 a; on node1 b")
+
+
+# --- machine ---
+
+
+GIB = 1 << 30
+
+
+def damaged(record: Record) -> None:
+    record["artifacts"][0].update(ok=False, problem="1 of 9 files are missing or changed, first bin/mpirun")
+
+
+def foreign_mpirun(record: Record) -> None:
+    own = "/usr/local/openmpi/bin/mpirun"
+    found = {"path": "/opt/foreign/bin/mpirun", "real": "/opt/foreign/bin/mpirun"}
+    record["launch"] = [{"name": "mpirun", **found, "own": own, "own_real": f"{own}-5", "own_state": "ok"}]
+
+
+def leftover(record: Record) -> None:
+    entry = {"pid": 7, "user": "user", "command": "python train.py", "age_s": 7300, "why": "its launcher is gone"}
+    record["leftovers"] = [entry]
+
+
+def limited(**limits: int) -> Change:
+    return lambda record: record["limits"].update({key: {"soft": soft, "hard": None} for key, soft in limits.items()})
+
+
+def test_a_pattern_of_a_certificate_authority_covers_the_node() -> None:
+    def change(*names: str) -> Change:
+        return lambda record: record.update(known_hosts={"has_mesh": True, "own_names": list(names)})
+
+    assert told(seen(node3=change("10.9.9.*", "node*"))) == []
+    assert told(seen(node3=change("[node*]:*"))) == []
+    assert [one[0] for one in told(seen(node3=change("login*")))] == ["host_key"]
+
+
+def test_little_memory_may_be_locked_where_rdma_is_used() -> None:
+    def change(record: Record) -> None:
+        rdma_port()(record)
+        limited(memlock=64 << 10)(record)
+
+    assert told(seen(node3=limited(memlock=64 << 10))) == []
+    (found,) = registry.diagnose(seen(node3=change))
+    assert (found.check, found.cause.partition(",")[0]) == ("memlock", "a session may lock 64 KiB of memory")
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "uncertainty_s", "severity"),
+    [(1.9, 0.01, None), (2.5, 0.01, "warning"), (2.5, 0.8, None), (-7.0, 0.1, "warning"), (90.0, 0.1, "error")],
+)
+def test_a_clock_is_wrong_only_beyond_what_the_round_trip_may_hide(
+    offset_s: float, uncertainty_s: float, severity: str | None
+) -> None:
+    found = dict.fromkeys(NODES, login_probe.Clock(0.3, 0.01)) | {
+        "node3": login_probe.Clock(0.3 + offset_s, uncertainty_s)
+    }
+    assert [(one.hosts, one.severity) for one in machine.clocks(found)] == (
+        [(("node3",), severity)] if severity else []
+    )
+
+
+# --- names ---
+
+
+def resolving(name: str, *addresses: str) -> Change:
+    def change(record: Record) -> None:
+        entry = next(entry for entry in record["names"] if entry["name"] == name)
+        entry.update(addresses=list(addresses), problem="" if addresses else "Name or service not known")
+
+    return change
+
+
+def test_two_names_of_one_machine() -> None:
+    def change(record: Record) -> None:
+        record.update({key: record_of("node2")[key] for key in ("hostname", "interfaces", "ssh", "names")})
+
+    found = registry.diagnose(seen(node3=change))
+    assert ("node2", "node3") in {one.hosts for one in found if "one and the same machine" in one.cause}
+
+
+def test_machines_that_call_themselves_the_same() -> None:
+    def change(record: Record) -> None:
+        record.update(hostname="ubuntu", names=[])
+
+    (found,) = registry.diagnose(seen(node2=change, node3=change))
+    assert (found.check, found.hosts) == ("names", ("node2", "node3"))
+    assert found.cause.startswith("all call themselves ubuntu")
+
+
+def test_a_refused_login_between_two_names_both() -> None:
+    assert told(failing(seen(), ("node1", "node2", "refused"))) == [("ssh", "error", ("node1", "node2"))]
+
+
+# --- ssh ---
+
+
+def test_nodes_without_a_key_are_known_not_to_log_in() -> None:
+    said = {"mesh": False, "passed": 0, "failures": [], "untried": 3, "stopped_early": False, "keyless": True}
+    view = dataclasses.replace(seen(), logins=dict.fromkeys(NODES, login_probe.read(said, None)))
+    assert told(view) == [("ssh", "error", NODES)]
+    assert registry.notes(view) == ("Logins from node[1-4]: not tried, since they have no key to log in with.",)
+
+
+def test_a_changed_key_is_the_one_s_who_shows_it_or_the_one_s_who_remembers_it_wrongly() -> None:
+    shown = failing(seen(), *((source, "node4", "key_changed") for source in NODES[:3]))
+    (found,) = registry.diagnose(shown)
+    assert (found.check, found.hosts) == ("host_key", ("node4",))
+    assert found.cause == "it shows a host key that is not the one that node[1-3] know"
+    (found,) = registry.diagnose(failing(seen(), ("node2", "node3", "key_changed")))
+    assert (found.hosts, found.cause) == (
+        ("node2",),
+        "its known_hosts has another host key for node3 than is shown there",
+    )
+
+
+def test_logins_to_a_node_that_is_down_say_nothing_new() -> None:
+    view = failing(seen(), *((source, "node4", "timeout") for source in NODES[:3]))
+    down = ProbeFailure("node4", "unreachable", "node4 (10.0.0.4 port 22) does not answer; see that it is up.")
+    nodes = {name: node for name, node in view.nodes.items() if name != "node4"}
+    reports = {name: one for name, one in view.logins.items() if name != "node4"}
+    view = dataclasses.replace(view, nodes=nodes, logins=reports, failures={"node4": down})
+    (found,) = registry.diagnose(view)
+    assert (found.check, found.hosts) == ("reachable", ("node4",))
+    assert (found.cause, found.cure) == ("node4 (10.0.0.4 port 22) does not answer", "see that it is up")
+
+
+def test_a_sample_of_the_logins_names_a_node_and_says_that_it_is_a_sample() -> None:
+    view = seen()
+    near = {name: (NODES[(at + 1) % 4], NODES[(at + 2) % 4]) for at, name in enumerate(NODES)}
+    reports = {name: dataclasses.replace(one, passed=2, targets=near[name]) for name, one in view.logins.items()}
+    others = tuple(Host(f"node{number}", f"10.0.0.{number}") for number in range(5, 9))  # more hosts than were tried
+    view = dataclasses.replace(view, logins=reports, hosts=(*view.hosts, *others))
+    view = failing(view, *((name, "node4", "refused") for name in NODES[1:3]))
+    (found,) = registry.diagnose(view)
+    assert found.hosts == ("node4",)
+    assert registry.notes(view) == (
+        "Logins between nodes: each of 4 nodes was asked to try 2 others; a fault of one pair alone may be missed.",
+    )
+
+
+# --- evidence ---
+
+
+def test_one_that_fails_with_most_is_to_blame_and_a_pair_blames_nobody() -> None:
+    everybody = [("node1", "node4"), ("node2", "node4"), ("node3", "node4")]
+    assert blame(everybody, 4) == ((Blame("node4", "target", ("node1", "node2", "node3")),), ())
+    turned = [(target, source) for source, target in everybody]
+    assert blame(turned, 4) == ((Blame("node4", "source", ("node1", "node2", "node3")),), ())
+    assert blame([("node1", "node2"), ("node2", "node1")], 4) == ((), (("node1", "node2"), ("node2", "node1")))
+    assert blame([*everybody, ("node2", "node3")], 4)[1] == (("node2", "node3"),)
+    assert blame([("node1", "node2"), ("node2", "node1")], 2)[0] == ()
+
+
+def test_of_a_sample_the_node_is_named_at_which_most_of_what_was_tried_fails() -> None:
+    names = [f"node{number}" for number in range(1, 501)]
+    sample = fabric.pairs(names, seed=3)
+    closed = [pair for pair in sample if pair[1] == "node7"]
+    assert 1 < len(closed) < 30
+    (found,), rest = blame(closed, len(names), sample)
+    assert (found.host, found.role, len(found.others), rest) == ("node7", "target", len(closed), ())
+    assert blame([pair for pair in sample if pair[0] == "node7"], len(names), sample)[0][0].role == "source"
+    assert blame(closed[:1], len(names), sample) == ((), tuple(closed[:1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "severity", "words"),
+    [
+        (
+            lambda record: record["interfaces"][0].update(mtu=9000),
+            "network",
+            "warning",
+            "the MTU of the interface in 10",
+        ),
+        (
+            lambda record: record["interfaces"][0].update(speed_mbps=1000),
+            "network",
+            "warning",
+            "the speed of the interface in 10.0.0.0/24 is 1000 Mb/s, and 10000 Mb/s on most nodes",
+        ),
+        (damaged, "artifacts", "error", "openmpi is not as it was installed: 1 of 9 files"),
+        (
+            lambda record: record["environment"].update(PATH="/usr/bin:/bin"),
+            "session",
+            "error",
+            "PATH of a session without a terminal lacks /usr/local/openmpi/bin",
+        ),
+        (
+            leftover,
+            "leftovers",
+            "error",
+            "a rank is left over from jobs whose launcher is gone (7 of user, 2 h old: py",
+        ),
+        (
+            limited(nofile=64),
+            "open files",
+            "warning",
+            "a session may open 64 files, and a job of 8 ranks needs about 72",
+        ),
+        (lambda record: record.update(shm_bytes=64 << 20), "shared memory", "warning", f"{launchable.SHM} has 64 MiB"),
+        (
+            lambda record: record["disk"][0].update(free_bytes=GIB // 2),
+            "disk",
+            "warning",
+            "less than 1 GiB is free in /usr/local",
+        ),
+        (lambda record: record["disk"][0].update(free_bytes=0), "disk", "error", "less than 100 MiB is free in /usr/"),
+        (
+            lambda record: record.update(swap_used_bytes=9 * GIB, memory_bytes=64 * GIB),
+            "swap",
+            "warning",
+            "more than a tenth of its memory is in swap",
+        ),
+        (
+            lambda record: record["artifacts"][0].update(linked=False),
+            "artifacts",
+            "error",
+            "/usr/local/openmpi is a folder, and clusterctl installs a link there",
+        ),
+        (
+            lambda record: record.update(cpu_quota={"group": "/g", "cores": 0.5}),
+            "cores",
+            "warning",
+            "it has 2 slots, and its control group a CPU quota of 0.5 cores",
+        ),
+        (
+            foreign_mpirun,
+            "session",
+            "error",
+            "mpirun of a session is /opt/foreign/bin/mpirun, and not the installed /usr/local/openmpi/bin/mpirun",
+        ),
+        (
+            lambda record: record.update(known_hosts={"has_mesh": True, "own_names": ["another"]}),
+            "host_key",
+            "warning",
+            "its known_hosts has no line of the node itself",
+        ),
+        (lambda record: record.update(threads=1, cores=1), "cores", "warning", "it has 2 slots and 1 hardware threads"),
+        (resolving("node3", "127.0.1.1"), "names", "error", "its own name leads to 127.0.1.1"),
+        (resolving("node3"), "names", "error", "it cannot resolve its own name (Name or service not known)"),
+        (resolving("node2"), "names", "error", "it cannot resolve the name of node2"),
+        (
+            resolving("node2", "10.0.0.4"),
+            "names",
+            "error",
+            "the names node2 and node4 lead it to one address, 10.0.0.4",
+        ),
+        (resolving("node2", "127.0.0.1"), "names", "error", "the name node2 leads it to 127.0.0.1, which is itself"),
+        (resolving("node2", "192.0.2.7"), "names", "warning", "the name node2 leads it to 192.0.2.7, which is not "),
+    ],
+)
+def test_a_node_is_named_with_what_is_wrong(change: Change, check: str, severity: str, words: str) -> None:
+    (found,) = registry.diagnose(seen(node3=change))
+    assert (found.check, found.severity, found.hosts) == (check, severity, ("node3",))
+    assert found.cause.startswith(words)
+    assert found.cure

@@ -34,8 +34,8 @@ def test_a_function_in_its_place_is_a_new_rule(monkeypatch: pytest.MonkeyPatch) 
     view = seen(node3=worst)
     view = dataclasses.replace(failing(view, ("node1", "node2", "refused")), pinned="fabric_cidr is wrong")
     assert [check for check, _, _ in told(view)] == ["ssh", "network"]
-    rule = (long_names, lambda _view: ("A note of the new rule.",))
-    monkeypatch.setattr(registry, "RULES", (*registry.RULES[:2], rule, *registry.RULES[2:]))
+    monkeypatch.setattr(registry, "RULES", (*registry.RULES[:2], long_names, *registry.RULES[2:]))
+    monkeypatch.setattr(registry, "NOTES", (lambda _view: ("A note of the new rule.",), *registry.NOTES))
     assert [check for check, _, _ in told(view)] == ["ssh", "long name", "network"]
     assert registry.notes(view) == ("A note of the new rule.",)
     assert told(seen()) == []
@@ -76,3 +76,33 @@ def test_nodes_that_were_never_provisioned_get_a_few_lines() -> None:
         "Never provisioned: node[1-4]; the cluster's software was not examined there.",
         "Logins from node[1-4]: stopped after two were refused.",
     )
+
+
+# --- A file system that is almost full is told once: by the rule of disks where clusterctl writes there ---
+
+
+SIZE = 100 << 30
+
+
+def full(free: int, disk_free: int) -> list[tuple[str, str]]:
+    """Tell what is found where / has so much left by the look at the hardware, and by the facts."""
+    readings = tuple(
+        HardwareReading("filesystem", "/", name, value)
+        for name, value in (("size in bytes", SIZE), ("free bytes", free), ("read-only", False), ("remote", False))
+    )
+
+    def change(record: dict[str, object]) -> None:
+        record["disk"] = [{"path": "/usr/local", "free_bytes": disk_free, "total_bytes": SIZE}]
+
+    look = HardwareLooks(Hardware(schema_version=1, time=1.0, readings=readings))
+    view = dataclasses.replace(seen(node3=change), hardware={"node3": look})
+    return [(one.check, one.cause) for one in registry.diagnose(view)]
+
+
+def test_a_root_disk_that_is_almost_full_is_found() -> None:
+    assert full(900 << 20, 20 << 30) == [("file systems", "/ has less than 1 % of its space free")]
+    assert full(2 << 30, 20 << 30) == []
+
+
+def test_it_is_told_once_where_the_rule_of_disks_tells_it() -> None:
+    assert [check for check, _ in full(900 << 20, 900 << 20)] == ["disk"]

@@ -37,9 +37,7 @@ def asked(value: str, hosts: int = len(NODES)) -> View:
 def test_a_limit_below_the_number_of_nodes_is_found_in_the_files_of_sshd() -> None:
     (found,) = registry.diagnose(limited("2:99:4"))
     assert (found.check, found.severity, found.hosts) == ("ssh", "warning", ("node3",))
-    assert found.cause == (
-        "sshd refuses logins at random when 2 are under way (MaxStartups 2:99:4), and 4 nodes log in at once"
-    )
+    assert "when 2 are under way (MaxStartups 2:99:4), and 4 nodes" in found.cause
     assert "set 'MaxStartups 10:30:100' in sshd_config" in found.cure
 
 
