@@ -32,7 +32,7 @@ GROUPS = {
             "roles/python_env",
             "roles/validation/files",
             "python/clusterctl/launch/*torch*",
-            "python/clusterctl/launch/*horovod*",
+            "python/clusterctl/launch/mpirun_job.py",
             "python/clusterctl/validation/checks",
             "plugins/*framework*",
             "plugins/*wheel*",
