@@ -81,14 +81,7 @@ def report(place: Path) -> dict[str, float]:
     from clusterctl.analysis import speed_verdict  # noqa: PLC0415
     from clusterctl.analysis.robust_stats import OutlierPolicy  # noqa: PLC0415
     from clusterctl.model import results  # noqa: PLC0415
-    from clusterctl.report import (  # noqa: F401, PLC0415
-        files,
-        jsonl,
-        junit,
-        page,
-        prometheus,
-        tables,
-    )
+    from clusterctl.report import exports, files, page, prometheus, tables  # noqa: F401, PLC0415
 
     began = time.process_time()
     record = results.load(place.read_bytes(), place.name)

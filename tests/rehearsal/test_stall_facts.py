@@ -8,9 +8,9 @@ import factory
 import pytest
 import rehearsal
 from clusterctl.jobs import suspects
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.hardware import COUNTING, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import facts
 from clusterctl.state import hardware_looks
 from machine_kinds import MACHINES

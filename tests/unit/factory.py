@@ -26,7 +26,7 @@ from clusterctl.model.results import (
 )
 from clusterctl.model.run_record import HostResult, RunRecord
 from clusterctl.model.snapshot import HostSnapshot
-from clusterctl.remote import supervised_job
+from clusterctl.remote import supervisor_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -99,11 +99,11 @@ def artifact(name: str, version: str = "1", **inputs: Any) -> dict[str, Any]:
     }
 
 
-def programs(names: Iterable[str] = supervised_job.SUPERVISOR_FILES) -> list[dict[str, Any]]:
+def programs(names: Iterable[str] = supervisor_files.SUPERVISOR_FILES) -> list[dict[str, Any]]:
     """Return the watch entries of node programs as this version of clusterctl installs them."""
     return [
         {"path": path, "kind": "file", "sha256": digest}
-        for path, digest in supervised_job.digests(names, DEFAULT_LAYOUT).items()
+        for path, digest in supervisor_files.digests(names, DEFAULT_LAYOUT).items()
     ]
 
 

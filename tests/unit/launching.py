@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 from clusterctl.inventory import ansible_inventory
-from clusterctl.jobs import team
-from clusterctl.model.facts import Probe
+from clusterctl.jobs import first_look
 from clusterctl.model.hosts import Inventory, InventorySources
+from clusterctl.model.probe import Probe
 from clusterctl.remote import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hosts import Host, InventoryOptions
+    from clusterctl.model.probe import ProbeFailure
 
 
 class Site:
@@ -31,7 +31,7 @@ class Site:
         self.failures: dict[str, ProbeFailure] = {}
         monkeypatch.setattr(ansible_inventory, "load", self._load)
         monkeypatch.setattr(facts, "gather", self._gather)
-        monkeypatch.setattr(team, "FirstLook", partial(_Looked, self._gather))
+        monkeypatch.setattr(first_look, "FirstLook", partial(_Looked, self._gather))
 
     def _load(self, _path: Path, options: InventoryOptions | None = None, **_: Any) -> Inventory:
         limit = options.limit.split(",") if options and options.limit else [host.name for host in self.hosts]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model.hosts import Host
-from clusterctl.remote import supervised_job
+from clusterctl.remote import supervised_job, supervisor_files
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MuteLogin(supervised_job.JobLogin):
 
     def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
         del connect_timeout_s
-        return ["sh", "-c", "exec sleep 300" if remote[-1].endswith(f"/{supervised_job.SUPERVISOR}") else "exit 255"]
+        return ["sh", "-c", "exec sleep 300" if remote[-1].endswith(f"/{supervisor_files.SUPERVISOR}") else "exit 255"]
 
 
 HERE = HereLogin(Host(name="node1", address="127.0.0.1"))

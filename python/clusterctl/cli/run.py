@@ -184,9 +184,9 @@ def run(
     for word in its.export or ():
         compose.parse(word)
     of_inventory = login.options(_without(exclude, limit))
-    from clusterctl.jobs import team  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.jobs import first_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    with team.begun(inventory, of_inventory) as first:  # the nodes answer while the rest is imported
+    with first_look.begun(inventory, of_inventory) as first:  # the nodes answer while the rest is imported
         from clusterctl.jobs import relaunch  # noqa: PLC0415
         from clusterctl.jobs import run as jobs  # noqa: PLC0415
 

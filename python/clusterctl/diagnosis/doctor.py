@@ -18,10 +18,11 @@ from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric
-from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Diagnosis
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.job_login import has_own_account, job_host, job_user, through_sudo
+from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import facts, login_probe, network_probe, reach
 from clusterctl.state import hardware_looks, paths
 from clusterctl.state.certificates import Certificates
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
 
     from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.fabric import Candidates, PairResult
-    from clusterctl.model.facts import FailureKind, NodeFacts
+    from clusterctl.model.facts import NodeFacts
     from clusterctl.model.findings import Finding
     from clusterctl.model.hardware import HardwareLooks
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.probe import FailureKind
 
 # Together with what the controller needs they stay below a minute, and below a minute and a half where a node hangs.
 _FACTS_S = 30.0

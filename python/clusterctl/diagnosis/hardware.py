@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.model.facts import Probe, ProbeFailure
     from clusterctl.model.hosts import Host
+    from clusterctl.model.probe import Probe, ProbeFailure
 
 _LOOK_S = 25.0
 _SCHEMA = 1

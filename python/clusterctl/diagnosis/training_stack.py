@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.model.facts import gpu_devices
+from clusterctl.model.rank_slots import gpu_devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible.errors import AnsibleError
-from ansible.parsing.splitter import parse_kv
-
 from clusterctl.model.hosts import InventorySources, is_host_list
 from clusterctl.model.nodeset import host_list
 from clusterctl.support import content, held_files
@@ -133,7 +130,9 @@ def text_of(value: str) -> str:
     if value[:1] in {"/", "."}:
         raise ConfigError("A value of --extra-vars begins like a path; write @FILE to read variables from a file.")
 
-    return json.dumps(parsed(value))
+    from clusterctl.inventory import key_value  # noqa: PLC0415 - it takes 0.2 s, and most commands have no such value
+
+    return json.dumps(key_value.parsed(value))
 
 
 def data_text(variables: Mapping[str, Any]) -> str:
@@ -200,21 +199,3 @@ def _volatile_folder() -> str | None:
     """Return the user's folder in memory, which ends with the session; None where the session has none."""
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     return folder if folder.startswith("/") and os.access(folder, os.W_OK | os.X_OK) else None
-
-
-# --- Read ``key=value`` words as Ansible's option ``--extra-vars`` does: its own parser knows quotes and templates ----
-
-
-def parsed(words: str) -> dict[str, str]:
-    """Return the variables.
-
-    Raises:
-        ConfigError: a quote has no end.
-    """
-    try:
-        found = parse_kv(words)
-    except AnsibleError:
-        raise ConfigError(
-            "A value of --extra-vars has unbalanced quotes; write key=value, a JSON mapping or @FILE."
-        ) from None
-    return {str(name): str(word) for name, word in found.items()}

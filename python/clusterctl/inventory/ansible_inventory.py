@@ -22,8 +22,8 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import AnyInventory
+    from clusterctl.model.probe import Probe
 
 
 # RFC 1123 names and addresses; a zone index or a bracket has no place in an inventory name.

@@ -21,9 +21,9 @@ from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
 from clusterctl.launch import compose, mpirun_job, torchrun
 from clusterctl.launch.compose import JobOptions, Launcher
-from clusterctl.model.facts import slots_of
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
+from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import supervised_job, sync
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableError
@@ -31,8 +31,9 @@ from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from clusterctl.jobs.first_look import FirstLook
     from clusterctl.jobs.prefixer import Hear, Prefix, Take
-    from clusterctl.jobs.team import FirstLook, JobTeam
+    from clusterctl.jobs.team import JobTeam
     from clusterctl.launch.compose import LaunchPlan
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory

@@ -13,9 +13,9 @@ from clusterctl.analysis import rank_deaths
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.facts import Probe
 from clusterctl.model.job_outcome import NodeLook, Stack
 from clusterctl.model.nodeset import folded
+from clusterctl.model.probe import Probe
 from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more

@@ -2,132 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis import skew, training_stack
-from clusterctl.inventory import ansible_inventory
+from clusterctl.diagnosis import skew
+from clusterctl.jobs import first_look
 from clusterctl.model import fabric
-from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.model.job_login import job_host, through_sudo
+from clusterctl.model.job_login import through_sudo
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import facts, one_trip, reach, supervised_job
+from clusterctl.remote import supervised_job, supervisor_files
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from clusterctl.jobs.first_look import FirstLook
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
-    from clusterctl.remote.python import Ending
-
-
-# --- The first look at the nodes of a job, which is under way while the rest of clusterctl is still being imported ----
-#
-# Everything that this module imports is needed to ask the nodes. Their answers are read when they are wanted.
-
-_PROBE_TIMEOUT_S = 30.0
-_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")  # so that nobody waits for a frozen node
-_INPUTS = {"openmpi": ["configure"]}
-
-
-class FirstLook:
-    """The nodes of a job, which are being asked for their facts; the connections are shared with what follows."""
-
-    def __init__(self, cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> None:
-        """Begin to ask.
-
-        Args:
-            cluster: the inventory.
-            hosts: the hosts as the job's user reaches them, by name.
-            control: folder of shared connections.
-        """
-        self.cluster, self.hosts, self.control = cluster, hosts, control
-        self._answers: Future[tuple[dict[str, Ending], dict[str, ProbeFailure]]] = Future()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._closed = False
-        self._thread = threading.Thread(target=self._ask, daemon=True)
-        self._thread.start()
-
-    def probe(self) -> Probe:
-        """Wait for the answers and return them."""
-        endings, failures = self._answers.result()
-        found: dict[str, NodeFacts] = {}
-        for name, ending in endings.items():
-            answer = facts.read(self.hosts[name], ending)
-            if isinstance(answer, ProbeFailure):
-                failures[name] = answer
-            else:
-                found[name] = answer
-        return Probe(found, failures)
-
-    def close(self) -> None:
-        """End the questions that are still under way."""
-        self._closed = True
-        if self._loop is not None and self._task is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join()
-
-    def _ask(self) -> None:
-        try:
-            self._answers.set_result(asyncio.run(self._asking()))
-        except BaseException as error:  # noqa: BLE001 - it is raised where the answers are wanted
-            self._answers.set_exception(error)
-
-    async def _asking(self) -> tuple[dict[str, Ending], dict[str, ProbeFailure]]:
-        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        if self._closed:
-            return {}, {}
-        requests = facts.requests(
-            self.hosts.values(),
-            watch={name: supervised_job.watch_entries(host) for name, host in self.hosts.items()},
-            artifacts=[
-                {**entry, "inputs": [*entry.get("inputs", ()), *_INPUTS.get(str(entry["name"]), ())]}
-                for entry in training_stack.ARTIFACTS
-            ],
-            libraries=training_stack.LIBRARIES,
-        )
-        return await one_trip.asking(
-            requests,
-            facts.NODE_PROBE,
-            _unread,
-            timeout_s=_PROBE_TIMEOUT_S,
-            control_dir=self.control,
-        )
-
-
-@contextlib.contextmanager
-def begun(inventory: AnyInventory, options: InventoryOptions) -> Iterator[FirstLook]:
-    """Yield a look that is under way, with shared connections that end afterwards.
-
-    Raises:
-        ConfigError: the inventory is not valid, or a node is not reached by plain ssh.
-    """
-    cluster = ansible_inventory.load(inventory, options)
-    hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
-    with reach.control_folder() as control, contextlib.closing(FirstLook(cluster, hosts, control)) as look:
-        yield look
-
-
-def _ours(host: Host) -> Host:
-    if not host.by_ssh:
-        raise ConfigError(
-            f"{host.name} is not reached by plain ssh with a key, which a job needs: {host.not_by_ssh}. Give it a "
-            "key, or leave it out with --limit."
-        )
-    return replace(job_host(host), ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see
-
-
-def _unread(_host: Host, ending: Ending) -> Ending | ProbeFailure:
-    return ending
 
 
 _OPENMPI = "openmpi"
@@ -183,7 +77,7 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         GateError: the nodes differ.
         UnreachableError: a node does not answer.
     """
-    with contextlib.nullcontext(asked.look) if asked.look else begun(inventory, asked.inventory) as look:
+    with contextlib.nullcontext(asked.look) if asked.look else first_look.begun(inventory, asked.inventory) as look:
         cluster, hosts = look.cluster, look.hosts
         launch_node = asked.launch_node or next(iter(hosts))
         if launch_node not in hosts:
@@ -209,7 +103,7 @@ def _looked(look: FirstLook) -> dict[str, NodeFacts]:
 
 def _refuse_unprovisioned(cluster: Inventory, nodes: Mapping[str, NodeFacts]) -> None:
     layout = next(iter(nodes.values())).layout
-    wanted = supervised_job.digests(supervised_job.SUPERVISOR_FILES, layout)
+    wanted = supervisor_files.digests(supervisor_files.SUPERVISOR_FILES, layout)
     bare, other = [], []
     for name, node in nodes.items():
         if not node.artifact(_OPENMPI).ok:

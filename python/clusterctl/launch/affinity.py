@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import mig_worker
-from clusterctl.model.facts import gpu_devices
 from clusterctl.model.nodeset import folded
+from clusterctl.model.rank_slots import gpu_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
 from clusterctl.model.base import Fact
 from clusterctl.model.layout import DEFAULT_PREFIX, Layout
-
-if TYPE_CHECKING:
-    from clusterctl.model.hosts import Host
-
 
 # --- Types of what a node said of PMIx: the site's library, that of the installed Open MPI, and Slurm's plugins -------
 
@@ -539,44 +534,3 @@ class NodeFacts(Fact):
         link = self.layout.link(name)
         missing = Artifact(name=name, link=link, target="", version="", key="", ok=False)
         return next((found for found in self.artifacts if found.link == link), missing)
-
-
-# --- How many ranks a node takes, and which GPUs and cores they get ---------------------------------------------------
-
-
-def slots_of(host: Host, node: NodeFacts) -> int:
-    """Return how many ranks a node takes: the inventory's word, else one per usable GPU or MIG instance, else cores."""
-    return host.slots or len(gpu_devices(node)) or max(1, node.cores)
-
-
-def gpu_devices(node: NodeFacts) -> tuple[str, ...]:
-    """Return what CUDA_VISIBLE_DEVICES can name of a node: its usable GPUs, or their MIG instances."""
-    return tuple(name for gpu in node.gpus for name in gpu.devices)
-
-
-def usable_cores(node: NodeFacts) -> int:
-    """Return the cores that a node's ranks get: its own, or fewer by the CPU quota of its control group."""
-    quota = node.cpu_quota.cores
-    return max(1, node.cores if quota is None else min(node.cores, int(quota)))
-
-
-# --- What nodes answered to the question for their facts, and why a node did not answer -------------------------------
-
-FailureKind: TypeAlias = Literal["unreachable", "refused", "host_key", "no_python", "no_sudo", "timeout", "error"]
-
-
-@dataclass(frozen=True)
-class ProbeFailure:
-    """Why a node gave no record; the message names host, address and port and says what to do."""
-
-    host: str
-    kind: FailureKind
-    message: str
-
-
-@dataclass(frozen=True)
-class Probe:
-    """The answers by host name; each host asked is in exactly one of the two."""
-
-    facts: dict[str, NodeFacts] = field(default_factory=dict)
-    failures: dict[str, ProbeFailure] = field(default_factory=dict)

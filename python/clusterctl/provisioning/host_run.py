@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from clusterctl.model import run_record
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Host, Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.run_record import Event
     from clusterctl.model.snapshot import SoftwareSet
     from clusterctl.state import runs

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.inventory.ansible_inventory import Cluster
-    from clusterctl.model.facts import Limit, NodeFacts, Probe
+    from clusterctl.model.facts import Limit, NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot
     from clusterctl.provisioning import partial
     from clusterctl.provisioning.task_results import Stopwatch

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, Field, ValidationError
 
 from clusterctl.model.base import Fact, Text
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.nodeset import folded
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.model.run_record import Problem, ProcessIdentity
 from clusterctl.provisioning import playbook
 from clusterctl.remote import one_trip

@@ -34,8 +34,8 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from clusterctl.model.facts import ProbeFailure
     from clusterctl.model.hosts import Inventory, InventoryOptions, InventorySources
+    from clusterctl.model.probe import ProbeFailure
     from clusterctl.model.run_record import Event
 
 

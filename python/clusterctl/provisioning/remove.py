@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from clusterctl.inventory.ansible_inventory import ReadInventory
-    from clusterctl.model.facts import NodeFacts, Probe
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.probe import Probe
     from clusterctl.provisioning.members import Removal
 
 

@@ -27,9 +27,9 @@ from clusterctl.support.words import and_more
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from clusterctl.model.facts import Probe
     from clusterctl.model.host_keys import HostKey
     from clusterctl.model.hosts import Host, Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import NodeState, Snapshot
     from clusterctl.remote.host_key import KnownPlace
 

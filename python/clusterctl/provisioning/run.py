@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from clusterctl.model import run_record
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot, NodeState
     from clusterctl.provisioning.controllers import Shares
 

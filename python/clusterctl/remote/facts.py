@@ -8,12 +8,9 @@ The program that answers is the package ``plugins/module_utils/node_look``.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from pydantic import ValidationError
-
-from clusterctl.model.facts import Probe, ProbeFailure
-from clusterctl.model.hardware import Hardware
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
 from clusterctl.remote.ssh_failure import shortened
@@ -24,35 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from typing_extensions import Unpack
+
     from clusterctl.model.facts import NodeFacts, WatchEntry
+    from clusterctl.model.hardware import Hardware
     from clusterctl.model.hosts import Host
 
 
 NODE_PROBE = python.NODE_PROBE
 
 
-def gather(
-    hosts: Iterable[Host],
-    *,
-    watch: Mapping[str, Sequence[WatchEntry]] | None = None,
-    content: Sequence[int] = (),
-    artifacts: Sequence[Mapping[str, Any]] | None = None,
-    libraries: Sequence[Mapping[str, Any]] = (),
-    resolve: Sequence[str] | None = None,
-    leftovers: bool = False,
-    busy: bool = False,
-    check_sudo: bool = False,
-    job_users: Mapping[str, str] | None = None,
-    timeout_s: float = 30,
-    fanout: int = 64,
-    control_dir: Path | None = None,
-    ended: Callable[[int], None] = lambda _count: None,
-) -> Probe:
-    """Ask every host for its facts, at most ``fanout`` at a time.
+class Questions(TypedDict, total=False):
+    """What a node is asked.
 
-    Args:
-        hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked through sudo,
-            with its password where it has one.
+    Attributes:
         watch: by host name, the entries whose present state is wanted.
         content: slices of the watched artifacts' files whose content is compared, from 0 to 6.
         artifacts: artifacts to verify, each with ``name`` and ``link``, and optionally ``inputs``: names of inputs to
@@ -64,66 +46,70 @@ def gather(
         busy: also find ranks, and processes that use an artifact.
         check_sudo: also find out whether the login user has sudo without a password.
         job_users: by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
+    """
+
+    watch: Mapping[str, Sequence[WatchEntry]] | None
+    content: Sequence[int]
+    artifacts: Sequence[Mapping[str, Any]] | None
+    libraries: Sequence[Mapping[str, Any]]
+    resolve: Sequence[str] | None
+    leftovers: bool
+    busy: bool
+    check_sudo: bool
+    job_users: Mapping[str, str] | None
+
+
+def gather(
+    hosts: Iterable[Host],
+    *,
+    timeout_s: float = 30,
+    fanout: int = 64,
+    control_dir: Path | None = None,
+    ended: Callable[[int], None] = lambda _count: None,
+    **questions: Unpack[Questions],
+) -> Probe:
+    """Ask every host for its facts, at most ``fanout`` at a time.
+
+    Args:
+        hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked through sudo,
+            with its password where it has one.
         timeout_s: seconds from the start of a connection until it is given up.
         fanout: connections at a time.
         control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
         ended: hears how many hosts have answered or failed by now, whenever some have.
+        questions: see :class:`Questions`.
 
     Returns:
         A record or a failure for every host; nothing is raised for a host.
     """
-    asked = requests(
-        hosts,
-        watch=watch,
-        content=content,
-        artifacts=artifacts,
-        libraries=libraries,
-        resolve=resolve,
-        leftovers=leftovers,
-        busy=busy,
-        check_sudo=check_sudo,
-        job_users=job_users,
-    )
+    asked = requests(hosts, **questions)
     found, failures = one_trip.ask(
-        asked,
-        NODE_PROBE,
-        read,
-        timeout_s=timeout_s,
-        fanout=fanout,
-        control_dir=control_dir,
-        ended=ended,
+        asked, NODE_PROBE, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, ended=ended
     )
     return Probe(found, failures)
 
 
-def requests(
-    hosts: Iterable[Host],
-    *,
-    watch: Mapping[str, Sequence[WatchEntry]] | None = None,
-    content: Sequence[int] = (),
-    artifacts: Sequence[Mapping[str, Any]] | None = None,
-    libraries: Sequence[Mapping[str, Any]] = (),
-    resolve: Sequence[str] | None = None,
-    leftovers: bool = False,
-    busy: bool = False,
-    check_sudo: bool = False,
-    job_users: Mapping[str, str] | None = None,
-) -> dict[Host, bytes]:
-    """Return what the program reads on each host; the arguments are those of :func:`gather`."""
+def requests(hosts: Iterable[Host], **questions: Unpack[Questions]) -> dict[Host, bytes]:
+    """Return what the program reads on each host."""
+    watch, users = questions.get("watch") or {}, questions.get("job_users") or {}
+    artifacts, resolve = questions.get("artifacts"), questions.get("resolve")
+    asked = {
+        "content": list(questions.get("content", ())),
+        "artifacts": None if artifacts is None else [dict(entry) for entry in artifacts],
+        "libraries": [dict(entry) for entry in questions.get("libraries", ())],
+        "resolve": None if resolve is None else list(resolve),
+        "leftovers": questions.get("leftovers", False),
+        "busy": questions.get("busy", False),
+        "check_sudo": questions.get("check_sudo", False),
+        "aloud": True,
+    }
     return {
         host: json.dumps(
             {
                 "prefix": host.layout.prefix,
-                "watch": [_asked(entry) for entry in (watch or {}).get(host.name, ())],
-                "content": list(content),
-                "artifacts": None if artifacts is None else [dict(entry) for entry in artifacts],
-                "libraries": [dict(entry) for entry in libraries],
-                "resolve": None if resolve is None else list(resolve),
-                "leftovers": leftovers,
-                "busy": busy,
-                "check_sudo": check_sudo,
-                "aloud": True,
-                "job_user": (job_users or {}).get(host.name),
+                "watch": [_asked(entry) for entry in watch.get(host.name, ())],
+                "job_user": users.get(host.name),
+                **asked,
             }
         ).encode()
         for host in hosts
@@ -198,6 +184,10 @@ def gather_hardware(
 
 
 def _read_hardware(host: Host, ending: python.Ending) -> Hardware | ProbeFailure:
+    from pydantic import ValidationError  # noqa: PLC0415 - see above
+
+    from clusterctl.model.hardware import Hardware  # noqa: PLC0415 - see above
+
     answer = python.last_answer(ending.output, _KEYS)
     try:
         return Hardware.model_validate(answer)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from clusterctl.model import fabric
 from clusterctl.model.fabric import PairResult
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import one_trip, python, reach
 from clusterctl.support import memory_room
 

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.remote.reach import by_hand, classify, where
 from clusterctl.remote.ssh_failure import shortened

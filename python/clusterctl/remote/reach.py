@@ -13,7 +13,7 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING, cast
 
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import ssh_failure
 from clusterctl.support import content, held_files
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from module_utils import known_messages  # mypy finds it by mypy_path
 
-    from clusterctl.model.facts import FailureKind
     from clusterctl.model.hosts import Host, SlurmStep
+    from clusterctl.model.probe import FailureKind
 else:
     known_messages = content.module_util("known_messages")
 

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, cast
 
 from clusterctl.model import job_login
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from module_utils import known_messages  # mypy finds it by mypy_path
 
-    from clusterctl.model.facts import FailureKind
     from clusterctl.model.hosts import Host
+    from clusterctl.model.probe import FailureKind
 else:
     known_messages = content.module_util("known_messages")
 

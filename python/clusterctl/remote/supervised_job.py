@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -20,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.model.job_outcome import Ending, JobOutcome, MemoryKills, OutputLine, Stack, Sweep
-from clusterctl.remote import python, reach
-from clusterctl.support import content, node_json
+from clusterctl.remote import python, reach, supervisor_files
+from clusterctl.support import node_json
 
 if TYPE_CHECKING:
     import threading
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.model.hosts import Host
-    from clusterctl.model.layout import Layout
 
 
 STACKS = "rank_stacks.py"
@@ -198,7 +196,7 @@ def run(
         if spec.stacks and answers.late:
             stacks.take(process)
 
-    command = login.command([login.host.python, login.host.layout.program(SUPERVISOR)])
+    command = login.command([login.host.python, login.host.layout.program(supervisor_files.SUPERVISOR)])
     # A session of its own: the terminal's Ctrl-C is for us, and ssh must live to bring the supervisor's last words.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -262,7 +260,7 @@ def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, s
     def one(login: JobLogin) -> Look:
         name = login.host.name
         request = {"names": list(names), "path": paths.get(name, ""), "directory": directory}
-        argv = login.command([login.host.python, login.host.layout.program(SUPERVISOR), "--look"])
+        argv = login.command([login.host.python, login.host.layout.program(supervisor_files.SUPERVISOR), "--look"])
         reply = python.ask(argv, json.dumps(request).encode() + b"\n", _SWEEP_WAIT_S, _LOOK_KEYS)
         return Look(name, problem=reply.problem) if reply.answer is None else _look_of(name, reply.answer)
 
@@ -275,7 +273,7 @@ def _at_once(logins: Sequence[JobLogin]) -> int:
 
 
 def _sweep_argv(login: JobLogin, job: str) -> list[str]:
-    return [login.host.python, login.host.layout.program(SUPERVISOR), "--sweep", job]
+    return [login.host.python, login.host.layout.program(supervisor_files.SUPERVISOR), "--sweep", job]
 
 
 def _as_peer(login: JobLogin, job: str) -> dict[str, Any]:
@@ -508,29 +506,3 @@ def _status(value: Any) -> int | None:
     if value is not None and type(value) is not int:  # True would count as 1, and 0.0 as success
         raise TypeError(f"{value!r} is not an exit status")
     return value
-
-
-# --- The files of the job supervisor on a node, and how to see whether a node has this clusterctl's -------------------
-
-SUPERVISOR = "job_supervisor.py"
-# The program and what it imports, and what the user's program may import.
-SUPERVISOR_FILES = (
-    SUPERVISOR,
-    "bounded_run.py",
-    "job_members.py",
-    "job_request.py",
-    "memory_kills.py",
-    "scratch_folder.py",
-    "pace/clusterctl/pace.py",
-)
-
-
-def digests(names: Iterable[str], layout: Layout) -> dict[str, str]:
-    """Return the sha256 that programs of the nodes must have, by their path on a node."""
-    folder = content.role_files("validation")
-    return {layout.program(name): hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-
-
-def watch_entries(host: Host, names: Iterable[str] = SUPERVISOR_FILES) -> list[dict[str, Any]]:
-    """Return what to ask of a node in addition to its facts: by default the supervisor and what it imports."""
-    return [{"path": host.layout.program(name), "kind": "file"} for name in names]

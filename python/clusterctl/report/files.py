@@ -112,13 +112,13 @@ def _parts(option: str, record: ValidationRecord, folder: Path | None) -> Iterab
 
         return [page.document(record, logs(record, folder))]
     if option == "--junit":
-        from clusterctl.report import junit  # noqa: PLC0415
+        from clusterctl.report import exports  # noqa: PLC0415
 
-        return [junit.document(record)]
+        return [exports.junit(record)]
     if option == "--prometheus":
         from clusterctl.report import prometheus  # noqa: PLC0415
 
         return [prometheus.document(record)]
-    from clusterctl.report import jsonl  # noqa: PLC0415
+    from clusterctl.report import exports  # noqa: PLC0415
 
-    return jsonl.lines(record)
+    return exports.json_lines(record)

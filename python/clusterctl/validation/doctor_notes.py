@@ -13,8 +13,8 @@ from clusterctl.model import nodeset
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory
+    from clusterctl.model.probe import Probe
     from clusterctl.model.results import CheckResult
 
 # Checks whose warnings count as well, such as different MTUs.

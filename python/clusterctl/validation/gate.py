@@ -10,11 +10,12 @@ from clusterctl import __version__
 from clusterctl.diagnosis import skew, training_stack
 from clusterctl.diagnosis.rules import launchable
 from clusterctl.model import nodeset
-from clusterctl.model.facts import Probe, ProbeFailure, slots_of
 from clusterctl.model.findings import Finding
 from clusterctl.model.job_login import job_host, through_sudo
+from clusterctl.model.probe import Probe, ProbeFailure
+from clusterctl.model.rank_slots import slots_of
 from clusterctl.model.results import CheckResult, CheckStarted, Measurement, Verdict
-from clusterctl.remote import facts, supervised_job
+from clusterctl.remote import facts, supervisor_files
 from clusterctl.support import content
 from clusterctl.support.words import and_more
 from clusterctl.validation import doctor_notes
@@ -83,7 +84,7 @@ def _others(hosts: Sequence[Host]) -> dict[str, ProbeFailure]:
 
 def watch_entries(host: Host) -> list[dict[str, Any]]:
     """Return what to ask of a node in addition to its facts: the programs of the checks."""
-    return supervised_job.watch_entries(host, content.node_programs())
+    return supervisor_files.watch_entries(host, content.node_programs())
 
 
 class Gate:
@@ -149,7 +150,7 @@ class Gate:
 
     def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> dict[str, ReadyNode]:
         began = time.monotonic()
-        wanted = supervised_job.digests(content.node_programs(), reached[0].layout) if reached else {}
+        wanted = supervisor_files.digests(content.node_programs(), reached[0].layout) if reached else {}
         sources = self._cluster.sources
         cure = f"run 'clusterctl provision {'INVENTORY' if sources.are_slurm_s else sources.shown}' first"
         nodes: dict[str, ReadyNode] = {}

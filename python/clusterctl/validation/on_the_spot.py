@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.model.facts import Probe
     from clusterctl.model.findings import Finding
     from clusterctl.model.hosts import Host
     from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.probe import Probe
     from clusterctl.model.results import CheckResult, ValidationEvent
     from clusterctl.validation.team import Team
 

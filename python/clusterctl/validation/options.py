@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.model.drains import DrainOptions
-    from clusterctl.model.facts import Probe
     from clusterctl.model.hosts import Inventory, InventorySources
+    from clusterctl.model.probe import Probe
     from clusterctl.model.scheduler_options import PodsOptions, SlurmOptions
     from clusterctl.suite import Suite
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launch import local_facts, mpirun, mpirun_job
 from clusterctl.model import fabric
-from clusterctl.model.facts import usable_cores
+from clusterctl.model.rank_slots import usable_cores
 from clusterctl.remote import supervised_job
 from clusterctl.validation import switches
 from clusterctl.validation.checks import base, network

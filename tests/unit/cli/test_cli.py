@@ -31,6 +31,21 @@ def test_help_names_every_command_and_imports_nothing_heavy(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        # a job's nodes are asked while the rest is still being imported
+        ("jobs.first_look", ("pydantic", "ansible", "clusterctl.model.facts")),
+        ("provisioning.run", ("ansible", "http.client")),
+        ("cli.run", ("pydantic",)),
+    ],
+)
+def test_what_a_command_begins_with_imports_nothing_heavy(module: str, heavy: tuple[str, ...]) -> None:
+    program = f"import sys, clusterctl.{module}; print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert not [name for name in heavy if f"'{name}'" in loaded]
+
+
 def test_no_command_is_wrong_usage(tmp_path: Path) -> None:
     done = run(state=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

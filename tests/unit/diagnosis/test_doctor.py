@@ -8,9 +8,10 @@ import pytest
 from clusterctl.diagnosis import doctor
 from clusterctl.diagnosis.rules import logins, registry
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.facts import JobUser, NodeFacts, Probe, ProbeFailure
+from clusterctl.model.facts import JobUser, NodeFacts
 from clusterctl.model.findings import Diagnosis, Finding
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import facts, login_probe
 from clusterctl.state import hardware_looks, paths
 from doctor_view import NODES, diagnosis, record_of

@@ -11,9 +11,9 @@ from clusterctl.diagnosis.hardware import fabric_reader
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.engines import Growth, growth
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hardware import COUNTING, OF_FABRIC, Counter, Hardware, HardwareLooks, HardwareReading, Unseen
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import Probe, ProbeFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from clusterctl.model.results import ValidationRecord, load
 from clusterctl.model.run_record import RunRecord
 from clusterctl.model.snapshot import Hold, NodeState, Snapshot, SoftwareSet
 from clusterctl.provisioning import plan
-from clusterctl.report import files, jsonl, junit, page, prometheus, tables
+from clusterctl.report import exports, files, page, prometheus, tables
 from clusterctl.state import locks, paths, snapshots
 from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError
@@ -61,9 +61,9 @@ ANYTHING = st.binary(max_size=40) | JSON.map(lambda value: written(value).encode
 
 def reports(record: ValidationRecord) -> str:
     """Write every report of a record, and return its page."""
-    ET.fromstring(junit.document(record).encode("utf-8", "replace"))  # noqa: S314 - our own
+    ET.fromstring(exports.junit(record).encode("utf-8", "replace"))  # noqa: S314 - our own
     prometheus.document(record)
-    for line in jsonl.lines(record):
+    for line in exports.json_lines(record):
         json.loads(line)
     tables.validation_rows(record)
     return page.document(record, files.logs(record))

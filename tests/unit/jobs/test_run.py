@@ -6,7 +6,7 @@ import pytest
 from clusterctl.cli.main import main
 from clusterctl.jobs import run
 from clusterctl.launch.compose import JobOptions
-from clusterctl.model.facts import ProbeFailure
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import supervised_job
 from clusterctl.support.errors import ClusterctlError
 from factory import provisioned

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from agreeing import Agreeing
-from clusterctl.model.facts import Probe, ProbeFailure
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.snapshot import HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, rollback
 from clusterctl.provisioning.host_run import HostRun

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from agreeing import Agreeing
-from clusterctl.model.facts import Probe
+from clusterctl.model.probe import Probe
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import playbook, replace
 from clusterctl.provisioning.host_run import HostRun

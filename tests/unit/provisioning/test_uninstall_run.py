@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import factory
 import pytest
 from agreeing import Agreeing
-from clusterctl.model.facts import Probe, ProbeFailure
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, remove
 from clusterctl.provisioning.host_run import HostRun

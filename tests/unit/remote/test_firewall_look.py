@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from clusterctl.model import fabric
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import network_probe, python
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.results import CheckResult, Culprit, RankReport, Search, Verdict, WrongAnswer
 from clusterctl.nightly import policy
 from clusterctl.remote.login_probe import LoginFailure, LoginReport
-from clusterctl.report import junit, prometheus, tables
+from clusterctl.report import exports, prometheus, tables
 from clusterctl.validation.check_results import CheckResults
 from clusterctl.validation.checks import judging, registry
 from clusterctl.validation.on_the_spot import refused_by_few
@@ -130,7 +130,7 @@ def test_all_reports_carry_the_names_of_the_record_or_the_next_step() -> None:
     results.finish(bad(check="gather", hosts=("node3", "node5"), culprits=(one_way,)))
     results.finish(bad(check="allreduce"))
     whole = record(results.all)
-    cases = {case.get("name"): case for case in ET.fromstring(junit.document(whole)).iter("testcase")}  # noqa: S314
+    cases = {case.get("name"): case for case in ET.fromstring(exports.junit(whole)).iter("testcase")}  # noqa: S314
     texts = {name: case.findtext("failure") or "" for name, case in cases.items()}
     assert "culprits: node2\n" in texts["hello"]
     assert "culprits: node3 node5\n" in texts["gather"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import factory
-from clusterctl.model.facts import Probe
+from clusterctl.model.probe import Probe
 from clusterctl.validation import doctor_notes
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import Any
 
 import factory
 import pytest
-from clusterctl.model.facts import Probe, ProbeFailure, Scratch
+from clusterctl.model.facts import Scratch
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.results import CheckFinished, CheckStarted, Verdict
 from clusterctl.remote import facts
 from clusterctl.support import content

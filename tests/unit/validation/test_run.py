@@ -7,10 +7,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from clusterctl.model import facts, results
-from clusterctl.model.facts import Probe
+from clusterctl.model import rank_slots, results
 from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.probe import Probe
 from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
@@ -37,7 +37,7 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
     slots: int | None, gpus: int, cores: int, expected: int
 ) -> None:
     there = node(cores=cores, gpus=[{"bus": f"0000:0{number}:00.0", "driver": "nvidia"} for number in range(gpus)])
-    assert facts.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
+    assert rank_slots.slots_of(Host("node1", "10.0.0.1", slots=slots), there) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_slots_are_the_inventory_s_then_one_per_gpu_then_one_per_core(
 )
 def test_slots_are_gpus_and_mig_instances_that_jobs_can_use(gpus: list[dict[str, Any]], expected: int) -> None:
     found = [{"bus": f"0000:0{number}:00.0", "driver": "nvidia", **one} for number, one in enumerate(gpus)]
-    assert facts.slots_of(Host("node1", "10.0.0.1"), node(cores=8, gpus=found)) == expected
+    assert rank_slots.slots_of(Host("node1", "10.0.0.1"), node(cores=8, gpus=found)) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from clusterctl.diagnosis import training_stack
 from clusterctl.inventory import ansible_inventory
 from clusterctl.launch import mpirun_job
 from clusterctl.model import job_login
-from clusterctl.model.facts import Probe, SlurmSettings
+from clusterctl.model.facts import SlurmSettings
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.model.job_outcome import JobOutcome
+from clusterctl.model.probe import Probe
 from clusterctl.model.results import Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.remote import facts, network_probe, reach

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from clusterctl.model.fabric import Candidates, PairResult
-    from clusterctl.model.facts import NodeFacts, ProbeFailure
+    from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hardware import HardwareLooks, PartChange
     from clusterctl.model.hosts import Host
+    from clusterctl.model.probe import ProbeFailure
     from clusterctl.remote.login_probe import LoginReport
 
 Pair = tuple[str, str]  # source and target

@@ -30,8 +30,8 @@ from clusterctl.diagnosis.rules.engines import (
 )
 from clusterctl.diagnosis.skew import compare
 from clusterctl.model import nodeset
-from clusterctl.model.facts import gpu_devices
 from clusterctl.model.findings import Finding
+from clusterctl.model.rank_slots import gpu_devices
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:

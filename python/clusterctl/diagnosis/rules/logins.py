@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
-    from clusterctl.model.facts import FailureKind, JobUser, NodeFacts, ProbeFailure
+    from clusterctl.model.facts import JobUser, NodeFacts
+    from clusterctl.model.probe import FailureKind, ProbeFailure
     from clusterctl.remote.login_probe import LoginFailure, LoginKind
 
 # This machine cannot log in to these hosts, so a failed login from another node adds nothing.

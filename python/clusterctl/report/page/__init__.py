@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.analysis import speed_verdict
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
-from clusterctl.report import actions, figure_words, jsonl
+from clusterctl.report import actions, exports, figure_words
 from clusterctl.report.page import matrices, pictures, topology
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _digest(script: str) -> str:
 
 def _embedded(data: dict[str, Any]) -> str:
     """Return JSON that cannot end its HTML element; NaN becomes null."""
-    text = json.dumps(jsonl.finite(data), separators=(",", ":"))  # ASCII: U+2028 and its like are escaped too
+    text = json.dumps(exports.finite(data), separators=(",", ":"))  # ASCII: U+2028 and its like are escaped too
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 

@@ -7,8 +7,8 @@ import pytest
 from clusterctl.diagnosis.rules import launchable, machine, registry
 from clusterctl.diagnosis.rules.evidence import Blame, blame
 from clusterctl.model import fabric
-from clusterctl.model.facts import ProbeFailure
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import login_probe
 from doctor_view import NODES, failing, rdma_port, record_of, seen, told
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.model import shared_cache
 from clusterctl.provisioning import collect
-from clusterctl.remote.shared_cache.store import HttpStore
+from clusterctl.remote.shared_cache.http import HttpStore
 from clusterctl.support.errors import UnreachableError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization

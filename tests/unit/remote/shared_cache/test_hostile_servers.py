@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 from clusterctl.model.shared_cache import EntryName, Envelope, Statement, blob_path
-from clusterctl.remote.shared_cache import exchange, place
+from clusterctl.remote.shared_cache import exchange, place, s3
 from clusterctl.remote.shared_cache.store import FolderStore
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
@@ -314,8 +314,8 @@ def test_a_list_of_s3_ends(bucket: Callable[[Answer], Server]) -> None:
 def test_a_list_of_s3_that_was_given_up_is_read_no_further(
     bucket: Callable[[Answer], Server], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(place, "_SHORT", timedelta(seconds=2), raising=False)
-    monkeypatch.setattr(place, "_PAGES_S", 2.0, raising=False)
+    monkeypatch.setattr(s3, "_SHORT", timedelta(seconds=2), raising=False)
+    monkeypatch.setattr(s3, "_LIST_S", 2.0, raising=False)
     ended: list[float] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:

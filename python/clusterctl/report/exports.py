@@ -1,22 +1,26 @@
-"""JUnit XML for build servers: one suite, one case per check, the evidence in the case.
-
-The elements and attributes are those of ``junit-10.xsd`` of Jenkins' xunit plugin; GitLab reads a part of them. That
-schema has properties for a suite only, so figures are properties of the suite, named by check.
-"""
+"""A record as other programs read it: JUnit XML for build servers, JSON lines for log collectors and ``jq``."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from clusterctl.model.results import Verdict
 from clusterctl.report import actions, figure_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from clusterctl.model.results import CheckResult, Figure, RankReport, ValidationRecord
 
+# JUnit has one suite, one case per check, the evidence in the case.
+# The elements and attributes are those of ``junit-10.xsd`` of Jenkins' xunit plugin; GitLab reads a part of them. That
+# schema has properties for a suite only, so figures are properties of the suite, named by check.
+#
 # XML 1.0 cannot carry these, even escaped: control characters, lone surrogates and the two non-characters.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST_RANKS = 200  # reports of ranks in one case, the bad ones first; GitLab takes no file above 30 MB
@@ -24,7 +28,7 @@ _MOST_FIGURES = 2000  # properties of a suite
 _ELEMENTS = {Verdict.FAIL: "failure", Verdict.ERROR: "error", Verdict.SKIP: "skipped"}
 
 
-def document(record: ValidationRecord) -> str:
+def junit(record: ValidationRecord) -> str:
     """Return the whole XML document."""
     counts = {verdict: sum(check.verdict is verdict for check in record.checks) for verdict in Verdict}
     suite = {
@@ -130,3 +134,59 @@ def _evidence(check: CheckResult) -> list[str]:
     lines += [f"{figure.name}: {figure.value:g} {figure.unit}" for figure in check.measurements]
     lines += [f"left behind: {words}" for words in check.left_behind]
     return lines + list(check.evidence)
+
+
+# --- JSON lines: one object a line, for log collectors and ``jq``; each line has its type and the id of its run -------
+# The first line of a run is ``run``. Each check has a line ``check``, then its lines ``figure``, ``comparison``,
+# ``culprit`` and ``search``. A line ``trend`` follows where a figure changed. Samples, matrices, ranks and logs stay in
+# the record.
+
+
+def json_lines(record: ValidationRecord) -> Iterator[str]:
+    """Yield the lines, each with its line feed; a field means the same as in the record."""
+    common = {"schema_version": record.schema_version, "run_id": record.run_id}
+    for kind, data in _objects(record):
+        yield _line({"type": kind, **common, **data})
+
+
+def _line(data: dict[str, Any]) -> str:
+    try:
+        return json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n"
+    except ValueError:  # JSON lacks NaN and infinities
+        return json.dumps(finite(data), separators=(",", ":")) + "\n"
+
+
+def finite(data: Any) -> Any:
+    """Return plain data with null in the place of NaN and infinities."""
+    if isinstance(data, dict):
+        return {name: finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def _objects(record: ValidationRecord) -> Iterator[tuple[str, dict[str, Any]]]:
+    large = {"checks", "trends", "schema_version", "run_id"}
+    yield "run", record.model_dump(mode="json", exclude=large)
+    for check in record.checks:
+        yield "check", _check(check)
+        for figure in check.figures:
+            yield "figure", {"check": check.check, **figure.model_dump(mode="json", exclude={"samples"})}
+        for one in check.comparisons:
+            yield "comparison", {"check": check.check, **one.model_dump(mode="json", exclude={"figure": {"samples"}})}
+        for culprit in actions.culprits(check):
+            yield "culprit", {"check": check.check, **culprit.model_dump(mode="json")}
+        if check.search:
+            yield "search", check.search.model_dump(mode="json")
+    for trend in record.trends:
+        if trend.changed_at:
+            yield "trend", trend.model_dump(mode="json", exclude={"figure": {"samples"}, "points": True})
+
+
+def _check(check: CheckResult) -> dict[str, Any]:
+    elsewhere = {"ranks", "figures", "matrices", "comparisons", "culprits", "search", "stacks"}
+    states = [report.state for report in check.ranks]
+    return {
+        **check.model_dump(mode="json", exclude=elsewhere),
+        "ranks": {state: states.count(state) for state in sorted(set(states))},
+    }
