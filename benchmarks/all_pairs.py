@@ -18,7 +18,7 @@ from pathlib import Path
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 
 PROMISED_S = 30.0
 
@@ -26,7 +26,7 @@ PROMISED_S = 30.0
 def pairs(inventory: Path, limit: str | None) -> CheckResult:
     options = validation.ValidationOptions(
         inventory=dataclasses.replace(InventoryOptions(), limit=limit),
-        suite=suites.builtin("smoke"),
+        suite=registry.builtin("smoke"),
         checks=("pairs",),
         search=False,
         remembered=False,

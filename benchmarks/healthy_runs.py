@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Verdict
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--suite", type=Path, help="a file like validation.yml in place of the suite smoke")
     given = parser.parse_args()
-    suite = suites.load(given.suite) if given.suite else suites.builtin("smoke")
+    suite = registry.load(given.suite) if given.suite else registry.builtin("smoke")
     options = validation.ValidationOptions(suite=suite, checks=CHECKS, search=False, remembered=False)
     noise: dict[str, list[float]] = {}
     blamed, suspected, loads = [], 0, []

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl import sandbox
 from clusterctl.sandbox import podman
-from clusterctl.validation.checks.parsers import imb
+from clusterctl.validation.checks import parsers
 
 if TYPE_CHECKING:
     from clusterctl.sandbox import Sandbox
@@ -76,7 +76,9 @@ BUILDS = (
 def imb_rows(text: str) -> dict[int, float]:
     """Return the time in µs of each size in the output of ``IMB-MPI1 PingPong``."""
     return {
-        one.size_bytes: one.value for one in imb.parse(text) if one.quantity == "latency" and one.size_bytes is not None
+        one.size_bytes: one.value
+        for one in parsers.parse_imb(text)
+        if one.quantity == "latency" and one.size_bytes is not None
     }
 
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites, via_slurm
+from clusterctl.validation import via_slurm
+from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
     from clusterctl.model.results import ValidationRecord
@@ -26,7 +27,7 @@ PROMISED_S = 5.0
 
 
 def timed(inventory: Path, suite: str, wish: SlurmOptions | None) -> tuple[ValidationRecord, float]:
-    options = validation.ValidationOptions(suite=suites.builtin(suite), remembered=False, via=wish)
+    options = validation.ValidationOptions(suite=registry.builtin(suite), remembered=False, via=wish)
     began = time.perf_counter()
     record = validation.validate(inventory, options) if wish is None else via_slurm.validate(inventory, options, wish)
     return record, time.perf_counter() - began

@@ -94,7 +94,7 @@ GROUPS = {
         (
             "playbooks/switch_links.yml",
             "plugins/*artifact*",
-            "plugins/*jobs_at_work*",
+            "plugins/*artifact_links*",
             "python/clusterctl/*rollback*",
             "python/clusterctl/provisioning/software.py",
             "python/clusterctl/state/snapshots.py",

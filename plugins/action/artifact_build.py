@@ -22,9 +22,9 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_pack import FOLDER, SUFFIXES
-from ansible_collections.clusterctl.hpc.plugins.module_utils.build_failure import disk_full
+from ansible_collections.clusterctl.hpc.plugins.module_utils.build_files import disk_full
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_build, source, wheels
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import background, source, wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import (
     Accepted,
     DamagedPackError,
@@ -35,8 +35,11 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action imp
     ArtifactActionBase,
     ModuleFailedError,
 )
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.shared_cache import SharedCache
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import (
+    ArtifactCache,
+    CachedArtifact,
+    SharedCache,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +90,7 @@ class ActionModule(ArtifactActionBase):
                 # a damaged pack is found by the task that needs it, which hashes the whole pack
                 if not cache.record_path(*identity).is_file():
                     place = cache.early_result(*identity, os.getppid())
-                    early_build.begin(place, os.getppid(), lambda: self._attempt(arguments, variables, cache))
+                    background.begin(place, os.getppid(), lambda: self._attempt(arguments, variables, cache))
                     begun = True
         return {"changed": False, "changes": [], "watch": [], "begun": begun}
 
@@ -97,7 +100,7 @@ class ActionModule(ArtifactActionBase):
         host = self._host(variables)
         early = None
         with suppress(ArtifactError, OSError):
-            early = early_build.result(
+            early = background.result(
                 cache.early_result(name, version, key, os.getppid()),
                 f"waiting until {host} has built {name} {version}",
                 lambda text: self._note(host, text),

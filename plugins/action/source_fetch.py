@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, plain
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_fetch, source
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import background, source
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ArtifactActionBase
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class ActionModule(ArtifactActionBase):
         begun, may_be_shared = False, bool(self._templar.template(variables.get("cluster_cache") or ""))
         if not self._task.check_mode and not may_be_shared:
             with contextlib.suppress(ArtifactError, OSError):
-                begun = early_fetch.is_needed(name, version, sources, cache_dir)
+                begun = background.is_needed(name, version, sources, cache_dir)
                 if begun:
-                    early_fetch.begin(name, version, sources, cache_dir, os.getppid())
+                    background.begin_fetch(name, version, sources, cache_dir, os.getppid())
         return {"changed": False, "changes": [], "watch": [], "begun": begun}

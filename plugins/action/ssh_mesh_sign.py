@@ -91,7 +91,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         )
         patterns = [str(one) for one in check_type_list(given["patterns"])]
         for word in patterns:
-            if not mesh_ca.lines.is_pattern(word):
+            if not mesh_ca.certificates.is_pattern(word):
                 raise rules.MeshError(f"ssh_mesh_ca_patterns has {word!r}, which is not a name or address with * or ?.")
         present = {host: look["trust"] for host, look in looks.items() if look.get("trust")}
         members = list(plan["members"])
@@ -171,7 +171,7 @@ def certificates(
             kind="user",
             key=key,
             key_id=",".join(hosts),
-            principals=(user, mesh_ca.lines.principal(keys["user"])),
+            principals=(user, mesh_ca.certificates.principal(keys["user"])),
             source_addresses=tuple(accepted) if options.from_members_only else (),
             permits=permits,
         )
@@ -189,7 +189,7 @@ def certificates(
             raise rules.MeshError(
                 f"sshd on {host} has no host key that the controller has verified; check HostKey in its sshd_config."
             )
-        principals = tuple(mesh_ca.lines.names_of(named[host]))
+        principals = tuple(mesh_ca.certificates.names_of(named[host]))
         wanted = mesh_ca.certificates.Wanted(kind="host", key=key, key_id=host, principals=principals)
         found.append(mesh_ca.authority.Request((host,), wanted))
     return found
@@ -260,7 +260,7 @@ def all_files(
             {**its, "user": plan["user"]},
             members,
             outside,
-            patterns or mesh_ca.lines.patterns(members, names),
+            patterns or mesh_ca.certificates.patterns(members, names),
             keys,
             options,
         )
@@ -277,13 +277,15 @@ def files(
     options: rules.Options,
 ) -> dict[str, Any]:
     """Return the text of the files: those that trust the authority, and those that accept keys and certificates."""
-    authorized = mesh_ca.lines.authorized(keys["user"], options.key_options)
-    known = mesh_ca.lines.known(keys["host"], patterns, [int(member.get("port", rules.SSH_PORT)) for member in members])
+    authorized = mesh_ca.certificates.authorized(keys["user"], options.key_options)
+    known = mesh_ca.certificates.known(
+        keys["host"], patterns, [int(member.get("port", rules.SSH_PORT)) for member in members]
+    )
     settings = rules.client_settings(options)
     return {
         "authorized_keys": authorized + rules.authorized_keys(outside, options),
         "known_hosts": known + rules.known_hosts(outside),
-        "client_config": mesh_ca.lines.client_config(members, str(plan["user"]), patterns, settings),
+        "client_config": mesh_ca.certificates.client_config(members, str(plan["user"]), patterns, settings),
         "both": {
             "authorized_keys": authorized + str(plan["authorized_keys"]),
             "known_hosts": known + str(plan["known_hosts"]),

@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import refused_keys, run_events
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import run_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core carries
         super().__init__()
         self.disabled = not run_events.path()
         if not self.disabled:
-            refused_keys.use()
+            run_events.refuse_keys()
         self._play = ""
         self._began: dict[tuple[str, str], float] = {}
 

@@ -8,18 +8,20 @@ import grp
 import os
 import pwd
 import resource
+import select
 import signal
 import stat
 import struct
+import subprocess
 import tempfile
 import time
 import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command, tree_removal
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, Progress
 
 # Between the ranges of which systemd takes ids by itself (its UIDS-GIDS); a container with 16 bits of ids has them too.
 _FIRST, _LAST = 60578, 61183
@@ -350,3 +352,188 @@ def forget(uid: int) -> None:
                     if entry.stat(follow_symlinks=False).st_uid != uid:
                         continue
                     tree_removal.remove(entry.path)
+
+
+# Run a command that proves an artifact, with a deadline after which all its processes are killed.
+
+_MOST_OUTPUT = 16 << 20  # bytes
+_BLOCK = 1 << 16
+
+
+def run_check(
+    argv: List[str], environment: Dict[str, str], timeout_s: int, given: str = "", user: Optional[int] = None
+) -> "tuple[int, str]":
+    """Return a command's exit code and output; after the timeout it and its children are killed, with code 124.
+
+    A child that left the session may keep the output open. It is not waited for beyond the timeout.
+    """
+    with tempfile.TemporaryFile() as text:
+        text.write(given.encode())
+        text.seek(0)
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            preexec_fn=becoming(user, "/"),  # noqa: PLW1509 - the module has one thread
+            stdin=text if given else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        until = time.monotonic() + timeout_s
+        output, has_ended = output_of(process, until)
+        with suppress(subprocess.TimeoutExpired):
+            if has_ended:
+                process.wait(max(0.0, until - time.monotonic()))
+                return process.returncode, output.decode(errors="replace")
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        command.end(process)
+        return command.TIMED_OUT, output.decode(errors="replace")
+
+
+def output_of(process: "subprocess.Popen[bytes]", until: float) -> "tuple[bytes, bool]":
+    """Read the output of a program, and close it.
+
+    Args:
+        process: with a pipe as standard output.
+        until: the latest end, of time.monotonic().
+
+    Returns:
+        The output, of at most 16 MiB, and whether it has ended by then.
+    """
+    found = bytearray()
+    if process.stdout is None:
+        return b"", True
+    with process.stdout as stream:
+        while len(found) < _MOST_OUTPUT and time.monotonic() < until:
+            if select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
+                block = os.read(stream.fileno(), _BLOCK)
+                if not block:
+                    return bytes(found), True
+                found += block
+    return bytes(found), False
+
+
+# Run one step of a build: log its output, report its progress, and end all its processes with it.
+
+_LOOK_S = 0.25
+_PROGRESS_S = 1.0
+_GRACE_S = 3.0
+
+
+class Abandoned(BaseException):
+    """The reader of the result is gone; a BaseException, so that no handler on the way swallows it."""
+
+
+def abandon(_signum: int, _frame: Any) -> NoReturn:
+    """Handle a signal that ends the build."""
+    raise Abandoned
+
+
+def channel_is_gone(descriptor: int = 1) -> bool:
+    """Tell whether the reader of this program's standard output is gone."""
+    poller = select.poll()
+    poller.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _unused, event in poller.poll(0))
+
+
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end_group(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and all its children: SIGTERM first, SIGKILL after a grace period."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signum)
+        deadline = time.monotonic() + _GRACE_S
+        while time.monotonic() < deadline:
+            process.poll()  # reaps the leader, because a zombie keeps its group alive
+            if not _group_alive(process.pid):
+                return
+            time.sleep(0.05)
+
+
+class Step(NamedTuple):
+    """One command of a build, its placeholders replaced."""
+
+    name: str
+    argv: List[str]
+    folder: Path
+    environment: Mapping[str, str]
+    user: Optional[int] = None  # id of the user to become; None stays who runs the module
+
+
+class Outcome(NamedTuple):
+    """How a step ended."""
+
+    status: int  # negative: the number of the signal that killed it
+    log_start: int  # byte of the log at which the step's output begins
+    seconds: float
+    cpu_seconds: float
+
+    def times(self, name: str) -> Dict[str, Any]:
+        """Return the row of the build's result."""
+        return {"name": name, "seconds": round(self.seconds, 2), "cpu_seconds": round(self.cpu_seconds, 2)}
+
+
+def run_step(step: Step, log: BinaryIO, say: Callable[[str], None]) -> Outcome:
+    """Run a step to its end; none of its processes outlives it.
+
+    Args:
+        step: what to run.
+        log: where its output goes; a file that has a name.
+        say: gets the progress, about once a second.
+
+    Raises:
+        ArtifactError: its program is not on this host.
+        Abandoned: the reader of this program's standard output is gone.
+    """
+    log.write(f"==> {step.name}: {step.argv}\n".encode())
+    log.flush()
+    start = log.tell()
+    began, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        process = subprocess.Popen(
+            step.argv,
+            env=dict(step.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=becoming(step.user, str(step.folder)),  # noqa: PLW1509 - the module has one thread
+        )
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"The step '{step.name}' needs {error.filename}, which is not on this host; install it."
+        ) from error
+    except subprocess.SubprocessError as error:
+        raise ArtifactError(
+            f"The step '{step.name}' could not enter {step.folder} as user id {step.user}; correct the step's chdir."
+        ) from error
+    try:
+        status = _follow(process, step.name, Path(log.name), start, say)
+    finally:
+        end_group(process)
+    now = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
+    return Outcome(status, start, time.monotonic() - began, cpu_seconds)
+
+
+def _follow(process: "subprocess.Popen[bytes]", name: str, path: Path, start: int, say: Callable[[str], None]) -> int:
+    progress, said = Progress(name), 0.0
+    with path.open("rb") as log:
+        log.seek(start)
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_LOOK_S)
+            if channel_is_gone():
+                raise Abandoned
+            if time.monotonic() - said >= _PROGRESS_S:
+                said = time.monotonic()
+                progress.feed(log.read().decode(errors="replace"))
+                say(progress.line())

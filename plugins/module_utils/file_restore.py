@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import brought, file_entry, origins, text_edit
+from . import brought, file_transaction, origins, text_edit
 from .node_look import path_state
 from .user_identity import acting_as, read_regular
 
@@ -188,29 +188,29 @@ def user_of(path: str, origin: Optional[Mapping[str, Any]]) -> Optional[pwd.stru
 
 def entry_of(
     path: str, origin: Optional[Mapping[str, Any]], wanted: Wanted, user: Optional[pwd.struct_passwd]
-) -> file_entry.Entry:
+) -> file_transaction.Entry:
     """Return the entry that makes a path what it is to be."""
     given = origin if origin is not None and "mode" in origin and origin["kind"] != "link" else None
     mode = int(given["mode"], 8) if given else None
     uid = given["uid"] if given and (user is None or given["uid"] == user.pw_uid) else None
     gid = given["gid"] if given and (user is None or given["gid"] == user.pw_gid) else None
     if wanted.state == "absent":
-        return file_entry.Entry(path=path, state="absent", user=user)
+        return file_transaction.Entry(path=path, state="absent", user=user)
     if wanted.state == "link":
-        return file_entry.Entry(path=path, state="link", target=os.fsdecode(wanted.content), user=user)
+        return file_transaction.Entry(path=path, state="link", target=os.fsdecode(wanted.content), user=user)
     if wanted.state == "attributes" and given and given["kind"] == "directory":
-        return file_entry.Entry(path=path, state="directory", mode=mode, uid=uid, gid=gid, user=user)
+        return file_transaction.Entry(path=path, state="directory", mode=mode, uid=uid, gid=gid, user=user)
     content = wanted.content
     if wanted.state == "attributes":
-        return file_entry.Entry(
+        return file_transaction.Entry(
             path=path, state="edit", edit=lambda text: text, what="", mode=mode, uid=uid, gid=gid, user=user
         )
-    return file_entry.Entry(path=path, state="file", content=content, mode=mode, uid=uid, gid=gid, user=user)
+    return file_transaction.Entry(path=path, state="file", content=content, mode=mode, uid=uid, gid=gid, user=user)
 
 
 def survey(
     record: Mapping[str, Any], further: Sequence[str], roots: Sequence[str] = (brought.ROOT,)
-) -> Tuple[List[file_entry.Entry], List[Tuple[str, Optional[pwd.struct_passwd]]], List[str]]:
+) -> Tuple[List[file_transaction.Entry], List[Tuple[str, Optional[pwd.struct_passwd]]], List[str]]:
     """Look at all paths that may hold something of clusterctl.
 
     Args:
@@ -239,7 +239,7 @@ def survey(
             continue
         foreign = path_state.link_of_another(os.path.dirname(path)) if user is None else ""
         if foreign:
-            raise file_entry.StageError(
+            raise file_transaction.StageError(
                 f"{path} is reached through the link {foreign}, which a user other than root could have set; remove "
                 f"the link with 'rm {foreign}'."
             )
@@ -248,7 +248,7 @@ def survey(
                 present = present_of(path)
             wanted = wanted_of(path, origin, present)
         except (OSError, text_edit.EditError) as error:
-            raise file_entry.StageError(f"{path}: {error}.") from error
+            raise file_transaction.StageError(f"{path}: {error}.") from error
         ours = tuple(os.fsencode(f"{root}/nccl/") for root in roots)
         if origin is None and path in brought.HEADERS and present.content.startswith(ours):
             wanted = Wanted("absent")

@@ -13,7 +13,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .disk_error import REFUSALS
+from .disk_files import REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

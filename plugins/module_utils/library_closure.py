@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file, build_user, check_process, command
+from ansible_collections.clusterctl.hpc.plugins.module_utils import build_user, command, disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, workers
 
 _ELF_MAGIC = b"\x7fELF"
@@ -143,7 +143,7 @@ def _ask_loader_as(
             **({} if uid is None else {"user": uid, "group": uid, "extra_groups": []}),
         )
         until = time.monotonic() + _LOADER_S
-        output, has_ended = check_process.output_of(process, until)
+        output, has_ended = build_user.output_of(process, until)
         try:
             process.wait(max(0.0, until - time.monotonic()) if has_ended else 0)
         except subprocess.TimeoutExpired:
@@ -198,7 +198,7 @@ def remember(base: str, libraries: Mapping[str, str]) -> None:
     with suppress(OSError):
         folder = Path(_RECORDS)
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        atomic_file.write(folder / f"{base}.json", json.dumps({"libraries": dict(libraries)}, sort_keys=True))
+        disk_files.write(folder / f"{base}.json", json.dumps({"libraries": dict(libraries)}, sort_keys=True))
 
 
 def forget(base: str) -> None:

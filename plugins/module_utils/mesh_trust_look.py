@@ -7,7 +7,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Dict, Sequence
 
-from . import config_line, mesh_ca, sshd_keys, text_edit, user_identity
+from . import config_line, mesh_ca, sshd, text_edit, user_identity
 
 if TYPE_CHECKING:
     import pwd
@@ -37,15 +37,15 @@ def look(
         authorized: the lines of the block in authorized_keys.
         known: the lines of the block in known_hosts.
     """
-    host_certificate = certificate_in(mesh_ca.lines.HOST_CERTIFICATE)
+    host_certificate = certificate_in(mesh_ca.certificates.HOST_CERTIFICATE)
     lines = {
-        "authorized_keys": mesh_ca.lines.of_authority(authorized),
-        "known_hosts": mesh_ca.lines.of_authority(known),
+        "authorized_keys": mesh_ca.certificates.of_authority(authorized),
+        "known_hosts": mesh_ca.certificates.of_authority(known),
     }
     revoked = settings.get("revokedkeys", "none")
-    left = [mesh_ca.lines.REVOKED, SSHD_DROP_IN]
+    left = [mesh_ca.certificates.REVOKED, SSHD_DROP_IN]
     return {
-        "host_keys": sshd_keys.host_keys(),
+        "host_keys": sshd.host_keys(),
         "user_path": certificate["path"],
         "user": certificate["text"],
         "host": host_certificate,
@@ -53,7 +53,7 @@ def look(
         "has_keys": any(_OF_A_NODE.search(line) for line in authorized)
         or any(line and not line.startswith("@") for line in known),
         "remains": bool(certificate["text"] or host_certificate or any(map(os.path.lexists, left)) or has_block()),
-        "revoked_keys": "" if revoked in {"none", mesh_ca.lines.REVOKED} else revoked,
+        "revoked_keys": "" if revoked in {"none", mesh_ca.certificates.REVOKED} else revoked,
     }
 
 

@@ -18,7 +18,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import atomic_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import acting_as, read_regular
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def save(record: Mapping[str, Any]) -> None:
     folder = os.path.dirname(path)
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o755)  # noqa: PTH102 - os starts faster
-    atomic_file.write(path, json.dumps(record, indent=1, sort_keys=True), mode=0o600)
+    disk_files.write(path, json.dumps(record, indent=1, sort_keys=True), mode=0o600)
 
 
 def digest(content: bytes) -> str:

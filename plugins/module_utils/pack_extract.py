@@ -17,7 +17,7 @@ import zlib
 from contextlib import closing, contextmanager
 from typing import Any, BinaryIO, Collection, Dict, Iterable, Iterator, List
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_pack
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
     MOST_MANIFEST,
@@ -134,8 +134,8 @@ def decompressed(packed: BinaryIO, compression: str) -> Iterator[Iterator[Any]]:
     """Yield the content of a pack, in portions of at most 1 MiB, by what this host has for it."""
     if compression == "gz":
         yield inflated(packed)
-    elif zstd_library.library():
-        with closing(zstd_library.decompressed(packed)) as portions:  # type: ignore[type-var]
+    elif artifact_pack.library():
+        with closing(artifact_pack.decompressed(packed)) as portions:  # type: ignore[type-var]
             yield portions
     else:
         argv = ["zstd", "-d", "-q", "-c"]
@@ -220,7 +220,7 @@ def read(portions: Iterator[Any], taker: Taker, root: str, packed: int, manifest
         raise
     except ArtifactError as error:
         raise BadPackError(str(error)) from error
-    except (tarfile.TarError, EOFError, zlib.error, zstd_library.ZstdError, ValueError, RecursionError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, artifact_pack.ZstdError, ValueError, RecursionError) as error:
         raise BadPackError(f"it cannot be read ({error})") from error
 
 

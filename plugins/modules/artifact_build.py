@@ -239,14 +239,11 @@ from typing import Any, BinaryIO, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    artifact_links,
     artifact_pack,
-    atomic_file,
-    borrowed_links,
-    build_failure,
     build_files,
-    build_step,
     build_user,
-    disk_error,
+    disk_files,
     user_identity,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -334,7 +331,7 @@ class Build:
         self.memory = machine.available_memory_bytes()
         self.jobs = jobs_for(self.p["jobs"], len(os.sched_getaffinity(0)), self.memory, self.p["memory_per_job_bytes"])
         self.times: List[Dict[str, Any]] = []
-        self.site = build_failure.Site(
+        self.site = build_files.Site(
             self.p["host"],
             self.p["name"],
             self.p["version"],
@@ -372,7 +369,7 @@ class Build:
         """Refuse a build whose compiler the kernel would kill."""
         needed = self.p["memory_per_job_bytes"]
         if self.p["memory_strict"] and self.memory < needed:
-            raise build_failure.memory_short(self.site, needed, self.memory)
+            raise build_files.memory_short(self.site, needed, self.memory)
 
     def run(self) -> Dict[str, Any]:
         """Build the artifact, or take the installed one, and pack it; always remove the work folder."""
@@ -391,7 +388,7 @@ class Build:
         self.check_room()
         self.check_memory()
         try:
-            with borrowed_links.borrowed(self.p["links"], self.p["host"], while_busy=self.p["while_busy"]):
+            with artifact_links.borrowed(self.p["links"], self.p["host"], while_busy=self.p["while_busy"]):
                 return self._build()
         except OSError as error:
             if error.errno == errno.ENOSPC:
@@ -442,16 +439,16 @@ class Build:
         environment = {"PATH": SYSTEM_PATH, "LC_ALL": "C", "TZ": "UTC", **space.environment()}
         environment.update({name: self._replace(str(value), work) for name, value in step["environment"].items()})
         argv = [self._replace(token, work) for token in step["argv"]]
-        command = build_step.Step(step["name"], argv, work / self._replace(step["chdir"], work), environment, space.uid)
-        outcome = build_step.run_step(command, log, self._say)
+        command = build_user.Step(step["name"], argv, work / self._replace(step["chdir"], work), environment, space.uid)
+        outcome = build_user.run_step(command, log, self._say)
         self.times.append(outcome.times(step["name"]))
         if outcome.status:
-            raise build_failure.step_failed(
+            raise build_files.step_failed(
                 self.site, step["name"], outcome.status, outcome.log_start, speaks=step["speaks"]
             )
 
     def _say(self, text: str) -> None:
-        atomic_file.write(self.progress_file, text)
+        disk_files.write(self.progress_file, text)
 
     def _packed(self, tree: Path, way: str) -> Dict[str, Any]:
         self._say("pack")
@@ -481,7 +478,7 @@ def main() -> None:
     """Run the phase that the action plugin asked for."""
     module = AnsibleModule(argument_spec=_SPEC, supports_check_mode=True)
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(signum, build_step.abandon)
+        signal.signal(signum, build_user.abandon)
     build = Build(module)
     try:
         phase = module.params["phase"]
@@ -490,8 +487,8 @@ def main() -> None:
     except ArtifactError as error:
         module.fail_json(msg=str(error), log=str(build.log), problems=getattr(error, "problems", []))
     except OSError as error:
-        module.fail_json(msg=disk_error.sentence(module.params["host"], error))
-    except build_step.Abandoned:
+        module.fail_json(msg=disk_files.sentence(module.params["host"], error))
+    except build_user.Abandoned:
         os._exit(1)  # the result has no reader; whatever was started is ended by now
 
 

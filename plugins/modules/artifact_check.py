@@ -95,15 +95,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    artifact,
-    atomic_file,
-    build_step,
-    build_user,
-    check_process,
-    command,
-    disk_error,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, command, disk_files
 
 _TAIL_LINES = 10
 _PROOFS = "/var/lib/clusterctl/proofs"
@@ -158,7 +150,7 @@ def remember(name: str, digest: str, outputs: List[str]) -> None:
     with suppress(OSError):
         folder = Path(_PROOFS)
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        atomic_file.write(folder / f"{name}-{digest[:16]}.json", json.dumps({"of": digest, "outputs": outputs}))
+        disk_files.write(folder / f"{name}-{digest[:16]}.json", json.dumps({"of": digest, "outputs": outputs}))
 
 
 class CheckFailedError(Exception):
@@ -190,7 +182,7 @@ def _run_as(uid: Optional[int], parameters: Dict[str, Any], own: Dict[str, str])
     for check in parameters["checks"]:
         argv = [filled(token) for token in check["argv"]]
         try:
-            code, output = check_process.run_check(argv, environment, parameters["timeout_s"], check["stdin"], uid)
+            code, output = build_user.run_check(argv, environment, parameters["timeout_s"], check["stdin"], uid)
         except OSError as error:
             raise CheckFailedError(f"{name}: {argv[0]} could not be started ({error.strerror}).") from error
         tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
@@ -231,7 +223,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(signum, build_step.abandon)  # the commands end with the module
+        signal.signal(signum, build_user.abandon)  # the commands end with the module
     parameters: Dict[str, Any] = module.params
     digest = circumstances(parameters)
     proved = recall(parameters["name"], digest) if parameters["stands_on"] else None
@@ -242,8 +234,8 @@ def main() -> None:
     except (CheckFailedError, artifact.ArtifactError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=disk_error.sentence(parameters["name"], error))
-    except build_step.Abandoned:
+        module.fail_json(msg=disk_files.sentence(parameters["name"], error))
+    except build_user.Abandoned:
         os._exit(1)  # the result has no reader; the commands are ended by now
     if parameters["stands_on"] and not module.check_mode:
         remember(parameters["name"], digest, outputs)

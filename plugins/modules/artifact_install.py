@@ -129,18 +129,15 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    artifact_link,
+    artifact_links,
+    artifact_pack,
     audited_module,
-    borrowed_links,
     brought,
-    disk_error,
-    disk_sync,
+    disk_files,
     library_closure,
     origins,
     pack_extract,
-    pushed_file,
     tree_removal,
-    zstd_library,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MARKER,
@@ -184,7 +181,7 @@ class Install:
         self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
         self.tree = str(Path(self.p["root"], self.base))
         self.link = self.p["link"] or str(Path(self.p["root"], self.p["name"]))
-        self.target = artifact_link.target_of(self.link, self.tree)
+        self.target = artifact_links.target_of(self.link, self.tree)
         self.switches: bool = self.p.get("switch", True) or module.check_mode
         self.host = self.p["host"]
         # of the distribution, each with its package
@@ -225,7 +222,7 @@ class Install:
     def inspect(self) -> Dict[str, Any]:
         """Return the necessary changes without making them; a link that a killed build borrowed is given back."""
         if not self.check_mode:
-            borrowed_links.give_back()
+            artifact_links.give_back()
         state, linked = self.state(content=self.p["content"]), self.linked()
         changes = []
         lost = self._look_at_libraries() if state.ok else []
@@ -241,7 +238,7 @@ class Install:
             "needs_link": linked != self.target,
             "lost": lost,
             "needs_packages": sorted({self.libraries[path] for path in lost} - {""}),
-            "zstd": bool(zstd_library.library() or shutil.which("zstd", path=SYSTEM_PATH)),
+            "zstd": bool(artifact_pack.library() or shutil.which("zstd", path=SYSTEM_PATH)),
             "free_bytes": shutil.disk_usage(self.p["root"]).free if Path(self.p["root"]).is_dir() else 0,
         }
 
@@ -257,10 +254,10 @@ class Install:
 
     def apply(self) -> Dict[str, Any]:
         """Install what is missing, and switch the link where that is asked for."""
-        problem = artifact_link.problem(self.link)
+        problem = artifact_links.problem(self.link)
         if problem:
             raise ArtifactError(f"{self.host}: {problem}")
-        borrowed_links.give_back()  # without a look before it
+        artifact_links.give_back()  # without a look before it
         before, changes = self.linked(), []
         lost = self.p["lost"]
         state = self.state(content=self.p["content"])
@@ -279,7 +276,7 @@ class Install:
         if before != self.target and (before is None or not brought.is_tree_name(Path(before).name)):
             origins.note_path(self.link)  # a link of another hand, or none
         if before != self.target and self.switches:
-            artifact_link.switch(self.link, self.tree)
+            artifact_links.switch(self.link, self.tree)
             changes.append(f"{self.link} -> {self.target}")
         return {"changed": bool(changes), **self.answer(state, changes, before)}
 
@@ -304,8 +301,8 @@ class Install:
             )
             self._finish(partial, marker)
         except OSError as error:
-            if error.errno in disk_error.FULL:
-                what = disk_error.no_room(f"{self.host}: the", self.p["root"], self.base, error.errno)
+            if error.errno in disk_files.FULL:
+                what = disk_files.no_room(f"{self.host}: the", self.p["root"], self.base, error.errno)
                 raise ArtifactError(what) from error
             raise
         finally:
@@ -319,9 +316,9 @@ class Install:
 
     def _finish(self, partial: str, marker: bytes) -> None:
         """Write the files to the disk, then the marker, then the tree's name: a power cut leaves no marked half."""
-        disk_sync.mark(partial, MARKER, marker)
+        artifact_links.mark(partial, MARKER, marker)
         self._place(partial)
-        disk_sync.names_in(self.p["root"])
+        artifact_links.names_in(self.p["root"])
 
     def _place(self, partial: str) -> None:
         """Rename the finished tree to its name, after moving a broken one away."""
@@ -344,9 +341,9 @@ class Install:
     def _take(self, pack: Dict[str, Any], taken: str) -> None:
         """Copy the pack to where only this user can change it, and compare its size and digest."""
         try:
-            pushed_file.take(pack["path"], pack["sha256"], pack["size"], taken)
+            artifact_pack.take_pushed(pack["path"], pack["sha256"], pack["size"], taken)
         except (ArtifactError, OSError) as error:
-            if disk_error.is_of_disk(error):
+            if disk_files.is_of_disk(error):
                 raise
             raise NotWholeError(f"{self.host}: the pack of {self.base} did not arrive whole: {error}") from error
         Path(pack["path"]).unlink()
@@ -434,7 +431,7 @@ def main() -> None:
     except ArtifactError as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=disk_error.sentence(module.params["host"], error))
+        module.fail_json(msg=disk_files.sentence(module.params["host"], error))
     finally:
         if module.params["pack"]:
             with suppress(OSError):

@@ -64,14 +64,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    artifact_link,
-    audited_module,
-    borrowed_links,
-    disk_error,
-    disk_sync,
-    jobs_at_work,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_links, audited_module, disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _ENDING_S = 30.0  # a build that a stopped run had in the background may still be ending
@@ -87,10 +80,10 @@ def tree_of(link: str) -> str:
     Raises:
         SwitchError: something else stands in the place of the link.
     """
-    problem = artifact_link.problem(link)
+    problem = artifact_links.problem(link)
     if problem:
         raise SwitchError(problem)
-    return artifact_link.tree_of(link)
+    return artifact_links.tree_of(link)
 
 
 def check(links: Dict[str, str]) -> List[Dict[str, Any]]:
@@ -112,7 +105,7 @@ def check(links: Dict[str, str]) -> List[Dict[str, Any]]:
             raise SwitchError(f"{tree} is missing, or its installation was never finished.")
         if isinstance(state["files"], str):
             raise SwitchError(f"{tree} is damaged: {state['files']}.")
-        watch += [state, {"path": link, "kind": "link", "target": artifact_link.target_of(link, tree)}]
+        watch += [state, {"path": link, "kind": "link", "target": artifact_links.target_of(link, tree)}]
     return watch
 
 
@@ -129,22 +122,22 @@ def switch(changes: Dict[str, Tuple[str, str]]) -> None:
     done: List[str] = []
     try:
         for link, (_unused, after) in changes.items():
-            staged[link] = artifact_link.stage(link, after) if after else ""
+            staged[link] = artifact_links.stage(link, after) if after else ""
         for link in changes:
-            artifact_link.put(link, staged.pop(link))
+            artifact_links.put(link, staged.pop(link))
             done.append(link)
     except OSError:
         for link in reversed(done):
             before = changes[link][0]
             with suppress(OSError):
-                artifact_link.put(link, artifact_link.stage(link, before) if before else "")
+                artifact_links.put(link, artifact_links.stage(link, before) if before else "")
         raise
     finally:
         for path in filter(None, staged.values()):
             with suppress(OSError):
                 Path(path).unlink()
     for folder in {str(Path(link).parent) for link in changes}:
-        disk_sync.names_in(folder)  # a power cut does not undo a switch that was reported
+        artifact_links.names_in(folder)  # a power cut does not undo a switch that was reported
 
 
 def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
@@ -156,14 +149,14 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
     """
     watch = check(links)
     # what a killed build borrowed does not count as the link of before
-    if really and not borrowed_links.give_back(_ENDING_S):
+    if really and not artifact_links.give_back(_ENDING_S):
         raise SwitchError("A build on this host still uses the links; wait until it has ended, then run again.")
     before = {link: tree_of(link) for link in links}
     changes = {link: (before[link], tree) for link, tree in links.items() if before[link] != tree}
     if changes and really:
         switch(changes)
     phrases = [
-        f"{link} -> {artifact_link.target_of(link, tree)}" if tree else f"removed {link}"
+        f"{link} -> {artifact_links.target_of(link, tree)}" if tree else f"removed {link}"
         for link, (_unused, tree) in changes.items()
     ]
     shown = ["".join(f"{link} -> {pair[side]}\n" for link, pair in changes.items()) for side in (0, 1)]
@@ -179,7 +172,7 @@ def run(links: Dict[str, str], *, really: bool) -> Dict[str, Any]:
 
 def refusal(host: str, error: OSError) -> str:
     """Return what is said where the disk refused a link."""
-    return f"{disk_error.sentence(host, error).rstrip('.')}. Every link leads where it led before."
+    return f"{disk_files.sentence(host, error).rstrip('.')}. Every link leads where it led before."
 
 
 def main() -> None:
@@ -199,11 +192,11 @@ def main() -> None:
         if module.params["phase"] == "check":
             check(links)
             if not module.params["while_busy"]:
-                jobs_at_work.refuse(links, host)
+                artifact_links.refuse(links, host)
             before = {link: tree_of(link) for link in links}
             module.exit_json(changed=False, changes=[], watch=[], switched=[], before=before)
         module.exit_json(**run(links, really=not module.check_mode))
-    except jobs_at_work.JobsError as error:
+    except artifact_links.JobsError as error:
         module.fail_json(msg=str(error), problems=error.problems)
     except SwitchError as error:
         module.fail_json(msg=f"{host}: {error}")

@@ -93,17 +93,17 @@ diff:
 from functools import partial
 from typing import Any, Dict, List
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, text_edit, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, file_transaction, text_edit
 
 
 def _text_of(name: str, value: Any) -> str:
     """Return a variable's value as text.
 
     Raises:
-        file_entry.StageError: it is not a string or a number. YAML's yes, no, on and off are booleans.
+        file_transaction.StageError: it is not a string or a number. YAML's yes, no, on and off are booleans.
     """
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise file_entry.StageError(
+        raise file_transaction.StageError(
             f"The value of {name} is {value!r}, which is not a string or a number; put it in quotes."
         )
     return str(value)
@@ -111,7 +111,7 @@ def _text_of(name: str, value: Any) -> str:
 
 def _folders_of(name: str, value: Any) -> List[str]:
     if not isinstance(value, list) or not all(isinstance(folder, str) for folder in value):
-        raise file_entry.StageError(f"The folders for {name} are {value!r}, which is not a list of paths.")
+        raise file_transaction.StageError(f"The folders for {name} are {value!r}, which is not a list of paths.")
     return value
 
 
@@ -119,7 +119,7 @@ def wanted_of(given: Dict[str, Any]) -> text_edit.Environment:
     """Return what the arguments ask for.
 
     Raises:
-        file_entry.StageError: a value has the wrong type.
+        file_transaction.StageError: a value has the wrong type.
     """
     return text_edit.Environment(
         paths={name: _folders_of(name, value) for name, value in given["lists"].items()},
@@ -130,7 +130,7 @@ def wanted_of(given: Dict[str, Any]) -> text_edit.Environment:
 
 def main() -> None:
     """Run the module."""
-    module = watched_module.QuietModule(
+    module = file_stage.QuietModule(
         argument_spec={
             "lists": {"type": "dict", "default": {}},
             "bases": {"type": "dict", "default": {}},
@@ -144,17 +144,17 @@ def main() -> None:
     )
     given = module.params
     path = given["path"]
-    watched_module.run(
+    file_stage.run(
         module,
         lambda: [
-            file_entry.Entry(
+            file_transaction.Entry(
                 path=path,
                 state="edit",
                 edit=partial(text_edit.set_environment, wanted=wanted_of(given)),
                 what="variables",
-                mode=file_entry.parse_mode(path, given["mode"]),
-                uid=file_entry.owner_id(path, given["owner"]),
-                gid=file_entry.group_id(path, given["group"]),
+                mode=file_transaction.parse_mode(path, given["mode"]),
+                uid=file_transaction.owner_id(path, given["owner"]),
+                gid=file_transaction.group_id(path, given["group"]),
             )
         ],
     )

@@ -167,7 +167,7 @@ diff:
 from functools import partial
 from typing import Any, Dict, Optional, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, text_edit, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, file_transaction, text_edit
 
 _FILE = {
     "path": {"type": "str", "required": True},
@@ -198,39 +198,43 @@ _MEANINGFUL = {
 _NEEDED = {"file": ("content",), "block": ("content", "marker"), "link": ("target",)}
 
 
-def entry_of(given: Dict[str, Any]) -> file_entry.Entry:
+def entry_of(given: Dict[str, Any]) -> file_transaction.Entry:
     """Return the entry that one item of O(files) asks for.
 
     Raises:
-        file_entry.StageError: keys are missing or have no meaning here, or owner, group or mode is invalid.
+        file_transaction.StageError: keys are missing or have no meaning here, or owner, group or mode is invalid.
     """
     path, state = given["path"], given["state"]
     for key in _NEEDED.get(state, ()):
         if given[key] is None:
-            raise file_entry.StageError(f"{path} is of state '{state}', which needs '{key}'.")
+            raise file_transaction.StageError(f"{path} is of state '{state}', which needs '{key}'.")
     for key, states in _MEANINGFUL.items():
         if given[key] and state not in states:
-            raise file_entry.StageError(f"{path} is of state '{state}', for which '{key}' means nothing; leave it out.")
+            raise file_transaction.StageError(
+                f"{path} is of state '{state}', for which '{key}' means nothing; leave it out."
+            )
     if given["watch"] == "block" and state != "block":
-        raise file_entry.StageError(f"{path} is of state '{state}', which has no block to watch; leave 'watch' out.")
-    file_entry.check_validator(path, given["validate"])
+        raise file_transaction.StageError(
+            f"{path} is of state '{state}', which has no block to watch; leave 'watch' out."
+        )
+    file_transaction.check_validator(path, given["validate"])
     if given["user"] and given["validate"]:
-        raise file_entry.StageError(f"{path} has a 'user', for which 'validate' means nothing; leave it out.")
+        raise file_transaction.StageError(f"{path} has a 'user', for which 'validate' means nothing; leave it out.")
     edit, what = _edit_of(given)
-    return file_entry.Entry(
+    return file_transaction.Entry(
         path=path,
         state="edit" if edit else state,
         content=(given["content"] or "").encode("utf-8", "surrogateescape"),
         edit=edit,
         what=what,
         target=given["target"] or "",
-        mode=file_entry.parse_mode(path, given["mode"]),
-        uid=file_entry.owner_id(path, given["owner"]),
-        gid=file_entry.group_id(path, given["group"]),
+        mode=file_transaction.parse_mode(path, given["mode"]),
+        uid=file_transaction.owner_id(path, given["owner"]),
+        gid=file_transaction.group_id(path, given["group"]),
         validate=tuple(given["validate"]),
         backup=given["backup"],
         sensitive=given["sensitive"],
-        user=file_entry.user_entry(path, given["user"]),
+        user=file_transaction.user_entry(path, given["user"]),
         is_watched=given["watch"] != "none",
         watched_block=given["marker"] if given["watch"] == "block" else "",
     )
@@ -245,11 +249,11 @@ def _edit_of(given: Dict[str, Any]) -> Tuple[Optional[Any], str]:
 
 def main() -> None:
     """Run the module."""
-    module = watched_module.QuietModule(
+    module = file_stage.QuietModule(
         argument_spec={"files": {"type": "list", "elements": "dict", "required": True, "options": _FILE}},
         supports_check_mode=True,
     )
-    watched_module.run(module, lambda: [entry_of(given) for given in module.params["files"]])
+    file_stage.run(module, lambda: [entry_of(given) for given in module.params["files"]])
 
 
 if __name__ == "__main__":

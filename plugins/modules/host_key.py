@@ -80,11 +80,11 @@ from pathlib import Path
 from typing import List, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    atomic_file,
     audited_module,
     command,
+    disk_files,
     origins,
-    sshd_process,
+    sshd,
 )
 
 _TYPE = "ssh-ed25519"
@@ -146,7 +146,7 @@ def mend(path: Path, address: str, port: int, wait_s: int) -> List[str]:
         changes.append(f"wrote {path}.pub anew")
     shown = shown_key(address, port)
     if half and shown and shown != half:
-        sshd_process.reload()
+        sshd.reload()
         wait_for(half, address, port, wait_s)
         changes.append("sshd has read its host key")
     return changes
@@ -181,7 +181,7 @@ def switch(path: Path, address: str, port: int, wait_s: int, *, check: bool) -> 
     if not check:
         waiting.replace(path)
         _write_public(path, half)
-        sshd_process.reload()
+        sshd.reload()
         wait_for(half, address, port, wait_s)
     return half, [f"changed the host key {path}"]
 
@@ -209,7 +209,7 @@ def shown_key(address: str, port: int) -> str:
 
 
 def _write_public(path: Path, half: str) -> None:
-    atomic_file.write(path.with_name(f"{path.name}.pub"), f"{half} root@{os.uname().nodename}\n", 0o644)
+    disk_files.write(path.with_name(f"{path.name}.pub"), f"{half} root@{os.uname().nodename}\n", 0o644)
 
 
 def _keygen(arguments: List[str]) -> command.Done:

@@ -112,10 +112,10 @@ from typing import Dict, Iterable, List, Set
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     config_line,
-    file_entry,
+    file_stage,
+    file_transaction,
     ip_address,
     text_edit,
-    watched_module,
 )
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
@@ -211,7 +211,7 @@ def _is_own_name(name: str) -> bool:
 
 def main() -> None:
     """Run the module."""
-    module = watched_module.QuietModule(
+    module = file_stage.QuietModule(
         argument_spec={
             "content": {"type": "str", "required": True},
             "own_names": {"type": "list", "elements": "str", "default": []},
@@ -251,17 +251,17 @@ def main() -> None:
             "let 'hosts:' in /etc/nsswitch.conf begin with 'files', and restart nscd where it runs."
         )
 
-    watched_module.run(
+    file_stage.run(
         module,
         lambda: [
-            file_entry.Entry(
+            file_transaction.Entry(
                 path=given["path"],
                 state="edit",
                 edit=edit,
                 what=f"block '{given['marker']}'",
-                mode=file_entry.parse_mode(given["path"], given["mode"]),
-                uid=file_entry.owner_id(given["path"], given["owner"]),
-                gid=file_entry.group_id(given["path"], given["group"]),
+                mode=file_transaction.parse_mode(given["path"], given["mode"]),
+                uid=file_transaction.owner_id(given["path"], given["owner"]),
+                gid=file_transaction.group_id(given["path"], given["group"]),
             )
         ],
         verify,

@@ -66,7 +66,7 @@ changes: {description: A short phrase for each change., type: list, returned: al
 watch: {description: Always empty., type: list, returned: always}
 """
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, disk_error, leftovers
+from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, disk_files, leftovers
 
 
 def main() -> None:
@@ -100,7 +100,7 @@ def main() -> None:
                 leftovers.remove(path)
             changes.append(f"removed {path}, which an unfinished run left")
     except OSError as error:
-        module.fail_json(msg=disk_error.sentence(p["host"], error), changes=changes, watch=[])
+        module.fail_json(msg=disk_files.sentence(p["host"], error), changes=changes, watch=[])
     module.exit_json(changed=bool(changes), changes=changes, watch=[])
 
 

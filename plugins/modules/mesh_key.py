@@ -160,10 +160,9 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     mesh_rules,
     mesh_trust_look,
     origins,
-    sshd_keys,
+    sshd,
     text_edit,
     user_identity,
-    user_key,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state, reading, users
 
@@ -185,7 +184,7 @@ def authorized_file(path: Path, owner: str, group: str, *, own: bool) -> Dict[st
     """
     real = Path(os.path.realpath(path))
     if real.parent.is_dir():
-        folder_mode = stat.S_IMODE(real.parent.stat().st_mode) & ~user_key.GROUP_OR_OTHERS_WRITE
+        folder_mode = stat.S_IMODE(real.parent.stat().st_mode) & ~job_account.GROUP_OR_OTHERS_WRITE
     else:
         folder_mode = 0o700 if own else 0o755
     return {
@@ -220,11 +219,11 @@ def check_access(entry: pwd.struct_passwd, path: Path) -> None:
         return
     user, link = entry.pw_name, user_identity.first_link(str(path), entry.pw_dir)
     if link:
-        raise user_key.NoKeyError(
+        raise job_account.NoKeyError(
             f"User {user} may not {verb} {real}, where the link {link} leads; remove the link with 'rm {link}', or let "
             f"it lead to a file of user {user}."
         )
-    raise user_key.NoKeyError(f"User {user} may not {verb} {real}; give it and its folder to the user with chown.")
+    raise job_account.NoKeyError(f"User {user} may not {verb} {real}; give it and its folder to the user with chown.")
 
 
 def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
@@ -235,7 +234,7 @@ def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
         if settings.get(keyword.lower(), "any") != "any"
     ]
     mode = stat.S_IMODE(Path(entry.pw_dir).stat().st_mode)
-    if settings.get("strictmodes", "yes") == "yes" and mode & user_key.GROUP_OR_OTHERS_WRITE:
+    if settings.get("strictmodes", "yes") == "yes" and mode & job_account.GROUP_OR_OTHERS_WRITE:
         found.append(f"{entry.pw_dir} is writable by others (mode {mode:04o}), which sshd's StrictModes refuses")
     return found
 
@@ -243,12 +242,12 @@ def obstacles(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[str]:
 def block_lines(path: Path) -> List[str]:
     """Return the lines of our block in a file."""
     text = user_identity.read_regular(str(path)) or b""
-    return sshd_keys.block_of(text.decode("utf-8", "surrogateescape"))
+    return sshd.block_of(text.decode("utf-8", "surrogateescape"))
 
 
 def client_block() -> str:
     """Return the lines that make the client read its drop-in folder; '' where the distribution's file does so."""
-    text = user_key.read(_CLIENT)
+    text = job_account.read(_CLIENT)
     outside = text_edit.set_block(text, mesh_rules.MARKER, "") if text else ""
     return "" if _INCLUDE.search(outside) else "Match all\n    Include /etc/ssh/ssh_config.d/*.conf\n"
 
@@ -266,37 +265,39 @@ def user_entry(name: str) -> pwd.struct_passwd:
     try:
         entry = pwd.getpwnam(wanted)
     except KeyError:
-        raise user_key.NoKeyError(
+        raise job_account.NoKeyError(
             f"The user {wanted} does not exist on this node; create it, or set ssh_mesh_user."
         ) from None
     if not Path(entry.pw_dir).is_dir():
-        raise user_key.NoKeyError(f"The home {entry.pw_dir} of user {wanted} does not exist on this node; create it.")
+        raise job_account.NoKeyError(
+            f"The home {entry.pw_dir} of user {wanted} does not exist on this node; create it."
+        )
     if Path(entry.pw_shell).name in _NO_SHELLS:
-        raise user_key.NoKeyError(
+        raise job_account.NoKeyError(
             f"The user {wanted} has the shell {entry.pw_shell} and cannot log in; set a login shell with usermod."
         )
     if os.geteuid() not in (0, entry.pw_uid):
-        raise user_key.NoKeyError(f"Only root can make the key of user {wanted}; set ansible_become=true.")
+        raise job_account.NoKeyError(f"Only root can make the key of user {wanted}; set ansible_become=true.")
     return entry
 
 
 def former_blocks(entry: pwd.struct_passwd, present: Path, login: str) -> List[Dict[str, str]]:
     """Return the files in which another user still has the mesh's block: the login user, or an earlier mesh's user."""
     found = []
-    for name in dict.fromkeys([login, *_LOCAL_USER.findall(user_key.read(_DROP_IN))]):
+    for name in dict.fromkeys([login, *_LOCAL_USER.findall(job_account.read(_DROP_IN))]):
         try:
             other = pwd.getpwnam(name)
         except KeyError:
             continue
-        path = sshd_keys.authorized_paths(other, sshd_keys.settings_of(name))[0]
+        path = sshd.authorized_paths(other, sshd.settings_of(name))[0]
         if other.pw_uid == entry.pw_uid or path == present:
             continue
-        own, group = sshd_keys.is_users_own(other, path), reading.group_name(other.pw_gid)
+        own, group = sshd.is_users_own(other, path), reading.group_name(other.pw_gid)
 
         def facts_of(text: str) -> Dict[str, Any]:
-            return authorized_file(path, name, group, own=own) if sshd_keys.block_of(text) else {}  # noqa: B023 - runs now
+            return authorized_file(path, name, group, own=own) if sshd.block_of(text) else {}  # noqa: B023 - runs now
 
-        found.append(sshd_keys.read_as(other, path, facts_of))
+        found.append(sshd.read_as(other, path, facts_of))
     return [one for one in found if one]
 
 
@@ -310,7 +311,7 @@ def reaches_root(entry: pwd.struct_passwd) -> str:
 def note_origins(entry: pwd.struct_passwd, name: str, *, check: bool) -> None:
     """Keep whether the folder, the key and its successor were there before; no private half is copied."""
     folder = Path(entry.pw_dir, ".ssh")
-    keys = [folder / f"{key}{end}" for key in (name, user_key.successor(name)) for end in ("", ".pub")]
+    keys = [folder / f"{key}{end}" for key in (name, job_account.successor(name)) for end in ("", ".pub")]
     for path in (folder, *keys) if not check else ():
         origins.note_path(str(path), entry, content=path.suffix == ".pub")
 
@@ -323,22 +324,22 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
     if created and module.check_mode:
         return job_account.missing(module.params["user"], created)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
-        raise user_key.NoKeyError(f"ssh_mesh_key_name is {name!r}; give the bare name of a file in ~/.ssh.")
+        raise job_account.NoKeyError(f"ssh_mesh_key_name is {name!r}; give the bare name of a file in ~/.ssh.")
     entry = user_entry(module.params["user"])
-    settings = sshd_keys.settings_of(entry.pw_name)
+    settings = sshd.settings_of(entry.pw_name)
     if settings.get("pubkeyauthentication", "yes") == "no":
-        raise user_key.NoKeyError("sshd on this node has PubkeyAuthentication no; set it to yes in sshd_config.")
+        raise job_account.NoKeyError("sshd on this node has PubkeyAuthentication no; set it to yes in sshd_config.")
     group = reading.group_name(entry.pw_gid)
     comment = f"clusterctl:{os.uname().nodename}"
-    path = sshd_keys.authorized_paths(entry, settings)[0]
-    own = sshd_keys.is_users_own(entry, path)
+    path = sshd.authorized_paths(entry, settings)[0]
+    own = sshd.is_users_own(entry, path)
     people = job_account.login_keys(entry, login, module.params["keys"]) if create else {"lines": [], "watch": []}
 
     def with_the_users_identity() -> Dict[str, Any]:
         check_access(entry, Path(entry.pw_dir, ".ssh", name))
         if own:
             check_access(entry, path)
-        made = user_key.rotated(entry.pw_dir, name, comment, module.params["rotation"], check=module.check_mode)
+        made = job_account.rotated(entry.pw_dir, name, comment, module.params["rotation"], check=module.check_mode)
         certificate = mesh_trust_look.certificate_of(entry, name)
         return {**made, **certificate, **(known_of(path) if own else {})}
 
@@ -351,7 +352,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
     if not own:
         link = path_state.link_of_another(str(path))
         if link:
-            raise user_key.NoKeyError(
+            raise job_account.NoKeyError(
                 f"sshd looks for the keys of user {entry.pw_name} in {path}, which is reached through the link {link}; "
                 f"a user other than root could have set it. Remove it with 'rm {link}'."
             )

@@ -75,13 +75,11 @@ from typing import Any, Dict, List, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     command,
-    file_entry,
     file_stage,
+    file_transaction,
     mesh_ca,
     mesh_trust_look,
-    sshd_keys,
-    sshd_process,
-    watched_module,
+    sshd,
 )
 
 _KEYSCAN_S = 3
@@ -91,7 +89,7 @@ _UNASKED_S = 2  # time for a reload that cannot be watched
 _SSHD = "/usr/sbin/sshd"
 
 
-def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_entry.Entry]:
+def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_transaction.Entry]:
     """Return the files that the node should have; what sshd refers to stands before sshd's settings.
 
     Raises:
@@ -99,10 +97,10 @@ def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_e
     """
     present = given["state"] == "present"
     entries = []
-    lines = mesh_ca.lines
+    lines = mesh_ca.certificates
     if given["user_certificate"] or not present:
         entries.append(
-            file_entry.Entry(
+            file_transaction.Entry(
                 path=given["user_path"],
                 state="file" if present else "absent",
                 content=_certificate(given["user_path"], given["user_certificate"]),
@@ -122,32 +120,32 @@ def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_e
 
 
 def _certificate(path: str, text: str) -> bytes:
-    line = file_entry.one_line(path, "the certificate", text.removesuffix("\n"))
+    line = file_transaction.one_line(path, "the certificate", text.removesuffix("\n"))
     return f"{line}\n".encode() if text else b""
 
 
-def files_of_settings() -> List[file_entry.Entry]:
+def files_of_settings() -> List[file_transaction.Entry]:
     """Return what goes only after sshd reads its settings without it: sshd refuses every key if the list is missing."""
-    gone = (mesh_ca.lines.REVOKED, mesh_ca.lines.HOST_CERTIFICATE)
-    return [file_entry.Entry(path=path, state="absent", is_watched=False) for path in gone]
+    gone = (mesh_ca.certificates.REVOKED, mesh_ca.certificates.HOST_CERTIFICATE)
+    return [file_transaction.Entry(path=path, state="absent", is_watched=False) for path in gone]
 
 
-def _settings(user: str) -> List[file_entry.Entry]:
+def _settings(user: str) -> List[file_transaction.Entry]:
     """Return the entries of sshd's settings; an empty user removes them."""
     look = mesh_trust_look
     by_drop_in = look.sshd_includes()
-    content = mesh_ca.lines.sshd_config(user if by_drop_in else "") if user else ""
+    content = mesh_ca.certificates.sshd_config(user if by_drop_in else "") if user else ""
     validate = (_SSHD, "-t", "-f", "%s") if os.access(_SSHD, os.X_OK) else ()
     entries = []
     if content and by_drop_in:
         entries.append(_root_file(look.SSHD_DROP_IN, content.encode(), validate))
     elif os.path.isdir(look.SSHD_FOLDER):  # noqa: PTH112 - a folder that root alone may enter answers no
-        entries.append(file_entry.Entry(path=look.SSHD_DROP_IN, state="absent", is_watched=False))
+        entries.append(file_transaction.Entry(path=look.SSHD_DROP_IN, state="absent", is_watched=False))
     block = "" if by_drop_in else content
     if not block and not look.has_block():
         return entries
     entries.append(
-        file_entry.Entry(
+        file_transaction.Entry(
             path=look.SSHD_CONFIG,
             state="edit",
             edit=lambda text: look.with_first_block(text, block),
@@ -160,8 +158,8 @@ def _settings(user: str) -> List[file_entry.Entry]:
     return entries
 
 
-def _root_file(path: str, content: bytes, validate: Any = ()) -> file_entry.Entry:
-    return file_entry.Entry(path=path, state="file", content=content, mode=0o644, uid=0, gid=0, validate=validate)
+def _root_file(path: str, content: bytes, validate: Any = ()) -> file_transaction.Entry:
+    return file_transaction.Entry(path=path, state="file", content=content, mode=0o644, uid=0, gid=0, validate=validate)
 
 
 def shown_by_sshd(certificate: str) -> Optional[bool]:
@@ -169,7 +167,7 @@ def shown_by_sshd(certificate: str) -> Optional[bool]:
     words = certificate.split()
     if len(words) < 2:  # noqa: PLR2004 - type and data
         return None
-    port = sshd_keys.settings_of("root").get("port", "22")
+    port = sshd.settings_of("root").get("port", "22")
     kind = words[0].partition("-cert-")[0]
     names = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
     argv = ["ssh-keyscan", "-c", "-T", str(_KEYSCAN_S), "-p", port, "-t", names.get(kind, "ecdsa"), "127.0.0.1"]
@@ -182,7 +180,7 @@ def shown_by_sshd(certificate: str) -> Optional[bool]:
 
 def make_sshd_show(certificate: str, *, wanted: bool) -> str:
     """Reload sshd and wait until it shows the certificate, or no longer does; returns a sentence where it stays so."""
-    sshd_process.reload()
+    sshd.reload()
     end = time.monotonic() + _RELOAD_S
     while time.monotonic() < end:
         shown = shown_by_sshd(certificate)
@@ -196,27 +194,27 @@ def make_sshd_show(certificate: str, *, wanted: bool) -> str:
     return f"sshd was reloaded and {word} the certificate of its host key; look at sshd's log on this node."
 
 
-def remove(given: Dict[str, Any], entry: pwd.struct_passwd, module: watched_module.QuietModule) -> file_stage.Outcome:
+def remove(given: Dict[str, Any], entry: pwd.struct_passwd, module: file_stage.QuietModule) -> file_stage.Outcome:
     """Take the settings away, have sshd read that, and then remove the files that they named.
 
     Raises:
         StageError: a file cannot be changed, or sshd does not read its settings.
     """
     options = {"check_mode": module.check_mode, "want_diff": module._diff}  # noqa: SLF001 - as below
-    certificate = mesh_trust_look.text_of(mesh_ca.lines.HOST_CERTIFICATE)
+    certificate = mesh_trust_look.text_of(mesh_ca.certificates.HOST_CERTIFICATE)
     first = file_stage.apply(wanted_files(given, entry), **options)
     if not module.check_mode:
         problem = make_sshd_show(certificate, wanted=False)
         if problem:
-            raise file_entry.StageError(problem)
-        sshd_process.await_undecided_logins(_LOGIN_S)
+            raise file_transaction.StageError(problem)
+        sshd.await_undecided_logins(_LOGIN_S)
     second = file_stage.apply(files_of_settings(), **options)
     return file_stage.Outcome(
         [*first.changes, *second.changes], [*first.watch, *second.watch], [*first.diff, *second.diff]
     )
 
 
-def lay_out(given: Dict[str, Any], entry: pwd.struct_passwd, module: watched_module.QuietModule) -> file_stage.Outcome:
+def lay_out(given: Dict[str, Any], entry: pwd.struct_passwd, module: file_stage.QuietModule) -> file_stage.Outcome:
     """Write the files, and have sshd use them.
 
     Raises:
@@ -224,19 +222,19 @@ def lay_out(given: Dict[str, Any], entry: pwd.struct_passwd, module: watched_mod
     """
     options = {"check_mode": module.check_mode, "want_diff": module._diff}  # noqa: SLF001 - as below
     outcome = file_stage.apply(wanted_files(given, entry), **options)
-    sshd_files = (mesh_ca.lines.HOST_CERTIFICATE, mesh_trust_look.SSHD_CONFIG, mesh_trust_look.SSHD_DROP_IN)
+    sshd_files = (mesh_ca.certificates.HOST_CERTIFICATE, mesh_trust_look.SSHD_CONFIG, mesh_trust_look.SSHD_DROP_IN)
     changed = any(path in phrase for phrase in outcome.changes for path in sshd_files)
     certificate = given["host_certificate"]
     if certificate and not module.check_mode and (changed or shown_by_sshd(certificate) is False):
         problem = make_sshd_show(certificate, wanted=True)
         if problem:
-            raise file_entry.StageError(problem)
+            raise file_transaction.StageError(problem)
     return outcome
 
 
 def main() -> None:
     """Run the module."""
-    module = watched_module.QuietModule(
+    module = file_stage.QuietModule(
         argument_spec={
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "user": {"type": "str", "required": True},
@@ -256,7 +254,7 @@ def main() -> None:
     act = lay_out if given["state"] == "present" else remove
     try:
         outcome = act(given, entry, module)
-    except file_entry.StageError as error:
+    except file_transaction.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     answer: Dict[str, Any] = {"changes": outcome.changes, "watch": outcome.watch}
     if module._diff:  # noqa: SLF001 - the documented way for a module to learn of --diff

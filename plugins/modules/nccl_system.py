@@ -66,7 +66,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_entry, file_stage, watched_module
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_stage, file_transaction
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _HEADERS = ("nccl.h", "nccl_device.h", "nccl_device")
@@ -89,7 +89,7 @@ def package_of(path: str) -> str:
 
 def sort_out(
     link: str, include_dir: str, headers: Sequence[str]
-) -> Tuple[List[file_entry.Entry], List[Dict[str, str]]]:
+) -> Tuple[List[file_transaction.Entry], List[Dict[str, str]]]:
     """Return the links to make or remove, and the headers left as they are."""
     source = Path(link, "include")
     entries, kept = [], []
@@ -104,21 +104,21 @@ def sort_out(
         if foreign and wanted:
             kept.append({"path": place, "owner": owner})
         elif wanted:
-            entries.append(file_entry.Entry(path=place, state="link", target=target))
+            entries.append(file_transaction.Entry(path=place, state="link", target=target))
         elif ours:
-            entries.append(file_entry.Entry(path=place, state="absent"))
+            entries.append(file_transaction.Entry(path=place, state="absent"))
     return entries, kept
 
 
-def conf_of(path: str, link: str) -> file_entry.Entry:
+def conf_of(path: str, link: str) -> file_transaction.Entry:
     """Return the file that tells the loader the folder.
 
     Raises:
-        file_entry.StageError: the loader would read another folder.
+        file_transaction.StageError: the loader would read another folder.
     """
-    folder = file_entry.one_line(path, "the folder", f"{link}/lib", refused=" :,#=")
+    folder = file_transaction.one_line(path, "the folder", f"{link}/lib", refused=" :,#=")
     content = f"# clusterctl: the cluster's NCCL\n{folder}\n".encode()
-    return file_entry.Entry(path=path, state="file", content=content, mode=0o644, uid=0, gid=0)
+    return file_transaction.Entry(path=path, state="file", content=content, mode=0o644, uid=0, gid=0)
 
 
 def in_cache(link: str) -> bool:
@@ -137,7 +137,7 @@ def words(kept: Sequence[Dict[str, str]], link: str) -> str:
 
 def main() -> None:
     """Run the module."""
-    module = watched_module.QuietModule(
+    module = file_stage.QuietModule(
         argument_spec={
             "link": {"type": "str", "default": "/usr/local/nccl"},
             "conf": {"type": "str", "default": "/etc/ld.so.conf.d/nccl.conf"},
@@ -153,7 +153,7 @@ def main() -> None:
     try:
         conf = conf_of(given["conf"], link)
         outcome = file_stage.apply([conf, *links], check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
-    except file_entry.StageError as error:
+    except file_transaction.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     changes = list(outcome.changes)
     if any(given["conf"] in phrase for phrase in changes) or given["installed"] or not in_cache(link):

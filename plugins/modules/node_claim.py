@@ -64,8 +64,8 @@ watch: {description: Always empty., type: list, returned: success}
 from typing import Any, Dict
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.audited_module import AuditedModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import place
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.place import Node
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import claim
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.claim import Node
 
 
 def main() -> None:
@@ -83,12 +83,12 @@ def main() -> None:
     given, node = module.params, Node()
     mark = node.mark()
     known = {str(member.get("name")): str(member.get("address") or "") for member in given["members"]}
-    lost = place.lost_members(mark, given["cluster"], given["names"], known.values())
+    lost = claim.lost_members(mark, given["cluster"], given["names"], known.values())
     said: Dict[str, Any] = {"changes": [], "watch": []}
     if mark is None or not lost:
         module.exit_json(changed=False, problems=[], **said)
     if not given["adopt"]:
-        problem = place.foreign_words(mark, lost)
+        problem = claim.foreign_words(mark, lost)
         cure = "take it over with --adopt, or without clusterctl with -e preflight_adopt=true"
         entry = {
             "host": given["host"],
@@ -98,7 +98,7 @@ def main() -> None:
             "kind": "configuration",
         }
         module.fail_json(msg=f"{given['host']} {problem}; {cure}.", problems=[entry], **said)
-    said["changes"] = [f"taken over from {place.cluster_words(mark)}"]
+    said["changes"] = [f"taken over from {claim.cluster_words(mark)}"]
     if not module.check_mode:
         try:
             node.write_mark({**mark, "members": {name: known.get(name, "") for name in given["names"]}})

@@ -67,14 +67,7 @@ import resource
 from pathlib import Path
 from typing import List, Mapping, Optional, Sequence
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    command,
-    file_entry,
-    file_stage,
-    sshd_keys,
-    sshd_process,
-    watched_module,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_stage, file_transaction, sshd
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _ANSWER_S = 30
@@ -99,19 +92,19 @@ def logins_at_once(settings: Mapping[str, str]) -> Optional[int]:
 
 def wanted_files(
     user: str, open_files: int, logins: int, limits_file: str, sshd_files: Sequence[str]
-) -> List[file_entry.Entry]:
+) -> List[file_transaction.Entry]:
     """Return the files that raise what is too low.
 
     Raises:
-        file_entry.StageError: the user's name would leave its line.
+        file_transaction.StageError: the user's name would leave its line.
     """
     entries = []
     present = open_files_of(user) if open_files else None
     if present is not None and present < open_files:
-        file_entry.one_line(limits_file, "the user", user, refused=" #")
+        file_transaction.one_line(limits_file, "the user", user, refused=" #")
         text = f"# clusterctl: jobs of {user} open many files and connections\n{user} - nofile {open_files}\n"
         entries.append(_file(limits_file, text))
-    accepted = logins_at_once(sshd_keys.settings_of("root")) if logins else None
+    accepted = logins_at_once(sshd.settings_of("root")) if logins else None
     if accepted is not None and accepted < min(logins, _MOST_LOGINS):
         text = f"# clusterctl: all nodes log in at once\nMaxStartups {_DEFAULT_STARTUPS}\n"
         entries += [_file(path, text) for path in sshd_files]
@@ -135,13 +128,13 @@ def is_user(name: str) -> bool:
     return True
 
 
-def _file(path: str, text: str) -> file_entry.Entry:
-    return file_entry.Entry(path=path, state="file", content=text.encode(), mode=0o644, uid=0, gid=0)
+def _file(path: str, text: str) -> file_transaction.Entry:
+    return file_transaction.Entry(path=path, state="file", content=text.encode(), mode=0o644, uid=0, gid=0)
 
 
 def main() -> None:
     """Run the module."""
-    module = watched_module.QuietModule(
+    module = file_stage.QuietModule(
         argument_spec={
             "user": {"type": "str", "default": ""},
             "open_files": {"type": "int", "required": True},
@@ -159,11 +152,11 @@ def main() -> None:
         wanted = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_files"])
         entries = [entry for entry in wanted if Path(entry.path).parent.is_dir()]
         outcome = file_stage.apply(entries, check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
-    except file_entry.StageError as error:
+    except file_transaction.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     changed = bool(outcome.changes) and not module.check_mode
     if changed and any(entry.path in given["sshd_files"] for entry in entries):
-        sshd_process.reload()
+        sshd.reload()
     for what in still_too_low(user, given["open_files"], given["logins"]) if wanted and not module.check_mode else []:
         module.warn(
             f"The {what} stays too low for jobs of user {user}, because another setting comes first; raise it in "

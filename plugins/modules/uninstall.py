@@ -65,15 +65,14 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     brought,
     command,
-    file_entry,
     file_restore,
     file_stage,
+    file_transaction,
     firewall_manager,
     origins,
     packages_installed,
-    sshd_process,
+    sshd,
     tree_removal,
-    watched_module,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.firewall_rules.opening import OpeningError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
@@ -201,7 +200,7 @@ class Node:
         late = [entry for entry in entries if entry.path in brought.NAMED_BY_SSHD]
         self._put_back([entry for entry in entries if entry not in late])
         if late:
-            self._do("sshd reads its settings anew", sshd_process.reload)
+            self._do("sshd reads its settings anew", sshd.reload)
             self._put_back(late)
         going = {entry.path for entry in entries if entry.state == "absent"}
         going |= self._artifacts(roots)
@@ -213,12 +212,12 @@ class Node:
         if any(path.startswith(brought.LOADER) for path in touched):
             self._do("ldconfig", lambda: command.run(["/sbin/ldconfig"], _LDCONFIG_S))
         if any(path.startswith(brought.SSHD) for path in touched):
-            self._do("sshd reads its settings anew", sshd_process.reload)
+            self._do("sshd reads its settings anew", sshd.reload)
         self._packages(packages, needed)
         self._accounts(accounts)
         self._forget(needed)
 
-    def _put_back(self, entries: Sequence[file_entry.Entry]) -> None:
+    def _put_back(self, entries: Sequence[file_transaction.Entry]) -> None:
         outcome = file_stage.apply(entries, check_mode=not self.really, want_diff=self.want_diff, is_noted=False)
         self.changes += outcome.changes
         self.diff += outcome.diff
@@ -300,7 +299,7 @@ class Node:
             origins.save(rest)
 
 
-class _Module(watched_module.QuietModule):
+class _Module(file_stage.QuietModule):
     """The module; its audit line goes to the syslog alone, because the audit file goes with the other logs."""
 
     keeps_file = False
@@ -334,7 +333,7 @@ def main() -> None:
         node.run()
     except (
         UninstallError,
-        file_entry.StageError,
+        file_transaction.StageError,
         packages_installed.PackageError,
         IdentityError,
         OpeningError,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
+import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, waited_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     SCHEMA,
     ArtifactError,
@@ -34,6 +36,63 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+
+# Take a pack from a shared cache, by the program clusterctl, which verifies its signature and its hash.
+
+_MOST_WORDS = 600
+_BEGINNING = "clusterctl: "
+
+
+@dataclass(frozen=True)
+class SharedCache:
+    """The shared cache of an inventory."""
+
+    where: str
+    signers: str
+    program: tuple[str, ...]  # empty where this controller has no clusterctl
+
+    @staticmethod
+    def of(value: Callable[[str], Any]) -> SharedCache | None:
+        """Return the shared cache; None without one.
+
+        Args:
+            value: of a variable; empty where it is not set.
+        """
+        where = str(value("cluster_cache") or "")
+        if not where:
+            return None
+        given = value("cluster_cache_program") or ()
+        found = shutil.which("clusterctl")
+        program = tuple(str(word) for word in given) if given else (found,) if found else ()
+        return SharedCache(where, str(value("cluster_cache_signers") or ""), program)
+
+    def pull(self, tree: str, cache_dir: Path) -> str:
+        """Bring a pack into a cache folder, if the shared cache has it; returns why it was not taken, or ''.
+
+        Args:
+            tree: the name of the artifact's folder.
+            cache_dir: the cache folder of the controller.
+        """
+        if not self.program:
+            return "this controller has no program 'clusterctl', which verifies signatures; install it beside ansible."
+        argv = [*self.program, "cache", "pull", f"--pack={tree}", f"--into={cache_dir}"]
+        argv += [f"--signers={self.signers}"] if self.signers else []
+        done = subprocess.run(
+            [*argv, "--", self.where],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+            env={**os.environ, "COLUMNS": "100000"},
+        )
+        if done.returncode == 0:
+            return ""
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        told = next((line for line in lines if line.startswith(_BEGINNING)), lines[-1] if lines else "no reason given")
+        return told.removeprefix(_BEGINNING)[:_MOST_WORDS]
 
 
 @dataclass(frozen=True)
@@ -129,14 +188,14 @@ class ArtifactCache:
         """
         self._make_folder()
         lock = self.folder / f".{tree_name(name, version, key)}.lock"
-        with waited_lock.held(lock, f"waiting for another run that builds {name} {version}", note):
+        with disk_files.held(lock, f"waiting for another run that builds {name} {version}", note):
             yield
 
     def _make_folder(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if error.errno in disk_error.FULL:
+            if error.errno in disk_files.FULL:
                 raise disk_full(self.folder.parent, "the folder of artifacts", error.errno) from error
             raise ArtifactError(
                 f"The cache folder {self.folder} cannot be made ({error.strerror}); choose another (<role>_cache_dir)."
@@ -160,7 +219,7 @@ class ArtifactCache:
             with partial_file.staged(self.folder) as partial:
                 yield partial
         except OSError as error:
-            if error.errno in disk_error.FULL:
+            if error.errno in disk_files.FULL:
                 raise disk_full(self.folder, "an artifact", error.errno) from error
             raise
 
@@ -198,7 +257,7 @@ class ArtifactCache:
         twin = self._twin(artifact)
         if twin is None:
             pack = artifact.path.name
-            with waited_lock.held(self.folder / f".{pack}.lock", f"waiting for {pack} as .tar.gz", note):
+            with disk_files.held(self.folder / f".{pack}.lock", f"waiting for {pack} as .tar.gz", note):
                 twin = self._twin(artifact) or self._transcode(artifact)
         return twin
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import waited_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MARKER
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import SHARED, pushed_name
@@ -78,7 +78,7 @@ class Meeting:
     def held(self, note: Callable[[str], None]) -> Iterator[dict[str, Any]]:
         """Wait for the turn, and yield what is known: ``brought`` (path by host), ``tried``, ``heads`` and ``pack``."""
         waiting = "waiting for the nodes that pass the pack on"
-        with waited_lock.held(self._path, waiting, note, quiet_s=_QUIET_S) as stream:
+        with disk_files.held(self._path, waiting, note, quiet_s=_QUIET_S) as stream:
             text = stream.read()
             known: dict[str, Any] = json.loads(text) if text else {"brought": {}, "tried": [], "heads": 0, "pack": {}}
             try:

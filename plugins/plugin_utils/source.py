@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 from ansible.module_utils.urls import open_url  # type: ignore[import-untyped]
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, waited_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
@@ -132,7 +132,7 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
 def disk_full(path: Path, what: str, number: int | None = errno.ENOSPC) -> ArtifactError:
     """Return the error for a full disk on the controller, or for a quota (EDQUOT)."""
     cure = "make room there or choose another cache folder (<role>_cache_dir)"
-    return ArtifactError(disk_error.no_room("The controller's", str(path), what, number or errno.ENOSPC, cure))
+    return ArtifactError(disk_files.no_room("The controller's", str(path), what, number or errno.ENOSPC, cure))
 
 
 class _Download:
@@ -202,13 +202,13 @@ def _from_url(source: Source, target: Path) -> None:
         said = one_line(f"{error.code} {error.reason}", _MOST_REASON)
         raise _Unavailable(f"the server said {said}") from error
     except urllib.error.URLError as error:
-        if isinstance(error.reason, OSError) and error.reason.errno in disk_error.FULL:
+        if isinstance(error.reason, OSError) and error.reason.errno in disk_files.FULL:
             raise error.reason from error
         raise _Unavailable(f"not reachable ({error.reason})") from error
     except HTTPException as error:
         raise _Unavailable(f"the transfer broke off ({error!r})") from error
     except OSError as error:
-        if error.errno in disk_error.FULL:
+        if error.errno in disk_files.FULL:
             raise
         raise _Unavailable(f"not reachable ({error})") from error
 
@@ -220,7 +220,7 @@ def _from_path(source: Source, target: Path) -> None:
     try:
         shutil.copyfile(place, target)
     except OSError as error:
-        if error.errno in disk_error.FULL:
+        if error.errno in disk_files.FULL:
             raise
         raise _Unavailable(f"it cannot be read ({error.strerror})") from error
 
@@ -466,7 +466,7 @@ def _alone(name: str, version: str, cache_dir: Path, note: Callable[[str], None]
     _make(locks)
     with (locks / f".source-{name}-{version}.flock").open("w") as handle:
         with suppress(OSError):  # a file system without locks: each process fetches a file of its own
-            waited_lock.wait_for(handle, f"waiting for another process that fetches {name} {version}", note)
+            disk_files.wait_for(handle, f"waiting for another process that fetches {name} {version}", note)
         yield
 
 
@@ -474,7 +474,7 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno in disk_error.FULL:
+        if error.errno in disk_files.FULL:
             raise disk_full(folder.parent.parent, f"the folder of {folder.name}", error.errno) from error
         raise ArtifactError(
             f"The cache folder {folder} cannot be made ({error.strerror}); choose another one (<role>_cache_dir)."
@@ -503,7 +503,7 @@ def _fetched(
         except _Unavailable as reason:
             reasons.append(f"{source}: {reason}")
         except OSError as error:
-            if error.errno not in disk_error.FULL:
+            if error.errno not in disk_files.FULL:
                 raise
             raise disk_full(folder, f"{name} {version}", error.errno) from error
     raise SourceError(

@@ -8,7 +8,7 @@ import pytest
 from clusterctl.model.results import Verdict
 from clusterctl.suite import OPERATIONS
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from clusterctl.validation.checks.collectives import SweepOptions
 from validated import result
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 SIZES = (1024, 65536, 1048576)
-SUITE = suites.builtin("nightly").model_copy(
+SUITE = registry.builtin("nightly").model_copy(
     update={"checks": {"collectives": SweepOptions(sizes=SIZES, budget_s=0.2, precision=0.2, deadline_s=240)}}
 )
 

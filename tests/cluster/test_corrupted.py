@@ -8,7 +8,7 @@ import planting
 import pytest
 from clusterctl.model.results import Verdict
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from clusterctl.validation.checks.collectives import SweepOptions
 from clusterctl.validation.checks.copies import CopiesOptions
 from validated import result
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cluster
 
-SUITE = suites.builtin("nightly").model_copy(
+SUITE = registry.builtin("nightly").model_copy(
     update={"checks": {"collectives": SweepOptions(sizes=(8, 1024), operations=("allreduce", "allgather"))}}
 )
 
@@ -46,7 +46,7 @@ def test_a_node_that_corrupts_one_of_ten_thousand_copies_is_named_and_a_healthy_
 ) -> None:
     cluster = mpi_cluster
     quick = CopiesOptions(size=64 << 10, one_in=10_000, chance=0.999)  # two cores; both miss it 1 in 10^6 times
-    suite = suites.builtin("nightly").model_copy(update={"checks": {"copies": quick}})
+    suite = registry.builtin("nightly").model_copy(update={"checks": {"copies": quick}})
     options = validation.ValidationOptions(suite=suite, search=False)
     with planting.preloaded(cluster, "node3", planting.FLIP_COPIES):
         found = result(validation.validate(cluster.box.inventory, options), "copies")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.model.results import Verdict
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from validated import result
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_a_user_s_own_checks_have_verdicts_and_figures(mpi_cluster: Cluster, tmp
     path = tmp_path / "validation.yml"
     path.write_text(SUITE, encoding="utf-8")
     names = ("disk", "document", "ranks", "broken")
-    record = mpi_cluster.validate(*names, suite=suites.load(path))
+    record = mpi_cluster.validate(*names, suite=registry.load(path))
     disk, document, ranks, broken = (result(record, name) for name in names)
     assert (disk.verdict, sorted(figure.nodes[0] for figure in disk.figures)) == (Verdict.FAIL, sorted(record.slots))
     assert "76 % below 500 MB/s" in disk.reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.model.results import Verdict
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from validated import NODES, result
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster
 @pytest.mark.long
 def test_healthy_nodes_and_links_have_figures_with_samples_and_nobody_is_named(mpi_cluster: Cluster) -> None:
     options = validation.ValidationOptions(
-        suite=suites.builtin("smoke"), checks=("node_speed", "pairs"), search=False, remembered=False
+        suite=registry.builtin("smoke"), checks=("node_speed", "pairs"), search=False, remembered=False
     )
     record = validation.validate(mpi_cluster.box.inventory, options)
     if record.verdict is not Verdict.PASS:  # other tests have the same two cores, and may have kept one node from them

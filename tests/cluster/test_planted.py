@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import planting
 import pytest
 from clusterctl.model.results import Verdict
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from validated import Cluster, result
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def look(cluster: Cluster, check: str, kind: str = "") -> CheckResult:
     of two runs may not tell the direction of a link.
     """
     for _ in range(LOOKS):
-        found = result(cluster.validate(check, suite=suites.builtin("smoke"), search=False), check)
+        found = result(cluster.validate(check, suite=registry.builtin("smoke"), search=False), check)
         if found.verdict is Verdict.FAIL and kind in {"", *(one.kind for one in found.culprits)}:
             break
     return found

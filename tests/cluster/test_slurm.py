@@ -17,7 +17,8 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model.results import Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
-from clusterctl.validation import slurm_host, suites, via_slurm
+from clusterctl.validation import idle_part, via_slurm
+from clusterctl.validation.checks import registry
 from slurm_nodes import (
     EMPTY_WITHIN_S,
     SUBMIT,
@@ -82,7 +83,7 @@ def named(found: CheckResult) -> tuple[Verdict, tuple[str, ...], list[tuple[str,
 def test_the_same_suite_has_the_same_verdicts_by_ssh_and_by_slurm(
     cluster: Cluster, tmp_path: Path, checks: tuple[str, ...]
 ) -> None:
-    suite = suites.load(patient(tmp_path, "smoke"))
+    suite = registry.load(patient(tmp_path, "smoke"))
     ssh = cluster.validate(*checks, suite=suite, search=False)
     slurm = by_slurm(cluster, *checks, suite=suite)
     assert verdicts(slurm) == verdicts(ssh), [check.reason for check in slurm.checks if check.is_bad]
@@ -94,7 +95,7 @@ def test_the_same_suite_has_the_same_verdicts_by_ssh_and_by_slurm(
 
 
 def test_a_slow_node_is_named(cluster: Cluster) -> None:
-    suite = suites.builtin("smoke")
+    suite = registry.builtin("smoke")
     with planting.slow_link(cluster, "node3", SLOW):
         for _ in range(LOOKS):  # other tests use the same two cores
             found = result(by_slurm(cluster, "pairs", suite=suite), "pairs")
@@ -231,7 +232,7 @@ def test_a_drained_node_is_refused_by_name_and_left_out_where_slurm_names_the_no
     first = ansible_inventory.load(cluster.box.inventory).hosts[0]
     with drained(cluster, "node4", "disk full"):
         assert "node4 is drained (disk full)" in refused(cluster)
-        monkeypatch.setattr(slurm_host, "named", lambda *_: replace(first, become=False))  # as ~/.ssh/config may
+        monkeypatch.setattr(idle_part, "named", lambda *_: replace(first, become=False))  # as ~/.ssh/config may
         record = by_slurm(cluster, "hello", wish=SlurmOptions(nodes=2, names_nodes=True))
     assert (record.verdict, len(record.hosts)) == (Verdict.PASS, 2)
     assert "node4" not in record.hosts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import planting
 import pytest
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from slurm_nodes import by_slurm, is_empty, resumed
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def blamed(record: ValidationRecord) -> set[str]:
 @pytest.mark.parametrize("family", FAULTS)
 def test_a_fault_is_named_as_by_ssh(cluster: Cluster, family: str) -> None:
     fault = FAULTS[family]
-    options = {"suite": suites.builtin("smoke"), "timeout_s": DEADLINE_S if "allreduce" in fault.checks else None}
+    options = {"suite": registry.builtin("smoke"), "timeout_s": DEADLINE_S if "allreduce" in fault.checks else None}
     ways = {
         "ssh": lambda: cluster.validate(*fault.checks, search=False, **options),
         "Slurm": lambda: by_slurm(cluster, *fault.checks, **options),

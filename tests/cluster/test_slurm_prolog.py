@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import planting
 import pytest
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from slurm_nodes import AS_USER, SUBMIT, all_take_jobs, by_slurm, configured, is_empty, resumed, states, with_job
 from validated import CLUSTERCTL, NODES, patient
 
@@ -199,7 +199,7 @@ def verdicts(record: ValidationRecord) -> dict[str, str]:
 
 
 def test_where_pam_slurm_adopt_forbids_logins_the_verdicts_are_the_same(cluster: Cluster, tmp_path: Path) -> None:
-    suite = suites.load(patient(tmp_path, "smoke"))
+    suite = registry.load(patient(tmp_path, "smoke"))
     ssh = cluster.validate(suite=suite, search=False)
     assert login(cluster, "node2")[0] == "0"
     with gate(cluster):

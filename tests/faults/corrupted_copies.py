@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 import planting
 from clusterctl import sandbox as sandboxes
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from validated import NODES, Cluster, mpi_alone, result
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def main() -> None:
 
 def looked(cluster: Cluster) -> CheckResult:
     options = validation.ValidationOptions(
-        suite=suites.builtin("nightly"), checks=(CHECK,), search=False, remembered=False
+        suite=registry.builtin("nightly"), checks=(CHECK,), search=False, remembered=False
     )
     return result(validation.validate(cluster.box.inventory, options), CHECK)
 

@@ -30,7 +30,8 @@ from clusterctl.model.results import CheckProgress, Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.support.errors import ValidationCouldNotRunError
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites, via_slurm
+from clusterctl.validation import via_slurm
+from clusterctl.validation.checks import registry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
@@ -156,7 +157,7 @@ def validated(
 
 def verdict_of_healthy(cluster: Cluster, way: str) -> Verdict:
     began = time.monotonic()
-    verdict = validated(cluster, way, suite=suites.builtin("smoke")).verdict
+    verdict = validated(cluster, way, suite=registry.builtin("smoke")).verdict
     print(f"healthy by {way}: {verdict.value} in {time.monotonic() - began:.1f} s", flush=True)
     return verdict
 
@@ -194,7 +195,7 @@ def planted(cluster: Cluster, fault: Fault, way: str, deadline_s: float) -> Foun
                 cluster,
                 way,
                 *fault.checks,
-                suite=suites.builtin("smoke"),
+                suite=registry.builtin("smoke"),
                 search=fault.search or None,
                 timeout_s=deadline_s if "allreduce" in fault.checks else None,
                 on_event=listen,

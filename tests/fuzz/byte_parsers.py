@@ -114,14 +114,13 @@ def ranks() -> Callable[[bytes], object]:
     """Return the readers of what ranks and launchers print."""
     from clusterctl.analysis import nccl_diagnostics
     from clusterctl.model.job_outcome import OutputLine
-    from clusterctl.validation.checks import rank_output
-    from clusterctl.validation.checks.parsers import launcher_messages
+    from clusterctl.validation.checks import mpirun_output, rank_output
 
     def read(data: bytes) -> None:
         lines = data.decode("utf-8", "replace").split("\n")
         output = rank_output.read([OutputLine("stdout", 1.0, line) for line in lines], ("node1",), {})
         rank_output.figures(output.measured)
-        launcher_messages.read(lines, {"node1": "node1"}, "node1")
+        mpirun_output.read(lines, {"node1": "node1"}, "node1")
         for note in nccl_diagnostics.read(lines).notes:
             nccl_diagnostics.ranks_of(note)
 
@@ -131,11 +130,11 @@ def ranks() -> Callable[[bytes], object]:
 def dcgm() -> Callable[[bytes], object]:
     """Return the reader of what dcgmi diag prints."""
     sys.path.insert(0, str(ROOT / "roles" / "validation" / "files"))
-    import dcgm_diag
+    import dcgm_checks
 
     def read(data: bytes) -> None:
         with contextlib.suppress(ValueError):
-            dcgm_diag.read(data.decode("utf-8", "replace"))
+            dcgm_checks.read(data.decode("utf-8", "replace"))
 
     return read
 
@@ -169,11 +168,11 @@ def archive() -> Callable[[bytes], object]:
 
 def zstd() -> Callable[[bytes], object]:
     """Return the decompressor of packs."""
-    from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library
+    from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_pack
 
     def read(data: bytes) -> None:
-        with contextlib.suppress(zstd_library.ZstdError):
-            for _ in zstd_library.decompressed(io.BytesIO(data)):
+        with contextlib.suppress(artifact_pack.ZstdError):
+            for _ in artifact_pack.decompressed(io.BytesIO(data)):
                 pass
 
     return read

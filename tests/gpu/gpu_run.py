@@ -41,11 +41,9 @@ OWN_HOST = "tests/gpu/own_host.py"
 LATE_RANK = "tests/gpu/late_rank.py"
 sys.path.insert(0, str(ROOT / PROGRAMS))
 
-import cuda_driver  # noqa: E402 - it lies in the folder above, as those below
-import dcgm_diag  # noqa: E402
+import dcgm_checks  # noqa: E402 - it lies in the folder above, as those below
 import nccl_library  # noqa: E402
-import nccl_timing  # noqa: E402
-import nccl_ways  # noqa: E402
+import nccl_sweep  # noqa: E402
 from rank_program import CheckError  # noqa: E402
 
 for place in ("plugins/module_utils", "python", "tests/gpu"):
@@ -206,7 +204,7 @@ def gpus_here() -> tuple[tuple[str, ...], str]:
         Refusal: there is none.
     """
     try:
-        cuda = cuda_driver.Cuda()
+        cuda = nccl_library.Cuda()
     except CheckError as problem:
         raise Refusal(f"This machine has no GPU that can be used: {problem}.") from problem
     return tuple(cuda.describe(number)[0] for number in range(cuda.count)), cuda.version
@@ -346,7 +344,7 @@ def nccl_part(machine: Machine, name: str, title: str, ranks: int, *more: str, c
 def way_parts(machine: Machine, ranks: int) -> list[Part]:
     """Return the same sweep over one way at a time, which tells the slow one; NCCL's log proves that it took it."""
     parts = []
-    for name, (title, settings, begins) in nccl_ways.WAYS.items():
+    for name, (title, settings, begins) in nccl_sweep.WAYS.items():
         words, count, more = f"NCCL over {title} alone", ranks, SWEEP
         if ranks == 1 and name == "nic":  # hosts of their own meet in the network alone
             words, count, more = f"{words}, two ranks on the one GPU", 2, (*SHORT_SWEEP, "--pretend-hosts")
@@ -363,7 +361,7 @@ def dcgm_part() -> Part:
     found = shutil.which("dcgmi")
     if not found:
         return Part("dcgm-diag", title, skip="DCGM is not installed")
-    return Part("dcgm-diag", title, argv=dcgm_diag.command(found, 1), deadline_s=120.0, reads="dcgm")
+    return Part("dcgm-diag", title, argv=dcgm_checks.command(found, 1), deadline_s=120.0, reads="dcgm")
 
 
 def log_part(machine: Machine, ranks: int) -> Part:
@@ -695,7 +693,7 @@ def diagnosed(part: Part, output: str, code: int | None, seconds: float, *, in_t
     """Return the verdict over what dcgmi printed, as the check ``dcgm`` reads it."""
     lines = tuple(output.splitlines()[-MOST_LINES:])
     try:
-        report = dcgm_diag.read(output) if in_time else None
+        report = dcgm_checks.read(output) if in_time else None
     except ValueError:
         report = None
     if report is None:
@@ -814,7 +812,7 @@ def by_way(found: dict[str, Any]) -> list[str]:
         alone = not any("shared" in rank["facts"] for rank in part["ranks"])
         if part["verdict"] == "PASS" and sized and ranks > 1 and alone:
             most = max(sized, key=lambda one: int(one["bytes"]))
-            bus = most["bytes"] / statistics.median(most["samples"]) * nccl_timing.bus_factor("allreduce", ranks)
+            bus = most["bytes"] / statistics.median(most["samples"]) * nccl_sweep.bus_factor("allreduce", ranks)
             took = ", ".join(part["took"][:4]) or "not told"
             rows.append(f"| {part['name']} | {took} | {most['bytes']} | {bus / 1e9:.4g} |")
     head = ["", "## Ways", "", "| part | way of NCCL | bytes | bus bandwidth of allreduce, GB/s |", "|---|---|---|---|"]
@@ -877,7 +875,7 @@ def swept(part: dict[str, Any]) -> list[str]:
         middle, samples = statistics.median(one["samples"]), len(one["samples"])
         what = one.get("operation", "")
         if "bytes" in one:
-            bus = one["bytes"] / middle * nccl_timing.bus_factor(what, ranks)
+            bus = one["bytes"] / middle * nccl_sweep.bus_factor(what, ranks)
             told = (
                 f"{bus / 1e9:.4g}"
                 if ranks > 1 and not any("shared" in rank["facts"] for rank in part["ranks"])

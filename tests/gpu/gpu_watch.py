@@ -23,7 +23,7 @@ for folder in ("roles/validation/files", "python"):
     sys.path.insert(0, str(ROOT / folder))
 
 import flight_record  # noqa: E402 - it lies in a folder above, as those below
-import nccl_ras as ras_client  # noqa: E402
+import nccl_log as ras_client  # noqa: E402
 from clusterctl.analysis import rank_evidence  # noqa: E402 - it needs the standard library alone
 from clusterctl.jobs import flight  # noqa: E402
 

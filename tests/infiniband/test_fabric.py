@@ -18,7 +18,7 @@ from clusterctl.model.hardware import OF_FABRIC, Hardware, HardwareLooks
 from clusterctl.support import content
 
 sys.path.append(str(content.root() / "plugins" / "module_utils"))
-from node_look import switch_ports
+from node_look import network
 from node_look.hardware import record
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ def test_a_subnet_that_does_not_answer_is_a_note(fabric: Fabric) -> None:
 def test_a_node_names_the_switch_and_the_port_that_its_own_port_hangs_on(fabric: Fabric) -> None:
     smpquery = str(fabric.tools / "smpquery")
     fabric.until(lambda look: seen(look) == ALL_LINKS)
-    found = switch_ports.asked_of_subnet(smpquery, "ibsim0", "1")
+    found = network.asked_of_subnet(smpquery, "ibsim0", "1")
     assert found is not None
     assert (found["switch"], found["port"], found["source"]) == ("leaf1", "2", "subnet")
     fabric.tell('Unlink "node2"[1]')
-    assert switch_ports.asked_of_subnet(smpquery, "ibsim0", "1") is None
-    assert switch_ports.asked_of_subnet(smpquery, "mlx5_9", "1") is None
+    assert network.asked_of_subnet(smpquery, "ibsim0", "1") is None
+    assert network.asked_of_subnet(smpquery, "mlx5_9", "1") is None

@@ -20,7 +20,7 @@ import factory
 import pytest
 from clusterctl.analysis import culprit_words, outliers, robust_stats
 from clusterctl.support import content
-from clusterctl.validation import switches
+from clusterctl.validation import team
 from noisy_links import of_all
 
 if TYPE_CHECKING:
@@ -45,12 +45,12 @@ exec "$2" -c "$3"
 PROBE = """
 import json, os, resource, sys
 sys.path.append(%r)
-from node_look import switch_ports
+from node_look import network
 who = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN
 used = lambda: sum(one.ru_utime + one.ru_stime for one in map(resource.getrusage, who))
 %s
 begin = used()
-found = switch_ports.switch_ports()
+found = network.switch_ports()
 print(json.dumps({**found, "cpu_s": used() - begin}))
 """
 
@@ -155,7 +155,7 @@ def test_the_words_of_a_boundary_name_both_leaves(wires: Wires) -> None:
         node: factory.node(node, fabric=fabric, switch_ports=found["switch_ports"])
         for node, found in heard(wires).items()
     }
-    known = switches.of_nodes(facts, {})
+    known = team.of_nodes(facts, {})
     assert known == {node: (leaf,) for leaf, nodes in LEAVES.items() for node in nodes}
     groups = tuple(LEAVES.values())
     assert culprit_words.between(groups, culprit_words.apart(groups, known)) == (

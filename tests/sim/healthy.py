@@ -20,7 +20,6 @@ import nightly_pairs
 import numpy as np
 import simulated
 from clusterctl.model.results import CheckResult, Verdict
-from clusterctl.validation import suites
 from clusterctl.validation.checks import registry
 from clusterctl.validation.checks.pairs import Pairs
 
@@ -46,7 +45,7 @@ def examine(
     seed: int = 15,
 ) -> Blames:
     """Build healthy clusters and validate each; ``one_size`` is bandwidth of 1 MiB alone, not all of the suite."""
-    (check,) = registry.select(["pairs"], suites.builtin(suite))
+    (check,) = registry.select(["pairs"], registry.builtin(suite))
     assert isinstance(check, Pairs)
     sizes = [("bandwidth", simulated.SIZE)]
     if not one_size:

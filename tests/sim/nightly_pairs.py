@@ -14,8 +14,8 @@ import simulated
 from clusterctl.analysis import speed_verdict
 from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, RankReport, Verdict
-from clusterctl.validation import confirming, suites
-from clusterctl.validation.checks import base, registry, startup
+from clusterctl.validation import confirming
+from clusterctl.validation.checks import base, registry
 from clusterctl.validation.checks.pairs import Pairs
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Night:
 
     def validated(self) -> CheckResult:
         """Return what ``clusterctl validate`` makes of the cluster with the suite."""
-        (check,) = registry.select(["pairs"], suites.builtin(self.suite))
+        (check,) = registry.select(["pairs"], registry.builtin(self.suite))
         first = self._take(check)
         judges = _Judges()
         return confirming.confirmed(
@@ -84,7 +84,7 @@ class Night:
         site = base.Site(version="", slots=dict.fromkeys(found.matrices[0].nodes, 1))
         figures = {"measuring_s": ROUND_S * rounds * sizes, "rounds": float(rounds)}
         rank = RankReport.model_construct(rank=0, host="node0", figures=figures)
-        return found.model_copy(update={"ranks": (rank,), "deadline_s": startup.deadline_s(wanted, site)})
+        return found.model_copy(update={"ranks": (rank,), "deadline_s": base.deadline_s(wanted, site)})
 
     def _further(self, check: Pairs) -> CheckResult:
         """Return a job that measured some pairs on: a matrix for each repeat."""

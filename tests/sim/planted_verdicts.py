@@ -31,7 +31,7 @@ import verdicts
 from clusterctl import sandbox as sandboxes
 from clusterctl.model.results import CheckStarted
 from clusterctl.support.errors import ClusterctlError
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
@@ -167,7 +167,7 @@ def faulty(cluster: Cluster, fault: Planted, rate: float, slowdown: float) -> It
         yield
 
 
-def validated(cluster: Cluster, suite: suites.Suite) -> Run:
+def validated(cluster: Cluster, suite: registry.Suite) -> Run:
     """Validate with the check pairs alone."""
     began = [time.monotonic()]
 
@@ -247,7 +247,7 @@ def rehearsed(options: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "validation.yml"
         file.write_text(SUITE, encoding="utf-8")
-        suite = suites.load(file)
+        suite = registry.load(file)
     box = sandboxes.up(sandboxes.SandboxSpec(name=options.name, nodes=NODES))
     mpi_alone(box)
     cluster = Cluster(box)

@@ -3,6 +3,6 @@
 
 from __future__ import annotations
 
-from . import authority, certificates, lines, passphrase
+from . import authority, certificates, passphrase
 
 __all__ = ["authority", "certificates", "lines", "passphrase"]

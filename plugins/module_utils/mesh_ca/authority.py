@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from .. import config_line, waited_lock
+from .. import config_line, disk_files
 from . import certificates
 from . import passphrase as passphrases
 
@@ -41,7 +41,7 @@ class Request(NamedTuple):
 class Authority:
     """The authority in a folder, which may still be missing."""
 
-    def __init__(self, folder: str, note: Callable[[str], None] = waited_lock.on_stderr) -> None:
+    def __init__(self, folder: str, note: Callable[[str], None] = disk_files.on_stderr) -> None:
         """Take the folder, which is below the cluster's state folder, and what hears of a wait for another process."""
         self.folder = Path(folder).expanduser()
         self._note = note
@@ -323,7 +323,7 @@ class Authority:
         with contextlib.ExitStack() as lock:
             waiting = f"waiting for another process that uses the certificate authority {self.folder}"
             try:
-                lock.enter_context(waited_lock.held(self.folder / "lock", waiting, self._note, mode=0o600))
+                lock.enter_context(disk_files.held(self.folder / "lock", waiting, self._note, mode=0o600))
             except OSError as error:
                 raise AuthorityError(f"{self.folder} cannot be written: {error.strerror}.") from None
             yield self.record()

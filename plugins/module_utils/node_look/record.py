@@ -11,23 +11,9 @@ import signal
 import sys
 import time
 
-from . import (
-    artifacts,
-    gpu,
-    libraries,
-    login_session,
-    machine,
-    network,
-    parameters,
-    path_state,
-    processes,
-    slurm_pmix,
-    ssh,
-    switch_ports,
-    users,
-)
-from .login_session import SHOWN_VARIABLES
+from . import artifacts, gpu, libraries, machine, network, parameters, path_state, processes, ssh, users
 from .reading import Json, read_text
+from .users import SHOWN_VARIABLES
 
 # --- frozen ----------------------------------------------------------------------------------------------------------
 
@@ -156,9 +142,7 @@ READS = "clusterctl reads "
 _STDERR = 2
 
 
-def sections(
-    request: Json, session: login_session.Session, silent: frozenset[str] | set[str] = frozenset()
-) -> list[tuple]:
+def sections(request: Json, session: users.Session, silent: frozenset[str] | set[str] = frozenset()) -> list[tuple]:
     """Return the sections in their order: name, the function that answers, and what replaces a failed answer.
 
     Nothing below the ``silent`` folders is looked at, because their file systems do not answer.
@@ -200,13 +184,13 @@ def sections(
         ("routes", network.routes, {"routes": []}),
         ("rdma", network.rdma, {"rdma": []}),
         ("fabric", network.fabric, {"fabric": None}),
-        ("switch_ports", switch_ports.switch_ports, {"switch_ports": []}),
+        ("switch_ports", network.switch_ports, {"switch_ports": []}),
         ("resolved", lambda: network.resolved(request.get("resolve")), {"names": []}),
         ("leftovers", lambda: processes.leftovers(bool(request.get("leftovers"))), {"leftovers": []}),
         ("busy", lambda: processes.busy(bool(request.get("busy")), root), {"busy": []}),
         ("gpus", lambda: gpu.gpus(variables.get("LD_LIBRARY_PATH", "")), {"gpus": []}),
-        ("limits", lambda: login_session.limits(session), {"limits": {}, "limit_settings": {}}),
-        ("environment", lambda: login_session.environment(session), {"environment": {}, "environment_source": ""}),
+        ("limits", lambda: users.limits(session), {"limits": {}, "limit_settings": {}}),
+        ("environment", lambda: users.environment(session), {"environment": {}, "environment_source": ""}),
         (
             "user",
             lambda: users.user(bool(request.get("check_sudo"))),
@@ -228,10 +212,10 @@ def sections(
             lambda: parameters.parameters(variables, home, login_user, root),
             {"parameters": [], "parameter_files": []},
         ),
-        ("launch", lambda: login_session.programs(variables.get("PATH", ""), f"{root}/openmpi/bin"), {"launch": []}),
+        ("launch", lambda: users.programs(variables.get("PATH", ""), f"{root}/openmpi/bin"), {"launch": []}),
         (
             "slurm",
-            lambda: slurm_pmix.slurm_pmix(variables, variables.get("PATH", ""), f"{root}/openmpi"),
+            lambda: parameters.slurm_pmix(variables, variables.get("PATH", ""), f"{root}/openmpi"),
             {"pmix": {"site": None, "own": "", "built_with": ""}, "slurm": None},
         ),
         ("tools", machine.tools, {"tools": tools}),
@@ -287,7 +271,7 @@ def collect(request: Json) -> Json:
     """
     facts: Json = {"schema_version": SCHEMA_VERSION}
     problems: list[str] = []
-    session = login_session.Session(request.get("session"))
+    session = users.Session(request.get("session"))
     folders = [os.path.dirname(str(entry["path"])) for entry in request.get("watch") or []]
     folders += session_folders(session.variables)
     silent = frozen_paths([*users.homes(request.get("job_user")), *folders])

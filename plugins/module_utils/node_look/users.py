@@ -6,8 +6,152 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import resource
 
-from .reading import Json, find_program
+from .processes import name_and_parent
+from .reading import Json, find_program, list_folder, of_process, read_environment_file, read_text
+
+# Environment and limits of the ssh session that a job gets, also behind sudo, and the programs that it finds.
+
+# --- login session ---------------------------------------------------------------------------------------------------
+
+SHOWN_VARIABLES = ("PATH", "LD_LIBRARY_PATH")
+
+
+class Session:
+    """The environment and limits of the ssh session that started the probe, also if the probe runs through sudo.
+
+    sudo replaces the environment (``env_reset``, ``secure_path``), so mpirun meets another one than the probe has.
+    Behind sudo, the first of these sources that answers is taken:
+
+    1. The variables that the caller passed along before sudo.
+    2. The environment that sudo was started with. Root reads it in /proc, but lacks the right (CAP_SYS_PTRACE) in most
+       containers.
+    3. /etc/environment. It holds what PAM gives to a session, without what sshd or a shell's start-up file adds.
+    """
+
+    def __init__(self, given: dict[str, str] | None = None) -> None:
+        """Walk up the parents of this process to the ssh daemon."""
+        self.variables: dict[str, str] = dict(os.environ)
+        self.source = "process"
+        self.limits_pid: int | None = None
+        above: list[tuple[int, str]] = []
+        pid = os.getppid()
+        while pid > 0 and len(above) < 64:  # noqa: PLR2004 - a limit, in case /proc shows a circle
+            name, parent = name_and_parent(pid)
+            if name.startswith("sshd"):
+                self.source = "ssh session"
+                break
+            above.append((pid, name))
+            pid = parent
+        changers = [index for index, (_unused, name) in enumerate(above) if name in {"sudo", "su", "doas"}]
+        if changers:
+            self._look_above(above, changers[-1], pid, given)
+
+    def _look_above(
+        self, above: list[tuple[int, str]], outermost: int, daemon: int, given: dict[str, str] | None
+    ) -> None:
+        self.limits_pid = above[outermost + 1][0] if outermost + 1 < len(above) else daemon
+        block = given or _environ(above[outermost][0])
+        if block is None:
+            self.source = "/etc/environment"
+            block = read_environment_file(read_text("/etc/environment", ""))
+        self.variables = block
+
+    def limits(self) -> Json:
+        """Return the soft and hard limits of a job in such a session; None means unlimited."""
+        wanted = {"Max locked memory": "memlock", "Max open files": "nofile"}
+        if self.limits_pid:
+            found = {}
+            for line in read_text(f"/proc/{self.limits_pid}/limits").splitlines():
+                key = wanted.get(line[:26].strip())
+                if key:
+                    soft, hard = line[26:].split()[:2]
+                    found[key] = {"soft": _limit(soft), "hard": _limit(hard)}
+            return found
+        own = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
+        limits: Json = {}
+        for key, number in own.items():
+            low, high = (_limit(str(value)) for value in resource.getrlimit(number))
+            limits[key] = {"soft": low, "hard": high}
+        return limits
+
+
+def _limit(text: str) -> int | None:
+    return None if text in {"unlimited", str(resource.RLIM_INFINITY)} else int(text)
+
+
+def _environ(pid: int) -> dict[str, str] | None:
+    try:
+        raw = of_process(f"/proc/{pid}/environ")
+    except OSError:
+        return None
+    pairs = (item.decode("utf-8", "replace").partition("=") for item in raw.split(b"\0") if item)
+    return {name: value for name, _unused, value in pairs}
+
+
+def limits(session: Session) -> Json:
+    """Return the limits of locked memory and open files, and the settings of pam_limits for all users."""
+    return {"limits": session.limits(), "limit_settings": limit_settings("/etc/security")}
+
+
+def limit_settings(folder: str) -> dict[str, str]:
+    """Return the settings of limits.conf and limits.d by domain, type and item; a later one wins (limits.conf(5))."""
+    names = [name for name in list_folder(f"{folder}/limits.d") if name.endswith(".conf")]
+    found: dict[str, str] = {}
+    for path in (f"{folder}/limits.conf", *(f"{folder}/limits.d/{name}" for name in names)):
+        for line in read_text(path, "").split("\n"):
+            words = line.partition("#")[0].split()
+            if len(words) == 4:  # noqa: PLR2004 - domain, type, item, value
+                found[" ".join(words[:3])] = words[3]
+    return found
+
+
+def environment(session: Session) -> Json:
+    """Return PATH and LD_LIBRARY_PATH of the session, and where they were read."""
+    kept = {name: session.variables[name] for name in SHOWN_VARIABLES if name in session.variables}
+    return {"environment": kept, "environment_source": session.source}
+
+
+# --- launch programs -------------------------------------------------------------------------------------------------
+
+_NAMES = ("mpirun", "prterun", "prted", "orted")
+
+
+def programs(search_path: str, own_folder: str) -> Json:
+    """Return each program as the session finds it, and the state of the installed one.
+
+    Args:
+        search_path: PATH of the session.
+        own_folder: where the programs of the installed Open MPI are.
+    """
+    folders = [folder.rstrip("/") for folder in search_path.split(":") if folder.startswith("/")]
+    found = []
+    for name in _NAMES:
+        path = next((f"{folder}/{name}" for folder in folders if _can_run(f"{folder}/{name}")), "")
+        own = f"{own_folder}/{name}"
+        found.append(
+            {
+                "name": name,
+                "path": path,
+                "real": os.path.realpath(path) if path else "",
+                "own": own,
+                "own_real": os.path.realpath(own),
+                "own_state": _state(own),
+            }
+        )
+    return {"launch": found}
+
+
+def _can_run(path: str) -> bool:
+    return os.access(path, os.X_OK) and os.path.isfile(path)
+
+
+def _state(path: str) -> str:
+    if _can_run(path):
+        return "ok"
+    return "not executable" if os.path.exists(path) else "missing"
+
 
 # --- sudo rights -----------------------------------------------------------------------------------------------------
 

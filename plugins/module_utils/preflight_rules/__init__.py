@@ -21,9 +21,10 @@ from .member import (
     settings,
     shared_address_warnings,
 )
-from .model import Limits, Problem, shortened, table
 from .node import (
     Clock,
+    Limits,
+    Problem,
     VariableRules,
     builders,
     clock,
@@ -31,6 +32,8 @@ from .node import (
     for_builds,
     look_failure,
     node_problems,
+    shortened,
+    table,
     without_home,
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ip_address
 from ..fabric_rules.networks import ROUTED_KINDS
-from .model import Problem, shortened, shown_value
+from .node import Problem, shortened, shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

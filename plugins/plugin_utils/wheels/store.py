@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_error, waited_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import canonical, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
@@ -50,7 +50,7 @@ class WheelStore:
         cache_dir: Path,
         wheel_dir: str = "",
         shipped: Sequence[Mapping[str, Any]] | None = None,
-        note: Callable[[str], None] = waited_lock.on_stderr,
+        note: Callable[[str], None] = disk_files.on_stderr,
     ) -> None:
         """Use ``cache_dir``.
 
@@ -401,7 +401,7 @@ class WheelStore:
     def _alone(self, path: Path) -> Iterator[None]:
         """Hold the right to write a lock; a second run waits and then reads it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with waited_lock.held(
+        with disk_files.held(
             path.parent / f".{path.name}.flock", "waiting for another run that chooses wheels", self._note
         ):
             yield
@@ -411,7 +411,7 @@ class WheelStore:
         try:
             yield
         except OSError as error:
-            if error.errno in disk_error.FULL:
+            if error.errno in disk_files.FULL:
                 raise disk_full(_existing(self._cache), what, error.errno) from error
             raise WheelError(f"The cache folder {self._cache} cannot be used: {error}.") from error
 
@@ -420,7 +420,7 @@ def bring(
     item: Mapping[str, Any],
     cache_dir: Path,
     warn: Callable[[str], object] = lambda _text: None,
-    note: Callable[[str], None] = waited_lock.on_stderr,
+    note: Callable[[str], None] = disk_files.on_stderr,
 ) -> list[tuple[Path, str]]:
     """Return the files of an entry ``{wheels: …, dest}`` or ``{sdist: …, dest}`` of a build.
 

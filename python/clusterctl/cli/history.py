@@ -202,10 +202,10 @@ def show(
     """Show what the next run's figures are held against."""
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.suite import beside  # noqa: PLC0415 - the same
-    from clusterctl.validation import suites  # noqa: PLC0415 - the same
+    from clusterctl.validation.checks import registry  # noqa: PLC0415 - the same
 
     inventory = which.sources
-    found = baseline.in_force(inventory, check, suites.load(beside(inventory)).history)
+    found = baseline.in_force(inventory, check, registry.load(beside(inventory)).history)
     if form is Format.JSON:
         output.data(found.model_dump_json())
         return

@@ -179,9 +179,9 @@ def in_short(inventory: AnyInventory, options: InventoryOptions) -> ValidationOp
 def _suite(inventory: AnyInventory | None, name: str | None, file: Path | None) -> Suite:
     """Return the suite that is asked for; a validation.yml beside the inventory counts where no other is given."""
     from clusterctl.suite import beside  # noqa: PLC0415 - see cli.main
-    from clusterctl.validation import suites  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation.checks import registry  # noqa: PLC0415 - see cli.main
 
-    return suites.load(file or (beside(inventory) if inventory is not None else None), name)
+    return registry.load(file or (beside(inventory) if inventory is not None else None), name)
 
 
 def _run(inventory: AnyInventory | Cluster | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:

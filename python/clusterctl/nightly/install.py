@@ -22,7 +22,7 @@ from clusterctl.nightly.records import Job, JobStatus
 from clusterctl.remote import facts
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
     from datetime import time
@@ -82,7 +82,7 @@ def enable(request: EnableRequest) -> Enabled:
     at = schedule.parse_at(request.at)
     target = notify.parse(request.on_fail) if request.on_fail is not None else None
     file = request.suite_file or suite.beside(paths.resolved(request.inventory))
-    chosen = suites.load(file, request.suite or (None if file else "nightly"))
+    chosen = registry.load(file, request.suite or (None if file else "nightly"))
     options = _absolute(request.options)
     cluster = ansible_inventory.load(request.inventory, options)
     name = storage.job_name(request.inventory)

@@ -22,7 +22,8 @@ from clusterctl.state import files, paths
 from clusterctl.state import history as run_history
 from clusterctl.support.errors import ClusterctlError, ExitCode, LockedError
 from clusterctl.validation import run as validation
-from clusterctl.validation import suites, via_slurm
+from clusterctl.validation import via_slurm
+from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,7 +144,7 @@ class _NightRun:
     def _validate(self) -> ValidationRecord:
         self._tell("validating")
         job = self._job
-        chosen = suites.load(Path(job.suite_file) if job.suite_file else suite.beside(job.given), job.suite)
+        chosen = registry.load(Path(job.suite_file) if job.suite_file else suite.beside(job.given), job.suite)
         options = validation.ValidationOptions(
             inventory=self._options,
             suite=chosen,

@@ -200,7 +200,7 @@ def _this_process() -> ProcessIdentity:
 
 # --- Look at the mark of a cluster on nodes, write it, and take and release the lock of a run: one ssh per node -------
 
-NODE_CLAIM = "node_claim.__main__"
+NODE_CLAIM = "node_claim.claim"
 _ANSWER = "node_claim"
 _TIMEOUT_S = 30.0
 

@@ -188,7 +188,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "CLUSTERCTL_EVENTS": str(private / EVENTS),
         "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
         "CLUSTERCTL_KEPT": _kept(),
-        "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/skipped_tasks.py reads it
+        "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/preloaded.py reads it
         "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS ends Ansible's forks without it; Linux ignores it
         "PATH": os.pathsep.join(
             (str(Path(ansible_program("ansible-playbook")).parent), os.environ.get("PATH", os.defpath))
@@ -197,7 +197,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
 
 
 def _kept() -> str:
-    """Return the folder that plugin_utils/kept_folder.py of the collection uses; '' without one."""
+    """Return the folder that plugin_utils/preloaded.py of the collection uses; '' without one."""
     try:
         return str(paths.ensure_private(paths.cache_dir().value / "ansible"))
     except OSError:

@@ -19,9 +19,6 @@ SUPERVISOR_FILES = (
     SUPERVISOR,
     "bounded_run.py",
     "job_members.py",
-    "job_request.py",
-    "memory_kills.py",
-    "scratch_folder.py",
     "pace/clusterctl/pace.py",
 )
 

@@ -171,7 +171,7 @@ def _alone(folder: Path, name: EntryName) -> Iterator[None]:
     waiting = f"waiting for another run that makes {name.name}"
     with contextlib.ExitStack() as lock:
         try:
-            lock.enter_context(content.module_util("waited_lock").held(path, waiting))
+            lock.enter_context(content.module_util("disk_files").held(path, waiting))
         except PermissionError as error:
             raise ConfigError(
                 f"The cache folder {folder} cannot be written ({error.strerror}); set XDG_CACHE_HOME to another."

@@ -4,32 +4,234 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import shlex
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnosis import training_stack
+from clusterctl.diagnosis.rules import launchable, logins
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.diagnosis.skew import PROVISION
 from clusterctl.launch import mpirun, mpirun_job, srun
-from clusterctl.model.results import CheckProgress, CheckStarted, Verdict
-from clusterctl.remote import supervised_job
+from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Culprit, Verdict
+from clusterctl.remote import facts, login_probe, supervised_job
 from clusterctl.state import files
-from clusterctl.validation import bisect, confirming, on_the_spot
-from clusterctl.validation.checks import base, held_back, mpirun_output, startup
+from clusterctl.support.words import and_more
+from clusterctl.validation import bisect, confirming, ports
+from clusterctl.validation.checks import base, causes, judging, mpirun_output
+from clusterctl.validation.checks.causes import Cause
 from clusterctl.validation.checks.judging import STARTED
+from clusterctl.validation.checks.rank_output import events_of
+from clusterctl.validation.gate import not_installed
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from clusterctl.model.findings import Finding
+    from clusterctl.model.hosts import Host
     from clusterctl.model.job_outcome import JobOutcome, OutputLine
+    from clusterctl.model.probe import Probe
     from clusterctl.model.results import CheckResult, Launch, ValidationEvent
     from clusterctl.state.runs import Run
-    from clusterctl.validation.checks.base import Check
+    from clusterctl.validation.checks.base import Check, Site
     from clusterctl.validation.expectations import Expectations
     from clusterctl.validation.options import ValidationOptions
     from clusterctl.validation.team import Team
+
+
+# Looking for the cause of a failed job on the spot: facts of the named nodes, ports between nodes, logins of mpirun.
+#
+# Each step runs only where the steps before found nothing. The rules of doctor judge what is seen.
+
+_FACTS_S = 20.0
+_CONNECT_S = 2.0  # tried twice, so that the ports are known in less than ten seconds; longer on busy machines
+_LOGIN_S, _LOGINS_S, _ANSWER_S = 4, 6.0, 9.0
+
+
+def explained_on_the_spot(
+    result: CheckResult, outcome: JobOutcome, team: Team, control: Path, tell: Callable[[ValidationEvent], None]
+) -> CheckResult:
+    """Return the result with the causes that a look at the nodes finds; unchanged where it finds none.
+
+    Args:
+        result: of a check.
+        outcome: how its job ended.
+        team: the nodes that ran it.
+        control: the folder of shared ssh connections.
+        tell: hears what is looked at.
+    """
+    if not causes.is_open(result, outcome):
+        return result
+    named = result.hosts or tuple(team.nodes)
+    tell(CheckProgress(result.check, "looking at the nodes for what hinders the job"))
+    found = _on_nodes(team, named, control)
+    if not found and not causes.is_certain(result, outcome):
+        tell(CheckProgress(result.check, "trying the ports between the nodes"))
+        found = ports.between(team, _CONNECT_S * causes.slowdown(result), control).causes
+    # In an allocation, mpirun starts its daemons by srun, and ssh between the nodes may be forbidden.
+    by_ssh = team.nodes[team.launch_node].host.step is None if team.launch_node in team.nodes else True
+    if by_ssh and not found and not causes.came_up(result):
+        tell(CheckProgress(result.check, f"trying the logins of {team.launch_node}"))
+        found = _logins(team, control)
+    if not found:
+        return result
+    return causes.explained(result, found, judging.causes_told(team.site, outcome))
+
+
+def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, ...]:
+    """Gather the facts of nodes anew, and return what hinders a launch on them."""
+    probe = _probe(_hosts(team, names), control)
+    ranks = sum(team.slots.values())
+    found = [
+        finding
+        for name in names
+        if name in probe.facts
+        for finding in launchable.of_node(name, probe.facts[name], slots=team.nodes[name].slots, ranks=ranks)
+    ]
+    told = {name for finding in found if finding.severity == "error" for name in finding.hosts}
+    damaged = [
+        Cause((name,), problem, PROVISION, subject="launch")
+        for name, node in probe.facts.items()
+        if name not in told and (problem := not_installed(node))
+    ]
+    late = [failure for failure in probe.failures.values() if failure.kind == "timeout"]
+    slow = len(late) * 2 > max(2, len(names))  # most of them are late: a busy machine, and not a node that is gone
+    gone = [
+        Cause((name,), failure.message.rstrip("."), "see whether it is up, and look at its console")
+        for name, failure in probe.failures.items()
+        if failure.kind != "timeout" or not slow
+    ]
+    return (*gone, *damaged, *causes.of_findings(found))
+
+
+def _logins(team: Team, control: Path) -> tuple[Cause, ...]:
+    """Have the launch node log in to every other node, as mpirun does."""
+    first = team.nodes[team.launch_node]
+    targets = tuple(
+        login_probe.LoginTarget(name, node.host.address, node.host.port)
+        for name, node in team.nodes.items()
+        if name != team.launch_node
+    )
+    login = login_probe.Login(replace(first.host, become=False), targets, first.as_user)
+    reports = login_probe.gather(
+        [login], login_timeout_s=_LOGIN_S, budget_s=_LOGINS_S, timeout_s=_ANSWER_S, control_dir=control
+    )
+    view = View(
+        hosts=tuple(node.host for node in team.nodes.values()),
+        nodes={name: node.facts for name, node in team.nodes.items()},
+        logins=reports,
+    )
+    failed = {(team.launch_node, one.target) for report in reports.values() for one in report.failures}
+    return causes.of_findings(refused_by_few(logins.findings(view), reports, team.launch_node), failed)
+
+
+def refused_by_few(
+    found: Iterable[Finding], reports: Mapping[str, login_probe.LoginReport], source: str
+) -> tuple[Finding, ...]:
+    """Return findings about logins, of which those that few nodes refuse name the node that refuses alone.
+
+    Most nodes accept the key of ``source``, so the key is right.
+    """
+    report = reports.get(source)
+    if report is None or report.passed <= len(report.failures):
+        return tuple(found)
+    refused = {failure.target for failure in report.failures if failure.kind == "refused"}
+    return tuple(
+        replace(one, hosts=others)
+        if (others := tuple(host for host in one.hosts if host != source)) and refused.issuperset(others)
+        else one
+        for one in found
+    )
+
+
+def _hosts(team: Team, names: Sequence[str]) -> list[Host]:
+    return [replace(team.nodes[name].host, become=False) for name in names if name in team.nodes]
+
+
+def _probe(hosts: Sequence[Host], control: Path) -> Probe:
+    return facts.gather(hosts, artifacts=training_stack.ARTIFACTS, timeout_s=_FACTS_S, control_dir=control)
+
+
+# Nodes that a CPU quota held back during a check, by the kernel's own count: no statistics are needed.
+
+CPU_QUOTA = "cpu_quota"
+_LEAST_S, _LEAST_PART = 0.5, 0.1  # seconds, and part of the quota's periods; less does not explain a slow node
+_MOST_NAMED = 6
+_CURE = "raise its CPU quota (cpu.max, CPUQuota, or the limit of the container), or give it fewer slots"
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """A node whose quota is below its slots, and the seconds for which its processes stood still."""
+
+    host: str
+    seconds: float
+    cores: float
+    slots: int
+
+    @property
+    def words(self) -> str:
+        """One sentence with the kernel's count and the quota."""
+        quota = f"{self.cores:g} {'of a core' if self.cores < 1 else 'cores'}"
+        slots = f"{self.slots} slot{'s' if self.slots > 1 else ''}"
+        return f"{self.host} was held back {self.seconds:.1f} s by its control group (quota {quota} for {slots})"
+
+
+def throttled(lines: Iterable[OutputLine], site: Site) -> tuple[HeldBack, ...]:
+    """Return the nodes that were held back, in the order of the hostfile.
+
+    A quota that covers the slots is meant so, and its node is not named.
+    """
+    last: dict[str, HeldBack] = {}
+    for event in events_of(lines, "held_back"):
+        try:
+            host = site.names.get(str(event["host"]), str(event["host"]))
+            seconds, part, cores = (float(event[name]) for name in ("held_s", "held_part", "quota_cores"))
+        except (LookupError, TypeError, ValueError, OverflowError):
+            continue
+        slots = site.slots.get(host, 0)
+        if _LEAST_S <= seconds < math.inf and part >= _LEAST_PART and 0 <= cores < slots:
+            last[host] = HeldBack(host, seconds, cores, slots)
+    return tuple(last[host] for host in site.slots if host in last)
+
+
+def with_throttling(result: CheckResult, held: Sequence[HeldBack]) -> CheckResult:
+    """Return the result as a FAIL by the quota; what else these nodes are blamed for follows from it.
+
+    Wrong answers do not follow from a quota, so they keep their place. A check that could not be judged stays so.
+    """
+    names = tuple(one.host for one in held)
+    words = and_more((one.words for one in held), _MOST_NAMED, "; ")
+    others = tuple(culprit for culprit in result.culprits if not set(culprit.nodes) & set(names))
+    is_wrong = any(report.wrong and report.compared for report in result.ranks)
+    blamed = dict.fromkeys((*(result.hosts if is_wrong else ()), *names, *(n for one in others for n in one.blamed)))
+    return result.model_copy(
+        update={
+            "verdict": result.verdict if result.verdict is Verdict.ERROR else Verdict.FAIL,
+            "reason": "; ".join((words, *([] if result.verdict is Verdict.PASS else [result.reason]), _CURE)),
+            "hosts": tuple(blamed),
+            "culprits": (
+                *(
+                    Culprit(
+                        kind="node",
+                        nodes=(one.host,),
+                        quantity=CPU_QUOTA,
+                        ratio=one.cores / one.slots,
+                        words=one.words,
+                        cure=_CURE,
+                    )
+                    for one in held
+                ),
+                *others,
+            ),
+        }
+    )
+
 
 _MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # ranks may outnumber the cores, and the checks are about answers
 _FIRST, _CONFIRMING, _SEARCHING = 1, 2, 3  # attempts at a check; a search counts on from its number, or from the last
@@ -99,9 +301,9 @@ class CheckRunner:
         if first.is_bad and self._gone():
             return first, outcome
         result = self._expectations.assess(first)
-        held = held_back.found(outcome.lines, team.site)
+        held = throttled(outcome.lines, team.site)
         if held:  # by the kernel's own count, so neither a second run nor a search has to confirm it
-            return held_back.explained(result, held), outcome
+            return with_throttling(result, held), outcome
         attempts = itertools.count(_CONFIRMING)
         if first.verdict is Verdict.PASS:
             outcomes = [outcome]
@@ -121,7 +323,7 @@ class CheckRunner:
                 self._options.patience_s,
             )
             outcome = outcomes[-1]
-        result = on_the_spot.explained(result, outcome, team, self._control, self._tell)
+        result = explained_on_the_spot(result, outcome, team, self._control, self._tell)
         if self._options.searches and bisect.is_wanted(result, outcome):
             result = self._searched(check, team, place, result, max(_SEARCHING, next(attempts)))
         return result, outcome
@@ -199,7 +401,7 @@ class CheckRunner:
     def _job(self, check: Check, team: Team, name: str, *, stacks: bool) -> _Job:
         """Return the job of a check; ``stacks`` asks for the stacks of ranks that are stuck at the deadline."""
         site = base.placed(check, team.site)
-        deadline = self._options.timeout_s or startup.deadline_s(check, site, self._started_s)
+        deadline = self._options.timeout_s or base.deadline_s(check, site, self._started_s)
         told = mpirun_output.ENDS_ARE_TOLD if mpirun.dialect(site.version) is mpirun.Dialect.PRRTE else {}
         wanted = mpirun_job.MpirunJob(
             program=check.program(site, deadline),

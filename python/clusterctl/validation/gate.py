@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
-from clusterctl.diagnosis import skew, training_stack
-from clusterctl.diagnosis.rules import launchable
+from clusterctl.diagnosis import doctor, skew, training_stack
+from clusterctl.diagnosis.rules import launchable, registry
+from clusterctl.diagnosis.rules.launchable import SLURM_PMIX
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding
 from clusterctl.model.job_login import job_host, through_sudo
@@ -18,9 +19,36 @@ from clusterctl.model.results import CheckResult, CheckStarted, Measurement, Ver
 from clusterctl.remote import facts, supervisor_files
 from clusterctl.support import content
 from clusterctl.support.words import and_more
-from clusterctl.validation import doctor_notes
 from clusterctl.validation.checks.registry import PROVISIONED, REACHABLE, SKEW
 from clusterctl.validation.team import ReadyNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.model.hosts import Inventory
+
+
+# What doctor finds in the facts of the gate, as notes of a validation; the nodes are not asked again.
+
+# Checks whose warnings count as well, such as different MTUs.
+_ALSO = frozenset({"network", SLURM_PMIX})
+
+
+def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[str, ...]:
+    """Return doctor's errors, and its warnings about the network and about srun, a note each.
+
+    Args:
+        cluster: the hosts.
+        probe: their facts.
+        told: the results of the gate; what they say already is left out.
+    """
+    known = [line for result in told for line in (result.reason, *result.evidence)]
+    return tuple(
+        f"Doctor finds on {nodeset.folded(finding.hosts)}: {finding.cause}; {finding.cure}."
+        for finding in registry.diagnose(doctor.view_of(cluster, replace(probe, failures={})))
+        if (finding.severity == "error" or finding.check in _ALSO) and not any(finding.cause in line for line in known)
+    )
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -123,7 +151,7 @@ class Gate:
         nodes = self._judge_provisioned(reached, probe)
         self._start(SKEW)
         is_open = self._judge_skew(nodes)
-        found = doctor_notes.of(self._cluster, probe, self._results.all)
+        found = of(self._cluster, probe, self._results.all)
         return GateOutcome(probe, nodes, is_open, tuple(found))
 
     def _start(self, check: str, deadline_s: float = 0.0) -> None:

@@ -12,7 +12,7 @@ from clusterctl.model.hosts import InventoryOptions
 from clusterctl.suite import DEFAULT
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ class ValidationOptions:
 
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
     launch_node: str | None = None
-    suite: Suite = field(default_factory=suites.default)
+    suite: Suite = field(default_factory=registry.default)
     checks: tuple[str, ...] | None = None
     timeout_s: float | None = None
     patience_s: float = 0.0

@@ -7,6 +7,7 @@ through mpirun, each under its own deadline, and keep verdicts and logs.
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from clusterctl import __version__
 from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
+from clusterctl.diagnosis.rules import launchable
 from clusterctl.inventory.ansible_inventory import Cluster
+from clusterctl.model import drains, nodeset
+from clusterctl.model.drains import SlurmState
 from clusterctl.model.results import ValidationRecord, Verdict, worst
 from clusterctl.remote import reach
 from clusterctl.remote.slurm import Slurm
 from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.state import proofs as state_proofs
 from clusterctl.suite import GATE
-from clusterctl.support.errors import ExitCode
-from clusterctl.validation import drains, gate, idle_part, pmix_agreement, ports, slurm_host
+from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
+from clusterctl.validation import gate, idle_part, ports
 from clusterctl.validation.check_results import CheckResults, by_reason, ended_during
 from clusterctl.validation.check_runner import CheckRunner
 from clusterctl.validation.checks import registry
@@ -32,12 +36,89 @@ from clusterctl.validation.options import ValidationOptions
 from clusterctl.validation.team import Team
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.model.hosts import AnyInventory, Inventory, InventorySources
+    from clusterctl.model.drains import DrainOptions
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.hosts import AnyInventory, Host, Inventory, InventorySources
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult, ValidationEvent
+    from clusterctl.remote.slurm_text import SlurmNode
     from clusterctl.validation.checks.base import Check
+
+
+# Which PMIx the nodes' Open MPI was built with, and whether Slurm's srun can start ranks through PMIx.
+
+
+def told(nodes: Mapping[str, NodeFacts]) -> str:
+    """Return the PMIx of the nodes' Open MPI for the record; several with their nodes, '' where no node tells."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, node in nodes.items():
+        if words := _built_with(node):
+            found[words].append(name)
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{nodeset.folded(names)}: {words}" for words, names in found.items())
+
+
+def srun_cannot(nodes: Mapping[str, NodeFacts]) -> str:
+    """Return why 'srun --mpi=pmix' starts no rank, as one sentence with the cure; '' where nothing hinders it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, node in nodes.items():
+        for one in launchable.pmix_hindrances(name, node):
+            found[f"{one.cause}; {one.cure}"].append(name)
+    return "; ".join(f"{nodeset.folded(names)}: {words}" for words, names in found.items())
+
+
+def _built_with(node: NodeFacts) -> str:
+    pmix = node.pmix
+    if not pmix.is_external:
+        return f"{pmix.built_with} {pmix.own}".strip()
+    prefix = "/usr" if pmix.built_with == "external" else pmix.built_with
+    known = pmix.site is not None and pmix.site.prefix == prefix
+    return f"{prefix} {pmix.site.version}" if known and pmix.site is not None else prefix
+
+
+# Tell Slurm what a validation found: drain nodes that failed, and take back own drains of nodes that are proved.
+
+
+def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: DrainOptions) -> tuple[str, ...]:
+    """Tell Slurm, and return a note for everything that was done or left; a refusal of Slurm is a note as well."""
+    try:
+        found = slurm.every_node()
+    except ValidationCouldNotRunError as error:
+        return (f"Slurm was not told of this run: {error}",)
+    names, nodes = slurm_names(hosts, found), {node.name: node for node in found}
+    states = {host: SlurmState(nodes[name].state, nodes[name].reason) for host, name in names.items()}
+    decided = drains.decide(record, states, wish)
+    done: dict[str, str] = {}
+    resumed: list[str] = []
+    refused: list[str] = []
+    for host, why in decided.drain.items():
+        try:
+            slurm.drain(names[host], why)
+            done[host] = why
+        except ValidationCouldNotRunError as error:
+            refused.append(f"{host} was not drained: {error}")
+    for host in decided.resume:
+        try:
+            slurm.resume(names[host])
+            resumed.append(host)
+        except ValidationCouldNotRunError as error:
+            refused.append(f"{host} stays drained: {error}")
+    return (*drains.words_of(done, resumed), *decided.notes, *refused)
+
+
+def slurm_names(hosts: Sequence[Host], found: Sequence[SlurmNode]) -> Mapping[str, str]:
+    """Return the NodeName of each host that Slurm knows, by name, by the first part of the name, or by address."""
+    by_name = {node.name: node for node in found}
+    by_address = {node.address: node for node in found}
+    pairs = {
+        host.name: by_name.get(host.name) or by_name.get(host.name.partition(".")[0]) or by_address.get(host.address)
+        for host in hosts
+    }
+    return {host: node.name for host, node in pairs.items() if node is not None}
+
 
 __all__ = ["ValidationOptions", "exit_code", "validate"]
 
@@ -72,8 +153,8 @@ def validate(
     slurm = None
     if options.drains is not None:
         word = options.drains.submit_host
-        named = slurm_host.named(word, cluster, options.inventory)
-        slurm = Slurm(named, sudo=slurm_host.may_sudo(word, cluster))
+        named = idle_part.named(word, cluster, options.inventory)
+        slurm = Slurm(named, sudo=idle_part.may_sudo(word, cluster))
     return of_cluster(cluster, options, on_event, slurm=slurm)
 
 
@@ -197,10 +278,10 @@ class _Validation:
         self._ports: ports.PortTrial | None = None  # until the first check has ended
         self._fabric = {name: node.fabric for name, node in passed.nodes.items() if node.fabric}
         nodes = {name: node.facts for name, node in passed.nodes.items()}
-        self._pmix = pmix_agreement.told(nodes)
+        self._pmix = told(nodes)
         by_srun = options.via is not None and options.via.by_srun
         self._launcher: Literal["mpirun", "srun"] = "srun" if by_srun else "mpirun"
-        self._srun_cannot = pmix_agreement.srun_cannot(nodes) if by_srun else ""
+        self._srun_cannot = srun_cannot(nodes) if by_srun else ""
         self._versions = training_stack.versions(nodes)
         measured = MeasuredRun(paths.cluster_id(cluster.sources), len(cluster.selected_hosts), self._versions)
         self._expectations = Expectations(options.suite, measured, nodes, remembered=options.remembered)
@@ -231,7 +312,7 @@ class _Validation:
             state_proofs.keep(paths.cluster_id(self._cluster.sources), hosts, record.finished)
         if self._options.drains is None or slurm is None:
             return record
-        told = drains.tell(slurm, self._cluster.selected_hosts, record, self._options.drains)
+        told = tell(slurm, self._cluster.selected_hosts, record, self._options.drains)
         return saved(self._run, record.model_copy(update={"notes": (*record.notes, *told)}))
 
     # --- the checks ---------------------------------------------------------------------------------------------------

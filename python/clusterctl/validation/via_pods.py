@@ -8,13 +8,17 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.analysis import speed_verdict
+from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.launch import validation_job
+from clusterctl.launch.validation_job import PlannedCheck, ranked
 from clusterctl.model.hosts import OF_KUBERNETES, InventorySources
+from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import (
     CheckProgress,
     CheckResult,
@@ -28,37 +32,258 @@ from clusterctl.remote import kubectl_text
 from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
 from clusterctl.state import files, paths, runs
+from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
-from clusterctl.validation import pods_checks
 from clusterctl.validation.check_results import CheckResults, ended_during
-from clusterctl.validation.checks import registry
+from clusterctl.validation.checks import base, registry
 from clusterctl.validation.expectations import Expectations, MeasuredRun
-from clusterctl.validation.pod_output import PodOutput
 from clusterctl.validation.run import concluded, in_a_run, saved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.launch.validation_job import ValidationJob
-    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.job_outcome import Ending
     from clusterctl.model.results import ValidationEvent
     from clusterctl.model.scheduler_options import PodsOptions
     from clusterctl.remote.kubectl_text import Pod
     from clusterctl.validation.checks.base import Check, Site
     from clusterctl.validation.options import ValidationOptions
 
+
+# Which checks run in the pods of a job, with which program, and what they find: no I/O.
+
+_TORCHRUN = "torchrun"
+_PROVISIONED = {
+    "hello": "its C program is compiled by 'clusterctl provision'",
+    "network": "it compares with the network that 'clusterctl provision' has chosen",
+    "nccl": "it proves the NCCL that 'clusterctl provision' installs; torchrun proves that of PyTorch",
+    "nccl_sweep": "it measures the NCCL that 'clusterctl provision' installs",
+}
+_TWICE = 2  # runs of a check that measures
+
+
+@dataclass(frozen=True)
+class PodsPlan:
+    """The checks that pods run, in order, and why the others do not."""
+
+    checks: tuple[Check, ...]
+    left_out: Mapping[str, str]
+    planned: tuple[PlannedCheck, ...]
+    numbers: Mapping[str, tuple[int, ...]]  # by check, the places of its runs in ``planned``
+
+
+def plan_of(checks: Sequence[Check], wish: PodsOptions, timeout_s: float | None = None) -> PodsPlan:
+    """Choose the checks that can run in pods of this kind.
+
+    Args:
+        checks: what was asked for.
+        wish: the pods.
+        timeout_s: replaces the deadline of every check.
+    """
+    whys = {check.name: why_not(check, wish) for check in checks}
+    chosen = tuple(check for check in checks if not whys[check.name])
+    planned: list[PlannedCheck] = []
+    numbers: dict[str, tuple[int, ...]] = {}
+    site = site_of(wish)
+    for check in chosen:
+        deadline = timeout_s or base.deadline_s(check, base.placed(check, site))
+        one = PlannedCheck(check.name, _argv(check, site, wish, deadline), deadline, check.per_node)
+        registration = registry.registrations().get(check.name)
+        times = _TWICE if registration is not None and registration.measures else 1
+        numbers[check.name] = tuple(range(len(planned), len(planned) + times))
+        planned += [one] * times
+    return PodsPlan(chosen, {name: why for name, why in whys.items() if why}, tuple(planned), numbers)
+
+
+def why_not(check: Check, wish: PodsOptions) -> str:
+    """Say why a check cannot run in pods of this kind, empty where it can."""
+    if check.name in _PROVISIONED:
+        return f"not in pods: {_PROVISIONED[check.name]}"
+    if check.name not in registry.registrations():
+        return "not in pods: its program lies on the nodes"
+    if wish.kind != "mpijob":
+        return "" if check.name == _TORCHRUN else "mpirun starts it; give --via mpijob"
+    if check.name == _TORCHRUN:
+        return "give --via pytorchjob, whose operator tells the pods where they meet"
+    return check.absent(NodeStack()) and "not in pods: an MPIJob's image need not have it"
+
+
+def site_of(wish: PodsOptions, version: str = "", names: Mapping[str, str] | None = None) -> base.Site:
+    """Return the pods as a check sees them.
+
+    Args:
+        wish: the pods.
+        version: the release of Open MPI.
+        names: the host of each name that a pod gives itself.
+    """
+    hosts = ranked(wish)
+    stack = NodeStack(
+        gpus=wish.gpus_per_node, framework="pytorch", framework_cuda="of the image" if wish.gpus_per_node else ""
+    )
+    return base.Site(
+        version=version,
+        slots=dict.fromkeys(hosts, wish.ranks_per_pod),
+        names=dict(names or {}),
+        stack={} if wish.kind == "mpijob" else dict.fromkeys(hosts, stack),
+    )
+
+
+def _argv(check: Check, site: base.Site, wish: PodsOptions, deadline_s: float) -> tuple[str, ...]:
+    """Return the argv of a check's program, by the image's own Python."""
+    argv = check.program(base.placed(check, site), deadline_s)
+    words = [wish.python, *argv[1:]]
+    if check.name == _TORCHRUN:  # pod_runner.py puts in what the operator's variables say
+        words[words.index("--first-node") + 1] = "{first}"
+        words += ["--node", "{node}", "--port", "{port}"]
+    return tuple(words)
+
+
+# Read what the pods of a validation print: which check runs, its ranks' lines, and how it ended in each pod.
+
+_MARK = '{"clusterctl_pod"'
+_RANK = '{"clusterctl"'
+_MOST_LAST = 200
+_MOST_LINES = 200_000  # of a check
+_MOST_PARTS = 4096  # of a pod; a plan has some dozens
+_MOST_TEXT, _MOST_OF_LINE = 1 << 28, 1 << 17  # characters of all lines, and of one
+_LONGEST_S = 1e9
+
+
+@dataclass
+class _PodPart:
+    """One check in one pod."""
+
+    check: str
+    began_s: float
+    lines: list[OutputLine] = field(default_factory=list)
+    end: Mapping[str, Any] | None = None
+
+
+class PodOutput:
+    """The output of all pods so far.
+
+    A check may run more than once; its runs are told apart by their number, from 0.
+    """
+
+    def __init__(self, speakers: int) -> None:
+        """Begin with nothing heard; ``speakers`` pods print results."""
+        self._speakers = speakers
+        self._parts: dict[str, list[_PodPart]] = {}
+        self._done: set[str] = set()
+        self._kept = 0
+        self.up: dict[str, Mapping[str, Any]] = {}  # by pod, what its image has
+        self.lacks: dict[str, str] = {}  # by pod, what is missing for the checks
+        self.last: dict[str, str] = {}  # by pod, the last line outside of checks that is not ours
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every pod that speaks has ended its part, or one cannot begin."""
+        return len(self._done) >= self._speakers or bool(self.lacks)
+
+    def take(self, pod: str, text: str, at_s: float) -> None:
+        """Take a line of a pod's log."""
+        event = _event(text)
+        parts = self._parts.setdefault(pod, [])
+        if event is None:
+            if parts and parts[-1].end is None and text.strip() and self._has_room(parts[-1], text):
+                stream = "stdout" if _RANK in text else "stderr"
+                parts[-1].lines.append(OutputLine(stream, at_s - parts[-1].began_s, text[:_MOST_OF_LINE]))
+            elif text.strip():
+                self.last[pod] = text.strip()[:_MOST_LAST]
+            return
+        kind = event.get("event")
+        if kind == "up":
+            self.up[pod] = event
+        elif kind == "lacks":
+            self.lacks[pod] = str(event.get("what", ""))
+        elif kind == "begin" and len(parts) < _MOST_PARTS:
+            parts.append(_PodPart(str(event.get("check", "")), at_s))
+        elif kind == "end" and parts:
+            parts[-1].end = event
+        elif kind == "done":
+            self._done.add(pod)
+
+    def _has_room(self, part: _PodPart, text: str) -> bool:
+        self._kept += min(len(text), _MOST_OF_LINE)
+        return self._kept <= _MOST_TEXT and len(part.lines) < _MOST_LINES
+
+    def running(self) -> str:
+        """Return the check that runs, empty between checks."""
+        last = [parts[-1] for parts in self._parts.values() if parts]
+        return next((part.check for part in last if part.end is None), "")
+
+    def has_ended(self, number: int) -> bool:
+        """Tell whether the check of this number, in the order of the plan, has ended in every pod that speaks."""
+        ends = [parts[number].end for parts in self._parts.values() if len(parts) > number]
+        return len(ends) >= self._speakers and all(end is not None for end in ends)
+
+    def outcome(self, number: int) -> JobOutcome | None:
+        """Return how the check of this number went in all pods together, None where it did not begin."""
+        parts = [found[number] for found in self._parts.values() if len(found) > number]
+        if not parts:
+            return None
+        lines = tuple(sorted((line for part in parts for line in part.lines), key=lambda line: line.at_s))
+        ends = [part.end for part in parts if part.end is not None]
+        last_s = max((line.at_s for line in lines), default=0.0)
+        if len(ends) < self._speakers:
+            return JobOutcome("lost", last_s, lines=lines, problem="its pods ended in the middle of this check")
+        worst = max(ends, key=_badness)
+        ending = _ending(worst)
+        return JobOutcome(
+            ending,
+            _number(worst, "seconds"),
+            _number(worst, "ending_s"),
+            rc=_code(worst, "rc"),
+            signal=_code(worst, "signal"),
+            lines=lines,
+            problem=str(worst.get("problem", "")),
+        )
+
+
+def _badness(end: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+    """Order ends of one check: a program that did not start, a deadline, a code."""
+    return _ending(end) == "not_started", _ending(end) == "deadline", _code(end, "rc") != 0
+
+
+def _ending(end: Mapping[str, Any]) -> Ending:
+    word = end.get("ending")
+    return "not_started" if word == "not_started" else "deadline" if word == "deadline" else "exited"
+
+
+def _number(end: Mapping[str, Any], name: str) -> float:
+    value = end.get(name)
+    return float(value) if isinstance(value, int | float) and 0 <= value <= _LONGEST_S else 0.0
+
+
+def _code(end: Mapping[str, Any], name: str) -> int | None:
+    value = end.get(name)
+    return value if type(value) is int else None  # False would count as success
+
+
+def _event(text: str) -> dict[str, Any] | None:
+    at = text.find(_MARK)
+    if at < 0:
+        return None
+    try:
+        value = node_json.loads(text[at:])
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 JOB = "job"  # what a progress is about before the first check
 _NAME = "clusterctl"
 _RIGHTS = (("get", ""), ("delete", ""), ("list", "pods"), ("get", "pods/log"), ("delete", "configmaps"))
 
 
-def prepared(options: ValidationOptions, wish: PodsOptions) -> tuple[pods_checks.PodsPlan, ValidationJob]:
+def prepared(options: ValidationOptions, wish: PodsOptions) -> tuple[PodsPlan, ValidationJob]:
     """Return the checks that run, and the manifests of the job that runs them.
 
     Raises:
         ConfigError: a value is malformed, or not one check can run in such pods.
     """
-    plan = pods_checks.plan(registry.select(options.checks, options.suite), wish, options.timeout_s)
+    plan = plan_of(registry.select(options.checks, options.suite), wish, options.timeout_s)
     if not plan.checks:
         why = "; ".join(f"{name}: {words}" for name, words in plan.left_out.items())
         raise ConfigError(f"Not one check can run in the pods ({why}); name others with --checks.")
@@ -123,7 +348,7 @@ class _PodsRun:
     def __init__(
         self,
         kubectl: Kubectl,
-        plan: pods_checks.PodsPlan,
+        plan: PodsPlan,
         job: ValidationJob,
         run: runs.Run,
         sources: InventorySources,
@@ -246,7 +471,7 @@ class _PodsRun:
     @property
     def _site(self) -> Site:
         names = {pod.name: host for host, pod in self._pods.items()}
-        return pods_checks.site_of(self._wish, self._versions().get("openmpi", ""), names)
+        return site_of(self._wish, self._versions().get("openmpi", ""), names)
 
     def _conclude_reachable(self) -> None:
         nodes = {pod.node for host, pod in self._pods.items() if host in self._job.ranks}

@@ -21,7 +21,7 @@ from clusterctl.state import paths, proofs
 from clusterctl.state.proofs import oldest_first
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 from clusterctl.support.words import and_more
-from clusterctl.validation import idle_part, run, slurm_host
+from clusterctl.validation import idle_part, run
 from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def validate(
     """
     registry.select(options.checks, options.suite)  # a wrong name is told before anything waits in the queue
     known = None if inventory is None else ansible_inventory.load(inventory, options.inventory)
-    submit = slurm_host.named(wish.submit_host, known, options.inventory)
-    slurm = Slurm(submit, sudo=slurm_host.may_sudo(wish.submit_host, known))
+    submit = idle_part.named(wish.submit_host, known, options.inventory)
+    slurm = Slurm(submit, sudo=idle_part.may_sudo(wish.submit_host, known))
     if wish.by_srun:
         refuse_without_pmix(wish.mpi, slurm.mpi_types(), slurm.place)
     sources = known.sources if known is not None else _sources(slurm.cluster_name(), wish.partition)

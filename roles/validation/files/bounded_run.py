@@ -1,4 +1,6 @@
-"""Run a program to its end or to a deadline, and keep no more of its output than an answer needs.
+"""Run a program to its end or to a deadline, and choose the folder for temporary files.
+
+No more of the output is kept than an answer needs.
 
 The programs import this module by its bare name, because it lies in their folder. It needs Python 3.9 or newer.
 """
@@ -11,7 +13,25 @@ import selectors
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple, Sequence
+
+# The folder for temporary files, chosen as Python's ``tempfile`` chooses it but without its trial file.
+#
+# ``tempfile.gettempdir`` writes a file into the folder to see that it can. A program that is killed at that moment
+# leaves the file behind.
+
+_VARIABLES = ("TMPDIR", "TEMP", "TMP")
+SCRATCH_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - the folders of the machine; files in them get names of their own
+
+
+def scratch_folder() -> str:
+    """Return the first folder that this user can write to, /tmp if there is none."""
+    named = (str(Path(folder).absolute()) for name in _VARIABLES if (folder := os.environ.get(name)))
+    return next(
+        (folder for folder in (*named, *SCRATCH_FOLDERS) if os.access(folder, os.W_OK | os.X_OK)), SCRATCH_FOLDERS[0]
+    )
+
 
 MOST_OUTPUT = 16 << 20  # bytes
 MOST_ERRORS = 1 << 16  # the last ones; a program says at its end why it failed

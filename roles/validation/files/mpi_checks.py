@@ -9,16 +9,112 @@ another pattern before each operation, so an operation that does nothing is foun
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import json
 import os
 import re
 import sys
 import time
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
-import mapped_files
-import port_counters
+import measure
 import rank_program
+
+# Hash the files of MPI that a rank and its daemon really have mapped, and compare them with what was installed.
+#
+# One rank of each node does it, so that the work does not grow with the ranks. The files are in the page cache, because
+# they are mapped. The manifest of the installed artifact holds the sha256 of every file.
+#
+# It needs the standard library only.
+
+MANIFEST = ".clusterctl.files.json"
+LIBRARY = re.compile(r"lib(mpi|open-pal|open-rte|pmix|prrte)\.so[.\d]*")
+BLOCK = 1 << 20
+MOST_CHANGED = 8  # names in a line
+
+
+class Contents:
+    """Tells once what a rank has mapped, as soon as its loader is done."""
+
+    def __init__(self, say: Callable[..., None]) -> None:
+        """Take the voice of the rank."""
+        self.say = say
+        self.before: set[str] = set()
+
+    def look(self, worker: int) -> bool:
+        """Look at the working process of a rank; whether there is nothing more to do."""
+        text = maps(worker)
+        found = mapped(text) if "/libmpi.so" in text else set()  # this is asked often, until the library is there
+        is_complete = bool(found) and found == self.before
+        self.before = found
+        if is_complete:
+            self.say("mapped", **compared(found | mapped(maps(os.getppid()))))
+        return is_complete
+
+
+def maps(pid: int) -> str:
+    """Return what the kernel says of a process's memory, '' where it cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def mapped(text: str) -> set[str]:
+    """Return the regular files in the map of a process's memory."""
+    places = {line[line.index("/") :] for line in text.splitlines() if "/" in line}
+    return {path for path in places if not path.startswith(("/dev/", "/memfd:", "/SYSV")) and Path(path).is_file()}
+
+
+def compared(paths: set[str]) -> dict[str, object]:
+    """Return the sha256 of each library of MPI by its name, and the files whose content is not the installed one."""
+    manifests: dict[str, dict[str, str]] = {}
+    files: dict[str, str] = {}
+    changed: list[str] = []
+    for path in sorted(paths):
+        folder = artifact_of(path)
+        name = Path(path).name
+        if not folder and not LIBRARY.fullmatch(name):
+            continue
+        digest = sha256(path)
+        if LIBRARY.fullmatch(name):
+            files[name] = digest
+        if folder and folder not in manifests:
+            manifests[folder] = installed(folder)
+        known = manifests.get(folder, {}).get(path[len(folder) + 1 :], digest)
+        if known != digest:
+            changed.append(path)
+    return {"files": files, "changed": changed[:MOST_CHANGED]}
+
+
+def artifact_of(path: str) -> str:
+    """Return the folder of the artifact that holds a file, '' if it is in none."""
+    return next((str(folder) for folder in Path(path).parents if (folder / MANIFEST).is_file()), "")
+
+
+def installed(folder: str) -> dict[str, str]:
+    """Return the sha256 of each file of an artifact, by its path in it; {} where the manifest cannot be read."""
+    try:
+        entries = json.loads(Path(folder, MANIFEST).read_text(encoding="utf-8"))["files"]
+        return {str(entry[0]): str(entry[3]) for entry in entries if entry[1] not in {"l", "d"}}
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+
+
+def sha256(path: str) -> str:
+    """Return the sha256 of a file, '' where it cannot be read."""
+    total = hashlib.sha256()
+    try:
+        with Path(path).open("rb") as stream:
+            while True:
+                block = stream.read(BLOCK)
+                if not block:
+                    return total.hexdigest()
+                total.update(block)
+    except OSError:
+        return ""
+
 
 PREFIX = Path(__file__).absolute().parents[2]  # this lies in its libexec/clusterctl
 HELLO = f"{PREFIX}/openmpi/libexec/clusterctl-hello"
@@ -204,7 +300,7 @@ def network(bench: Bench) -> None:
     exchange(bench, [(source, target, 1) for source, target, _unused in routes])  # opens the connections
     here = nodes[bench.host]
     speaks = bench.rank == here[0]
-    before = port_counters.counters(port_counters.SYS) if speaks else {}
+    before = measure.counters(measure.SYS) if speaks else {}
     bench.doing("the barrier before the exchange")
     bench.comm.Barrier()
     exchange(bench, routes)
@@ -216,12 +312,12 @@ def network(bench: Bench) -> None:
     bench.doing("the counters of the interfaces")
     risen = settled(before, sent, received)
     bench.figures.update(sent_bytes=sent, received_bytes=received)
-    related = port_counters.relations(port_counters.SYS)
+    related = measure.relations(measure.SYS)
     for name in worth_telling(risen, related):
         bench.figures[f"{name}_rx_bytes"], bench.figures[f"{name}_tx_bytes"] = risen[name]
         if related.get(name):
             bench.facts[name] = related[name]
-    bench.facts["rdma"] = " ".join(port_counters.active_ports(port_counters.SYS))
+    bench.facts["rdma"] = " ".join(measure.active_ports(measure.SYS))
     bench.facts["pml"] = pml()
 
 
@@ -263,7 +359,7 @@ def settled(before: dict[str, tuple[int, int]], sent: int, received: int) -> dic
     """Return by how much the counters rose, as soon as all together show the exchange, or after a while."""
     end = time.monotonic() + LAG_S
     while True:
-        now = port_counters.counters(port_counters.SYS)
+        now = measure.counters(measure.SYS)
         risen = {name: (now[name][0] - old[0], now[name][1] - old[1]) for name, old in before.items() if name in now}
         rx, tx = (sum(pair[way] for pair in risen.values()) for way in (0, 1))
         if (rx >= COUNTED * received and tx >= COUNTED * sent) or time.monotonic() > end:
@@ -327,7 +423,7 @@ def main() -> int:
     if arguments.check != "hello" or not rank_program.is_first_of_node():
         return rank_program.run(arguments, work)
     voice = rank_program.Voice(arguments.check)
-    return rank_program.run(arguments, work, voice, mapped_files.Contents(voice.say).look)
+    return rank_program.run(arguments, work, voice, Contents(voice.say).look)
 
 
 if __name__ == "__main__":

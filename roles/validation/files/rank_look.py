@@ -3,7 +3,7 @@
 It changes nothing. Each rank has its state, its CPU time, the bytes that it has read and written, the file that it
 waits for, and the peers that do not acknowledge what it has sent. ``--stacks`` adds the stacks that ``rank_stacks.py``
 takes of the first 64 ranks. It also adds what PyTorch's flight recorder (``flight_record.py``) and NCCL's RAS
-(``nccl_ras.py``) tell. The answer also tells of kills for lack of memory.
+(``nccl_log.py``) tell. The answer also tells of kills for lack of memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from pathlib import Path
 
 import flight_record
 import job_members
-import memory_kills
-import nccl_ras
+import nccl_log
 import rank_stacks
 
 STACKS_S = 12.0  # for all of a node's ranks together
@@ -197,7 +196,7 @@ def ras_lines(chosen: dict[int, int]) -> list[str]:
         if (rank == 0 or str(rank + 1) in sizes) and re.search(
             r"/libnccl[^/\n]*\n", rank_stacks.text(f"/proc/{pid}/maps")
         ):
-            return nccl_ras.answer(environment, _RAS_S, MOST_RAS_LINES)
+            return nccl_log.answer(environment, _RAS_S, MOST_RAS_LINES)
     return []
 
 
@@ -210,7 +209,7 @@ def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object
         "at": time.monotonic(),
         "ranks": [look(pid, rank, silent) for pid, rank in chosen.items()],
         "expected": expected(chosen),
-        "memory": memory_kills.look(),
+        "memory": job_members.look(),
     }
     if with_stacks:
         with ThreadPoolExecutor(1) as pool:  # NCCL waits some seconds for processes that hang

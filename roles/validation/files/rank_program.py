@@ -12,7 +12,7 @@ lines, each with ``"clusterctl": 1`` and an ``event``:
 ``held_back`` For how long this node's control group held it back since the rank's start, by the kernel's count: at
              every sign of life and at the end, from the first rank of a node, if it was held back at all.
 ``nccl_path`` What NCCL's log says of the way that the rank's connections take (``nccl_log.py``), where NCCL is used.
-``carried``  By how much the node's counters of interfaces and RDMA ports rose during the check (``port_counters.py``),
+``carried``  By how much the node's counters of interfaces and RDMA ports rose during the check (``measure.py``),
              and the settings that choose an interface; from the first rank of a node, in programs that ask for it.
 ``mapped``   The sha256 of MPI's libraries that the rank has mapped, and which of them are not as installed; from the
              first rank of a node, in the check ``hello``.
@@ -45,12 +45,74 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Sequence
 
+import bounded_run
 import control_group
+import measure
 import nccl_log
-import nccl_ras
-import port_counters
-import scratch_folder
-from rank_findings import TEXT_LIMIT, Findings, shortened
+
+# Compare a rank's answers with what they must be, and keep the first wrong ones.
+#
+# It needs the standard library only; arrays are numpy's.
+
+MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
+TEXT_LIMIT = 160
+
+
+class Findings:
+    """Compare answers with what they must be."""
+
+    def __init__(self) -> None:
+        """Begin with nothing compared."""
+        self.compared = 0
+        self.wrong = 0
+        self.problems: list[dict[str, str]] = []
+
+    def array(self, what: str, got: Any, expected: Any, part: int = 0, tolerance: float = 0.0) -> None:
+        """Compare two numpy arrays value by value.
+
+        Args:
+            what: the operation, in words.
+            got: what came.
+            expected: what had to come.
+            part: so many values each came from one rank.
+            tolerance: by so much times the expected value it may be missed; not-a-number always is.
+        """
+        self.compared += int(expected.size)
+        if got.shape != expected.shape or got.dtype != expected.dtype:
+            self.note(what, [list(expected.shape), str(expected.dtype)], [list(got.shape), str(got.dtype)])
+            return
+        right = abs(got - expected) <= tolerance * abs(expected) if tolerance else got == expected
+        different = (~right).reshape(-1).nonzero()[0]
+        if different.size:
+            first = int(different[0])
+            place = f"value {first % part} from rank {first // part}" if part else f"value {first}"
+            where = f"{what}, {place} ({different.size} of {expected.size} wrong)"
+            self.note(where, expected.reshape(-1)[first].item(), got.reshape(-1)[first].item())
+
+    def value(self, what: str, got: object, expected: object) -> None:
+        """Compare two Python objects."""
+        self.compared += 1
+        if got != expected:
+            self.note(what, expected, got)
+
+    def near(self, what: str, got: float, expected: float, tolerance: float) -> None:
+        """Compare two numbers that may differ by ``tolerance`` times the expected one; not-a-number is near nothing."""
+        self.compared += 1
+        if not abs(got - expected) <= tolerance * abs(expected):
+            self.note(what, f"{expected!r} within {tolerance:g} of it", got)
+
+    def note(self, what: str, expected: object, got: object) -> None:
+        """Keep the first few wrong answers and count the rest."""
+        self.wrong += 1
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append({"what": what, "expected": shortened(expected), "got": shortened(got)})
+
+
+def shortened(value: object) -> str:
+    """Return a value as text of bounded length."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+
 
 CHOOSE_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 MIG = "MIG-"  # begin of the name of an instance of a GPU in MIG mode
@@ -62,7 +124,7 @@ STACK_SIGNAL = signal.SIGRTMIN + 6  # asks for it; the libraries of a rank do no
 TURN_S = 0.0002
 LISTENED_S = 1.0  # longest wait for a busy daemon
 OWN_GRADIENT = "its own first gradient"  # a mistake of one rank, before the average spreads it to all ranks
-tempfile.tempdir = scratch_folder.chosen()  # no library of a rank tries it out with a file
+tempfile.tempdir = bounded_run.scratch_folder()  # no library of a rank tries it out with a file
 # One thread, for numpy and torch would start one per core in every rank; and no folder in /tmp for a compiler's cache
 # that no check uses.
 ENVIRONMENT = {
@@ -194,7 +256,7 @@ class Rank:
         now = time.monotonic()
         self.init_s, self.began = round(now - self.began, 6), now
         if self.counts:
-            self.before = port_counters.counters(port_counters.SYS)
+            self.before = measure.counters(measure.SYS)
 
     def tell_path(self) -> None:
         """Print which way NCCL's connections took, and what the node's counters saw since :meth:`begin`."""
@@ -203,7 +265,7 @@ class Rank:
             self.voice.say("nccl_path", **found)
         if self.before:
             settings = {name: shortened(os.environ[name]) for name in CHOOSE_INTERFACE if name in os.environ}
-            self.voice.say("carried", ports=port_counters.told(self.before), settings=settings)
+            self.voice.say("carried", ports=measure.told(self.before), settings=settings)
 
     def attempt(self, check: Callable[[], None]) -> bool:
         """Run the check and print this rank's result; whether the check came to its end.
@@ -331,7 +393,7 @@ def watch(
             look = None
         if time.monotonic() >= ask_at:
             ask_at = float("inf")
-            nccl_ras.tell()
+            nccl_log.tell()
         if time.monotonic() >= beat_at:
             beat_at += heartbeat_s
             count.tell()
@@ -468,7 +530,7 @@ def run(
     worker = os.fork()
     signal.alarm(int(arguments.deadline + ALARM_GRACE_S))  # in both, and it survives an exec
     if worker:
-        ask_s = nccl_ras.ASKED_AT * arguments.deadline if nccl and voice.rank == 0 else float("inf")
+        ask_s = nccl_log.ASKED_AT * arguments.deadline if nccl and voice.rank == 0 else float("inf")
         return watch(voice, worker, board, arguments.heartbeat, look, log, ask_s)
     end_with_parent()
     tell_stack_when_asked()

@@ -9,11 +9,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "roles" / "validation" / "files"))
 
-import nccl_answers
 import nccl_checks
-import nccl_timing
-import nccl_ways
-import rank_exchange
+import nccl_library
+import nccl_sweep
 import rank_program
 
 
@@ -40,17 +38,17 @@ class Folder:
 
 def work(report: rank_program.Rank) -> int:
     folder = Folder(Path(os.environ["STORE"]))
-    ranks = rank_exchange.Store(folder, report.rank, report.size)
+    ranks = nccl_library.Store(folder, report.rank, report.size)
     return report.code if report.attempt(lambda: nccl_checks.prove_nccl(report, ranks)) else 1
 
 
 if __name__ == "__main__":
-    nccl_answers.COUNTS = (1, 3, 1001, 4099)  # the fakes add one value after the other
-    nccl_timing.SIZES = (4096, 1 << 16)
+    nccl_checks.COUNTS = (1, 3, 1001, 4099)  # the fakes add one value after the other
+    nccl_sweep.SIZES = (4096, 1 << 16)
     os.environ["LOCAL_RANK"] = os.environ["RANK"]
     arguments = nccl_checks.parsed()
     voice = rank_program.Voice(arguments.check, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     if "FAKE_HOSTS" in os.environ:
         voice.host = os.environ["FAKE_HOSTS"].split(",")[voice.rank]
-    one_way = arguments.check in nccl_ways.CHECKS
+    one_way = arguments.check in nccl_sweep.CHECKS
     sys.exit(rank_program.run(arguments, work, voice, nccl=one_way))

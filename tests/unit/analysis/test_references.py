@@ -7,7 +7,7 @@ import pytest
 from clusterctl.analysis import references
 from clusterctl.model.results import Figure, Reference, Verdict
 from clusterctl.suite import HistoryOptions, ReferenceEntry
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 
 ALLREDUCE = Figure(
     quantity="bus_bandwidth",
@@ -342,7 +342,7 @@ def test_only_the_last_runs_count() -> None:
 
 
 def test_the_references_of_a_file_reach_the_figures() -> None:
-    own = suites.parse(
+    own = registry.parse(
         "extends: nightly\nreferences:\n"
         "- {check: nccl_sweep, quantity: bus_bandwidth, size: 64 MiB, value: 1.2 GB/s, lower: -5 %}",
         "validation.yml",

@@ -60,7 +60,7 @@ def test_no_address_and_no_name_of_a_node_writes_another_line_of_ssh(addresses: 
     mesh_rules.check_members(members)
     held(mesh_rules.authorized_keys(members, mesh_rules.Options()), "authorized_keys", 3)
     held(mesh_rules.known_hosts(members), "known_hosts", 3)
-    assert mesh_ca.lines.patterns(members, []) == ["10.0.0.*", "node*"]
+    assert mesh_ca.certificates.patterns(members, []) == ["10.0.0.*", "node*"]
     for one in mesh_rules.source_addresses(members)["node3"]:
         assert one == ip_address.canonical(one)
         assert ip_address.is_source(ip_address.parsed(one))

@@ -32,7 +32,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     library_closure,
     mesh_rules,
     preflight_rules,
-    sshd_keys,
+    sshd,
     text_edit,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
@@ -113,8 +113,8 @@ READERS: dict[str, tuple[Callable[[str], object], str]] = {
     "settings": (parameters.read_settings, "# BEGIN clusterctl fabric\nbtl = tcp\n# END clusterctl fabric\nx=1\n"),
     "start-up file": (lambda text: parameters.exports(text, bool), "export A='b c' B=1 # c\n  export A=2\n"),
     "ldd": (library_closure.parse_ldd, "\tlibmpi.so.40 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x0)\n"),
-    "keys": (sshd_keys.keys_of, f"# mine\n{KEY}\n# BEGIN clusterctl ssh_mesh\nx\n# END clusterctl ssh_mesh\n"),
-    "block": (sshd_keys.block_of, f"# BEGIN clusterctl ssh_mesh\n{KEY}\n# END clusterctl ssh_mesh\n"),
+    "keys": (sshd.keys_of, f"# mine\n{KEY}\n# BEGIN clusterctl ssh_mesh\nx\n# END clusterctl ssh_mesh\n"),
+    "block": (sshd.block_of, f"# BEGIN clusterctl ssh_mesh\n{KEY}\n# END clusterctl ssh_mesh\n"),
 }
 # The section of the probe turns these into a hole in the record, with a sentence.
 BY_SECTION: dict[str, tuple[Callable[[str], object], str]] = {

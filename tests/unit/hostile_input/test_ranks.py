@@ -17,15 +17,9 @@ from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.remote import ssh_failure
 from clusterctl.remote.supervised_job import SupervisorAnswers
 from clusterctl.suite import ExternalCheck
-from clusterctl.validation.checks import held_back, mapped_libraries, mpirun_output, rank_output, registry
-from clusterctl.validation.checks.parsers import (
-    UnreadableError,
-    imb,
-    launcher_messages,
-    nccl_tests,
-    osu,
-    own_figure,
-)
+from clusterctl.validation import check_runner
+from clusterctl.validation.checks import hello, mpirun_output, parsers, rank_output, registry
+from clusterctl.validation.checks.parsers import UnreadableError
 from hostile import JSON, NASTY, TEXT, altered, written
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -129,7 +123,7 @@ def test_lines_that_once_ended_a_validation(line: str) -> None:
         (check,) = registry.select([name])
         judgement = check.judge(SITE, outcome([line], rc=1))
         assert kept(judgement).verdict is not Verdict.PASS
-    assert held_back.found(outcome([line]).lines, SITE) == ()
+    assert check_runner.throttled(outcome([line]).lines, SITE) == ()
 
 
 def test_a_sign_of_life_from_before_the_job_counts_from_when_it_came() -> None:
@@ -149,8 +143,8 @@ def logs(*patterns: str) -> list[str]:
 @given(st.lists(LINES, max_size=8))
 def test_events_about_nodes_are_read_or_passed_over(lines: list[str]) -> None:
     given_lines = outcome(lines).lines
-    held_back.found(given_lines, SITE)
-    mapped_libraries.changed(SITE, given_lines)
+    check_runner.throttled(given_lines, SITE)
+    hello.changed(SITE, given_lines)
     output = rank_output.read(given_lines, SITE.placement, SITE.names)
     rank_output.figures(output.measured)
 
@@ -158,7 +152,7 @@ def test_events_about_nodes_are_read_or_passed_over(lines: list[str]) -> None:
 @given(altered(logs("launcher/*/*", "validation/*5.0.7.log")) | st.lists(TEXT, max_size=10).map("\n".join))
 def test_words_of_a_launcher_name_nodes_of_the_inventory_alone(text: str) -> None:
     lines = text.splitlines()
-    for cause in launcher_messages.read(lines, SITE.names, "node1"):
+    for cause in mpirun_output.read(lines, SITE.names, "node1"):
         assert set(cause.hosts) <= set(SITE.slots)
     end = mpirun_output.first_end(lines, outcome([], rc=139))
     assert end is None or end.process >= 0
@@ -169,16 +163,15 @@ def test_a_message_of_any_length_is_read_in_moments() -> None:
     rule = "-" * 60
     block = ["not enough space for /dev/shm", *["shared-memory backing Local host:"] * 20_000]
     lines = [rule, "lost communication with a remote daemon " + "Remote daemon : [" * 20_000, *block, rule]
-    launcher_messages.read(lines, SITE.names, "node1")
+    mpirun_output.read(lines, SITE.names, "node1")
 
 
-@pytest.mark.parametrize("parser", [imb, osu, nccl_tests], ids=lambda parser: parser.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("name", ["nccl_tests", "osu", "imb"])
 @given(data=st.data())
-def test_output_of_a_benchmark_is_figures_or_one_sentence(parser: Any, data: st.DataObject) -> None:
-    name = parser.__name__.rpartition(".")[2]
+def test_output_of_a_benchmark_is_figures_or_one_sentence(name: str, data: st.DataObject) -> None:
     text = data.draw(altered(logs(f"{name}/*")) | TEXT)
     try:
-        figures = parser.parse(text)
+        figures = getattr(parsers, f"parse_{name}")(text)
     except UnreadableError:
         return
     for figure in figures:
@@ -190,7 +183,7 @@ def test_a_size_that_is_no_whole_number_is_unreadable(size: str) -> None:
     columns = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
     table = f"# {columns}\n{size} 1 float sum -1 1 1 1 0 1 1 1 0\n# Out of bounds values : 0 OK\n"
     with pytest.raises(UnreadableError, match="is not a whole number, in the column size"):
-        nccl_tests.parse(table)
+        parsers.parse_nccl_tests(table)
 
 
 @given(st.lists(JSON.map(written) | TEXT, max_size=5).map("\n".join))
@@ -199,7 +192,7 @@ def test_a_users_own_figure_is_a_number_or_one_sentence(text: str) -> None:
     check = ExternalCheck.model_validate({**given_check, "json_path": "$.a[0].b"})
     for one in (check, check.model_copy(update={"json_path": "", "regex": r"(\d\S*)"})):
         try:
-            figure = own_figure.figure(one, text)
+            figure = parsers.own_figure(one, text)
         except UnreadableError:
             continue
         assert type(figure).model_validate_json(figure.model_dump_json()) == figure

@@ -14,7 +14,7 @@ from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.nightly import policy, storage
 from clusterctl.nightly import run as night
 from clusterctl.support.errors import ConfigError, LockedError
-from clusterctl.validation import suites
+from clusterctl.validation.checks import registry
 from nights import (
     UTC,
     World,
@@ -168,7 +168,7 @@ def test_a_validation_yml_beside_the_inventory_speaks_at_night(world: World, tmp
     (tmp_path / "validation.yml").write_text(f"extends: smoke\n{references}")
     night.run(a_job(inventory=str(tmp_path / "inventory.ini")), timing=world.timing())
     assert world.suite is not None
-    assert (world.suite.name, world.suite.checks) == ("nightly", suites.builtin("nightly").checks)
+    assert (world.suite.name, world.suite.checks) == ("nightly", registry.builtin("nightly").checks)
     assert [entry.value for entry in world.suite.references] == [1e9]
 
 

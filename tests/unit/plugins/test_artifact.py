@@ -128,7 +128,7 @@ def test_a_library_of_the_tree_itself_counts_where_that_is_asked_for(
         process.communicate()
         return said.encode(), True
 
-    monkeypatch.setattr(library_closure.check_process, "output_of", answered)
+    monkeypatch.setattr(library_closure.build_user, "output_of", answered)
     names = [item.library for item in library_closure.ask_loader(str(tmp_path), []).missing]
     assert names == ["libc.so.6 (GLIBC_2.38)", "libextra.so"]
     within = library_closure.ask_loader(str(tmp_path), [], within=True).missing

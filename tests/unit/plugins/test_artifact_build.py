@@ -14,12 +14,7 @@ import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    build_failure,
-    build_files,
-    build_step,
-    check_process,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils import build_files, build_user
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, forget_leftovers, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
@@ -77,9 +72,9 @@ def test_an_archive_whose_first_bytes_are_cut_off_is_damaged(tmp_path: Path) -> 
 @pytest.mark.parametrize("opened", [os.pipe, os.openpty], ids=["pipe", "terminal"])
 def test_a_channel_whose_other_end_left_is_noticed(opened: Callable[[], tuple[int, int]]) -> None:
     reading, writing = opened()
-    assert not build_step.channel_is_gone(writing)
+    assert not build_user.channel_is_gone(writing)
     os.close(reading)
-    assert build_step.channel_is_gone(writing)
+    assert build_user.channel_is_gone(writing)
     os.close(writing)
 
 
@@ -87,7 +82,7 @@ def test_the_whole_family_of_a_step_is_ended_even_when_it_does_not_listen() -> N
     stubborn = "trap '' TERM; sleep 456 & echo started; wait; sleep 456"
     process = subprocess.Popen(["sh", "-c", stubborn], start_new_session=True, stdout=subprocess.PIPE)
     process.stdout.readline()
-    build_step.end_group(process)
+    build_user.end_group(process)
     assert process.poll() is not None
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
@@ -97,7 +92,7 @@ def test_the_whole_family_of_a_step_is_ended_even_when_it_does_not_listen() -> N
 def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"line {number}\n" for number in range(10_000)))
-    assert build_failure.last_lines(log, 2) == "line 9998\nline 9999"
+    assert build_files.last_lines(log, 2) == "line 9998\nline 9999"
 
 
 def test_only_our_own_old_leftovers_are_removed(tmp_path: Path) -> None:
@@ -112,22 +107,22 @@ def test_only_our_own_old_leftovers_are_removed(tmp_path: Path) -> None:
 
 def test_a_check_past_its_time_is_ended_with_its_children() -> None:
     began = time.monotonic()
-    code, output = check_process.run_check(
+    code, output = build_user.run_check(
         ["sh", "-c", "echo here; sleep 654 & sleep 654"], {"PATH": os.environ["PATH"]}, 1
     )
     assert (code, output) == (124, "here\n")
     assert time.monotonic() - began < 10
-    assert check_process.run_check([sys.executable, "-c", "raise SystemExit(3)"], {}, 10)[0] == 3
-    assert check_process.run_check([sys.executable, "-", "x"], {}, 10, "import sys; print(sys.argv)") == (
+    assert build_user.run_check([sys.executable, "-c", "raise SystemExit(3)"], {}, 10)[0] == 3
+    assert build_user.run_check([sys.executable, "-", "x"], {}, 10, "import sys; print(sys.argv)") == (
         0,
         "['-', 'x']\n",
     )
 
 
 def test_a_signal_is_no_ordinary_exception() -> None:
-    with pytest.raises(build_step.Abandoned):
-        build_step.abandon(signal.SIGTERM, None)
-    assert not issubclass(build_step.Abandoned, Exception)
+    with pytest.raises(build_user.Abandoned):
+        build_user.abandon(signal.SIGTERM, None)
+    assert not issubclass(build_user.Abandoned, Exception)
 
 
 def meminfo(folder: Path, available_kb: int, group: str = "/") -> Path:
@@ -223,7 +218,7 @@ def failing(folder: Path, log: str, *, speaks: bool = False) -> str:
     build = a_build(folder)
     earlier = "old: error: of an earlier step\n"
     build.log.write_text(earlier + log)
-    return str(build_failure.step_failed(build.site, "compile", 1, len(earlier), speaks=speaks))
+    return str(build_files.step_failed(build.site, "compile", 1, len(earlier), speaks=speaks))
 
 
 def test_a_step_that_speaks_gives_the_message(tmp_path: Path) -> None:

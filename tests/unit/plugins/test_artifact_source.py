@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_fetch, source
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import background, source
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -248,14 +248,14 @@ def test_nothing_is_fetched_early_where_the_cache_has_the_file_or_an_artifact(tm
     tarball.write_bytes(CONTENT)
     place = {"path": str(tarball), "sha256": SHA256}
     asked = ("demo", "1.0", [place], cache)
-    assert early_fetch.is_needed(*asked)
-    process = early_fetch.begin(*asked, parent=os.getpid())
+    assert background.is_needed(*asked)
+    process = background.begin_fetch(*asked, parent=os.getpid())
     assert process.wait(20) == 0
     assert source.cached(*asked) is not None
-    assert not early_fetch.is_needed(*asked)
+    assert not background.is_needed(*asked)
     (cache / "artifacts").mkdir()
     (cache / "artifacts" / "demo-2.0-0123456789abcdef.json").touch()
-    assert not early_fetch.is_needed("demo", "2.0", [place], cache)
+    assert not background.is_needed("demo", "2.0", [place], cache)
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ class SlowHandler(http.server.BaseHTTPRequestHandler):
 
 def test_the_task_that_needs_the_file_waits_for_the_early_one(slow: SlowServer, tmp_path: Path) -> None:
     cache, notes = tmp_path / "cache", []
-    process = early_fetch.begin("demo", "1.0", [slow.place], cache, parent=os.getpid())
+    process = background.begin_fetch("demo", "1.0", [slow.place], cache, parent=os.getpid())
     assert slow.asked.acquire(timeout=20)
 
     def note(text: str) -> None:
@@ -314,7 +314,7 @@ def test_the_task_that_needs_the_file_waits_for_the_early_one(slow: SlowServer, 
 
 def test_the_early_one_ends_with_ansible_and_leaves_no_partial_file(slow: SlowServer, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as ansible:
-        process = early_fetch.begin("demo", "1.0", [slow.place], tmp_path / "cache", parent=ansible.pid)
+        process = background.begin_fetch("demo", "1.0", [slow.place], tmp_path / "cache", parent=ansible.pid)
         assert slow.asked.acquire(timeout=20)
         assert len(list((tmp_path / "cache" / "sources").iterdir())) == 1
         ansible.kill()

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import borrowed_links
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,21 +48,21 @@ def _stranger_holds(path: str) -> Iterator[None]:
 def record(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A record of borrowed links that names no link."""
     path = reachable / "borrowed-links.json"
-    monkeypatch.setattr(borrowed_links, "RECORD", str(path))
+    monkeypatch.setattr(artifact_links, "RECORD", str(path))
     path.write_text("{}")
-    assert borrowed_links.give_back()
+    assert artifact_links.give_back()
     path.write_text("{}")
     return path
 
 
 def test_no_user_can_keep_the_lock(record: Path) -> None:
     with _stranger_holds(f"{record}.lock"):
-        assert borrowed_links.give_back()
+        assert artifact_links.give_back()
 
 
 def test_a_lock_that_users_could_open_is_made_anew(record: Path) -> None:
     lock = record.with_name(f"{record.name}.lock")
     lock.chmod(0o644)  # of an earlier release
     with _stranger_holds(str(lock)):
-        assert borrowed_links.give_back()
+        assert artifact_links.give_back()
     assert lock.stat().st_mode & 0o777 == 0o600

@@ -7,12 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    build_files,
-    build_step,
-    build_user,
-    library_closure,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils import build_files, build_user, library_closure
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_check
 
@@ -23,8 +18,8 @@ def run(space: build_user.Space, script: str, log: Path) -> str:
     """Run a script as a step of a build; return what it wrote."""
     environment = {"PATH": "/usr/bin:/bin", **space.environment()}
     with log.open("ab") as out, build_user.owning(space, out):
-        step = build_step.Step("try", ["sh", "-c", script], space.work, environment, space.uid)
-        build_step.run_step(step, out, lambda _text: None)
+        step = build_user.Step("try", ["sh", "-c", script], space.work, environment, space.uid)
+        build_user.run_step(step, out, lambda _text: None)
     return log.read_text(encoding="utf-8").partition("\n")[2]
 
 
@@ -112,9 +107,9 @@ def test_a_step_enters_its_folder_without_roots_rights(reachable: Path) -> None:
     (reachable / "closed").chmod(0o700)
     with build_user.space(str(reachable), "demo") as space, (reachable / "log").open("wb") as out:
         (space.work / "way").symlink_to(reachable / "closed" / "open")
-        step = build_step.Step("try", ["pwd"], space.work / "way", {"PATH": "/usr/bin:/bin"}, space.uid)
+        step = build_user.Step("try", ["pwd"], space.work / "way", {"PATH": "/usr/bin:/bin"}, space.uid)
         with build_user.owning(space, out), pytest.raises(ArtifactError, match=r"could not enter .*way"):
-            build_step.run_step(step, out, lambda _text: None)
+            build_user.run_step(step, out, lambda _text: None)
 
 
 @as_root

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_entry, file_stage, tree_removal
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, file_transaction, tree_removal
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     ArtifactError,
     forget_leftovers,
@@ -75,7 +75,7 @@ def test_our_own_deep_folder_goes(common: Path) -> None:
 
 def test_a_deep_folder_in_the_place_of_a_file_goes(common: Path) -> None:
     _as(0, lambda: _deep(common / "x"))
-    outcome = file_stage.apply([file_entry.Entry(path=str(common / "x"), state="absent")], is_noted=False)
+    outcome = file_stage.apply([file_transaction.Entry(path=str(common / "x"), state="absent")], is_noted=False)
     assert outcome.changes
     assert not list(common.iterdir())
 

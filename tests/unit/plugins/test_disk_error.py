@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    artifact_links,
     artifact_pack,
-    disk_error,
-    disk_sync,
+    disk_files,
     pack_extract,
-    pushed_file,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     MANIFEST,
@@ -35,13 +34,13 @@ if TYPE_CHECKING:
     [(errno.ENOSPC, "the disk is full"), (errno.EROFS, "the file system is read-only"), (errno.EIO, "'dmesg'")],
 )
 def test_the_host_the_path_and_the_cure_are_named(number: int, cause: str) -> None:
-    said = disk_error.sentence("node1", OSError(number, os.strerror(number), "/usr/local/.openmpi"))
+    said = disk_files.sentence("node1", OSError(number, os.strerror(number), "/usr/local/.openmpi"))
     assert said.startswith("node1: /usr/local/.openmpi: ")
     assert cause in said
 
 
 def test_another_error_keeps_its_own_words() -> None:
-    assert disk_error.sentence("node1", OSError(errno.EPERM, "Operation not permitted")) == (
+    assert disk_files.sentence("node1", OSError(errno.EPERM, "Operation not permitted")) == (
         "node1: [Errno 1] Operation not permitted"
     )
 
@@ -142,10 +141,10 @@ def test_a_disk_that_refuses_a_step_leaves_what_stood_there(
     given = packed(tmp_path, root, [b"content"])
     before = standing(root)
     where: dict[str, tuple[Any, str]] = {
-        "the pack": (pushed_file, "_written"),
+        "the pack": (artifact_pack, "_written"),
         "a file": (pack_extract.os, "write"),
         "a folder": (artifact_install.tempfile, "mkdtemp"),
-        "the disk": (disk_sync, "files_below"),
+        "the disk": (artifact_links, "files_below"),
         "the name": (Path, "replace"),
     }
     with monkeypatch.context() as patch:
@@ -154,7 +153,7 @@ def test_a_disk_that_refuses_a_step_leaves_what_stood_there(
             install(given)
     assert everything(root) == before
     assert not isinstance(caught.value, (BadPackError, artifact_install.NotWholeError))
-    said = str(caught.value) if isinstance(caught.value, ArtifactError) else disk_error.sentence("node1", caught.value)
+    said = str(caught.value) if isinstance(caught.value, ArtifactError) else disk_files.sentence("node1", caught.value)
     assert words.format(root=root) in said
     assert said.startswith("node1: ")
     assert "\n" not in said

@@ -11,13 +11,7 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    build_user,
-    check_process,
-    command,
-    library_closure,
-    pod_runner,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils import build_user, command, library_closure, pod_runner
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import mesh_login
 
@@ -33,13 +27,13 @@ _LEFT = ["sh", "-c", "setsid sleep 20 & echo here"]
 @pytest.mark.parametrize("argv", [_LEFT, ["sh", "-c", "setsid sleep 20 & sleep 20"]], ids=["ended", "late"])
 def test_a_process_that_leaves_its_session_holds_no_proof(argv: Sequence[str]) -> None:
     began = time.monotonic()
-    check_process.run_check(list(argv), _ENVIRONMENT, 1)
+    build_user.run_check(list(argv), _ENVIRONMENT, 1)
     assert time.monotonic() - began < 10
 
 
 def test_a_proof_that_prints_without_end_is_ended() -> None:
     began = time.monotonic()
-    status, output = check_process.run_check(_ENDLESS, _ENVIRONMENT, 60)
+    status, output = build_user.run_check(_ENDLESS, _ENVIRONMENT, 60)
     assert status != 0
     assert len(output) < 32 << 20
     assert time.monotonic() - began < 30
@@ -87,7 +81,7 @@ def test_a_login_of_a_job_says_in_little_memory_why_it_failed(
 
 def test_what_is_given_is_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
-    assert check_process.run_check(["cat"], _ENVIRONMENT, 10, "text" * 100_000) == (0, "text" * 100_000)
+    assert build_user.run_check(["cat"], _ENVIRONMENT, 10, "text" * 100_000) == (0, "text" * 100_000)
 
 
 _SILENT = ["sh", "-c", "exec >&- 2>&-; exec sleep 20"]
@@ -127,7 +121,7 @@ def test_a_proof_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(subprocess.Popen, "kill", lambda _process: None)
     monkeypatch.setattr(command, "_END_S", 0.2, raising=False)
     began = time.monotonic()
-    assert check_process.run_check(["sleep", "20"], _ENVIRONMENT, 1)[0] == command.TIMED_OUT
+    assert build_user.run_check(["sleep", "20"], _ENVIRONMENT, 1)[0] == command.TIMED_OUT
     assert time.monotonic() - began < 10
     monkeypatch.undo()
     os.killpg(groups[0], signal.SIGKILL)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import job_account, mesh_rules, sshd_keys
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import login_session
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_account, mesh_rules, sshd
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import users
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import users as node_users
 from ansible_collections.clusterctl.hpc.plugins.modules import session_settings
 from clusterctl.model.facts import JobUser
@@ -130,8 +130,8 @@ def test_the_login_users_keys_are_taken_with_their_options_and_without_the_mesh(
     text = (
         f'# a comment\n\nfrom="10.0.0.0/8" {KEY} user1\n# BEGIN clusterctl ssh_mesh\n{mesh}# END clusterctl ssh_mesh\n'
     )
-    assert sshd_keys.keys_of(text) == [f'from="10.0.0.0/8" {KEY} user1']
-    assert sshd_keys.block_of(text) == mesh.splitlines()
+    assert sshd.keys_of(text) == [f'from="10.0.0.0/8" {KEY} user1']
+    assert sshd.block_of(text) == mesh.splitlines()
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pwd.stru
         return users[name]
 
     monkeypatch.setattr(job_account.pwd, "getpwnam", entry_of)
-    monkeypatch.setattr(sshd_keys, "settings_of", lambda _user: {})
+    monkeypatch.setattr(sshd, "settings_of", lambda _user: {})
     return users
 
 
@@ -185,12 +185,12 @@ def test_the_block_says_whose_keys_they_are() -> None:
     assert job_account.block("ubuntu", []) == ""
     mesh = f"restrict,pty {OTHER} clusterctl:node1"
     block = f"# BEGIN clusterctl ssh_mesh\n{mesh}\n{text}# END clusterctl ssh_mesh\n"
-    assert sshd_keys.block_of(block) == [mesh]  # a key of people is never taken for a node's
+    assert sshd.block_of(block) == [mesh]  # a key of people is never taken for a node's
 
 
 def test_a_line_of_a_file_of_keys_ends_at_its_newline_alone() -> None:
     text = f'from="10.0.0.1" {KEY} comment\x0b{OTHER}\x85{OTHER}\n{OTHER}\r\n'
-    assert [line.split(" ")[0] for line in sshd_keys.keys_of(text)] == ['from="10.0.0.1"', "ssh-ed25519"]
+    assert [line.split(" ")[0] for line in sshd.keys_of(text)] == ['from="10.0.0.1"', "ssh-ed25519"]
 
 
 def test_a_job_user_tells_no_host_key() -> None:
@@ -203,7 +203,7 @@ def test_a_job_user_tells_no_host_key() -> None:
 # --- limits that keep jobs from starting are raised by files of their own, and values that suffice are left alone ---
 
 
-def sshd(startups: str) -> dict[str, str]:
+def sshd_settings(startups: str) -> dict[str, str]:
     return {"port": "22", "maxstartups": startups, "maxsessions": "10"}
 
 
@@ -223,14 +223,14 @@ def test_what_is_too_low_for_four_nodes_is_raised(
     monkeypatch: pytest.MonkeyPatch, files: int | None, startups: str, says: dict[str, str]
 ) -> None:
     monkeypatch.setattr(session_settings, "open_files_of", lambda _user: files)
-    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda _user: sshd(startups))
+    monkeypatch.setattr(session_settings.sshd, "settings_of", lambda _user: sshd_settings(startups))
     entries = session_settings.wanted_files("mpi", 1024, 4, "limits", ["sshd"])
     assert {entry.path: entry.content.decode().splitlines()[-1] for entry in entries} == says
     assert all((entry.mode, entry.uid) == (0o644, 0) for entry in entries)
 
 
 def test_more_nodes_than_the_default_of_sshd_ask_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda _user: sshd("10:30:100"))
+    monkeypatch.setattr(session_settings.sshd, "settings_of", lambda _user: sshd_settings("10:30:100"))
     assert session_settings.wanted_files("mpi", 0, 500, "limits", ["sshd"]) == []
     assert session_settings.logins_at_once({}) is None
     assert session_settings.logins_at_once({"maxstartups": "many"}) is None
@@ -260,10 +260,12 @@ def test_pam_and_sshd_are_asked_again_only_where_something_was_too_low(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(session_settings, "open_files_of", lambda user: asked.append(user) or files)
-    monkeypatch.setattr(session_settings.sshd_keys, "settings_of", lambda user: asked.append(user) or sshd("10:30:100"))
+    monkeypatch.setattr(
+        session_settings.sshd, "settings_of", lambda user: asked.append(user) or sshd_settings("10:30:100")
+    )
     path = tmp_path / "limits"
     module = Module(user="nobody", open_files=1024, logins=4, limits_file=str(path), sshd_files=[])
-    monkeypatch.setattr(session_settings.watched_module, "QuietModule", lambda **_spec: module)
+    monkeypatch.setattr(session_settings.file_stage, "QuietModule", lambda **_spec: module)
     session_settings.main()
     assert asked == ["nobody", "root"] * times
     raised = times > 1
@@ -276,7 +278,7 @@ def test_settings_of_pam_limits_are_read_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "limits.d").mkdir()
     (tmp_path / "limits.d/90.conf").write_text("* soft nofile 64\n@mpi - memlock unlimited\n")
     (tmp_path / "limits.d/README").write_text("* soft nproc 1\n")
-    assert login_session.limit_settings(str(tmp_path)) == {"* soft nofile": "64", "@mpi - memlock": "unlimited"}
+    assert users.limit_settings(str(tmp_path)) == {"* soft nofile": "64", "@mpi - memlock": "unlimited"}
 
 
 def test_a_user_of_a_directory_service_gets_the_settings_although_no_list_has_it(
@@ -290,5 +292,5 @@ def test_a_user_of_a_directory_service_gets_the_settings_although_no_list_has_it
 @pytest.mark.parametrize("name", ["x - nofile 1\n* - core unlimited", "x y", "x#", "x\0"])
 def test_a_user_that_would_leave_its_line_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_settings, "open_files_of", lambda _user: 1)
-    with pytest.raises(session_settings.file_entry.StageError, match="/limits: the user is"):
+    with pytest.raises(session_settings.file_transaction.StageError, match="/limits: the user is"):
         session_settings.wanted_files(name, 1024, 0, "/limits", [])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import role_plays
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import kept_folder, module_zips
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import preloaded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ PLAYS = """
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
-    monkeypatch.setenv(kept_folder.VARIABLE, str(folder))
+    monkeypatch.setenv(preloaded.KEPT_VARIABLE, str(folder))
     monkeypatch.setenv("CLUSTERCTL_POLL_S", "0.01")
     return folder
 
@@ -56,7 +56,7 @@ def test_a_run_that_keeps_says_what_one_that_does_not_says(
     first = role_plays.play(PLAYS, tmp_path)
     known = files(kept)
     again = role_plays.play(PLAYS, tmp_path)
-    monkeypatch.delenv(kept_folder.VARIABLE)
+    monkeypatch.delenv(preloaded.KEPT_VARIABLE)
     plain = role_plays.play(PLAYS, tmp_path)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "a secret of the user" in first.stdout
@@ -87,9 +87,9 @@ def test_a_damaged_template_is_made_anew(kept: Path, tmp_path: Path, damage: byt
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o702])
 def test_a_folder_that_others_may_enter_is_not_used(kept: Path, mode: int) -> None:
-    assert kept_folder.of("templates") is not None
+    assert preloaded.kept_folder("templates") is not None
     kept.chmod(mode)
-    assert kept_folder.of("templates") is None
+    assert preloaded.kept_folder("templates") is None
 
 
 @pytest.mark.usefixtures("kept")
@@ -97,15 +97,15 @@ def test_another_collection_leads_to_another_folder(tmp_path: Path, monkeypatch:
     module = tmp_path / "hpc" / "plugins" / "modules" / "one.py"
     module.parent.mkdir(parents=True)
     module.write_text("pass\n", encoding="utf-8")
-    monkeypatch.setattr(kept_folder, "COLLECTION", tmp_path / "hpc")
-    before = kept_folder.of("modules", "modules")
-    assert kept_folder.of("modules", "modules") == before
+    monkeypatch.setattr(preloaded, "COLLECTION", tmp_path / "hpc")
+    before = preloaded.kept_folder("modules", "modules")
+    assert preloaded.kept_folder("modules", "modules") == before
     module.write_text("pass  # more\n", encoding="utf-8")
-    after = kept_folder.of("modules", "modules")
+    after = preloaded.kept_folder("modules", "modules")
     assert None is not before != after
     assert before is not None
     os.utime(before, (0, 0))
-    assert kept_folder.of("modules", "modules") == after
+    assert preloaded.kept_folder("modules", "modules") == after
     assert not before.exists(), "nobody used it for a month"
     assert re.fullmatch("[0-9a-f]{16}", str(after and after.name))
 
@@ -117,7 +117,7 @@ def test_only_modules_of_the_collection_and_of_ansible_are_kept(tmp_path: Path) 
     names = ["ansible_collections.clusterctl.hpc.plugins.modules.file_set-x", "ansible.modules.command-x"]
     for name in (*names, "ansible_collections.other.one.plugins.modules.y-x", f"{names[0]}.lock"):
         (place / name).write_text(name, encoding="utf-8")
-    module_zips.keep(place, folder, os.getpid() + 1)  # what a worker that ends does
+    preloaded.keep(place, folder, os.getpid() + 1)  # what a worker that ends does
     assert not list(folder.iterdir())
-    module_zips.keep(place, folder, os.getpid())  # what the run does at its end
+    preloaded.keep(place, folder, os.getpid())  # what the run does at its end
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)

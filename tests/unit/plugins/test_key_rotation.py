@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_plan
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules, user_key
+from ansible_collections.clusterctl.hpc.plugins.module_utils import job_account, mesh_rules
 from ansible_collections.clusterctl.hpc.plugins.modules import host_key
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ ADDRESS = ("10.0.0.1", 22, 0)
 
 
 def rotated(home: Path, rotation: str, *, check: bool = False) -> dict[str, Any]:
-    return user_key.rotated(str(home), NAME, COMMENT, rotation, check=check)
+    return job_account.rotated(str(home), NAME, COMMENT, rotation, check=check)
 
 
 def names(folder: Path) -> set[str]:
@@ -43,9 +43,9 @@ def test_the_next_mesh_key_waits_until_it_is_switched_to(tmp_path: Path) -> None
 
 
 def test_nodes_that_share_a_home_have_one_key_and_leave_each_other_s_files_alone(tmp_path: Path) -> None:
-    first = user_key.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
-    second = user_key.ensure_key(str(tmp_path), NAME, "clusterctl:node2", check=False)
-    again = user_key.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
+    first = job_account.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
+    second = job_account.ensure_key(str(tmp_path), NAME, "clusterctl:node2", check=False)
+    again = job_account.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
     assert first["changes"]
     assert (second["changes"], again["changes"]) == ([], [])
     assert {found["public_key"] for found in (second, again)} == {first["public_key"]}
@@ -61,12 +61,12 @@ def test_two_nodes_that_make_the_key_of_a_shared_home_at_once_end_with_one(
     def both(folder: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         mkdir(folder, mode)
         monkeypatch.setattr(Path, "mkdir", mkdir)
-        user_key.ensure_key(str(tmp_path), NAME, other, check=False)
+        job_account.ensure_key(str(tmp_path), NAME, other, check=False)
         mkdir(folder, mode, parents, exist_ok)
 
     monkeypatch.setattr(Path, "mkdir", both)
-    mine = user_key.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
-    assert mine["public_key"] == user_key.ensure_key(str(tmp_path), NAME, other, check=False)["public_key"]
+    mine = job_account.ensure_key(str(tmp_path), NAME, COMMENT, check=False)
+    assert mine["public_key"] == job_account.ensure_key(str(tmp_path), NAME, other, check=False)["public_key"]
     assert (tmp_path / ".ssh" / f"{NAME}.pub").read_text(encoding="utf-8") == f"{mine['public_key']} {other}\n"
     assert names(tmp_path / ".ssh") == {NAME, f"{NAME}.pub"}
 
@@ -130,7 +130,7 @@ def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Callabl
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
     shown = [host_key.half_of(path)]
     monkeypatch.setattr(host_key, "shown_key", lambda *_: shown[0])
-    monkeypatch.setattr(host_key.sshd_process, "reload", lambda: shown.__setitem__(0, host_key.half_of(path)))
+    monkeypatch.setattr(host_key.sshd, "reload", lambda: shown.__setitem__(0, host_key.half_of(path)))
     return path, lambda: shown[0]
 
 
@@ -165,7 +165,7 @@ def test_an_sshd_that_keeps_its_old_key_is_a_failure(
 ) -> None:
     path, _ = sshd
     host_key.stage(path, check=False)
-    monkeypatch.setattr(host_key.sshd_process, "reload", lambda: None)
+    monkeypatch.setattr(host_key.sshd, "reload", lambda: None)
     with pytest.raises(host_key.NoHostKeyError, match="another host key than its file"):
         host_key.switch(path, *ADDRESS, check=False)
 

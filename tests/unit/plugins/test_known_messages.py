@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import known_messages
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_action
-from clusterctl.validation.checks.parsers import launcher_messages
+from clusterctl.validation.checks import mpirun_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def captured() -> Iterator[dict[str, Any]]:
         for case in json.loads((DATA / f"{name}.json").read_text(encoding="utf-8")):
             yield {"program": program, "said": case["stderr"]}
     for path in sorted((DATA / "launcher").rglob("*.txt")):
-        for passage in launcher_messages._passages(path.read_text(encoding="utf-8").splitlines()[1:]):  # noqa: SLF001
+        for passage in mpirun_output._passages(path.read_text(encoding="utf-8").splitlines()[1:]):  # noqa: SLF001
             yield {"program": "mpirun", "said": passage.text}
 
 

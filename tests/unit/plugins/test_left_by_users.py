@@ -15,10 +15,10 @@ import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     brought,
     build_user,
+    job_account,
     leftovers,
     tree_removal,
     user_identity,
-    user_key,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
@@ -186,7 +186,7 @@ def test_a_huge_file_of_a_user_is_not_read_whole(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(OSError, match="File too large"):
         user_identity.read_regular(str(public))
-    assert user_key.read(public) == ""
+    assert job_account.read(public) == ""
     state = path_state.watch_state(str(public))
     assert (state["kind"], state["sha256"]) == ("file", "")
     assert path_state.watch_state(str(public), "block", "mesh")["sha256"] == ""
@@ -195,9 +195,9 @@ def test_a_huge_file_of_a_user_is_not_read_whole(tmp_path: Path) -> None:
 
 @pytest.mark.programs
 def test_a_huge_public_key_is_written_anew(tmp_path: Path) -> None:
-    made = user_key.ensure_key(str(tmp_path), "id_clusterctl", "me", check=False)
+    made = job_account.ensure_key(str(tmp_path), "id_clusterctl", "me", check=False)
     sparse(tmp_path / ".ssh/id_clusterctl.pub")
-    again = user_key.ensure_key(str(tmp_path), "id_clusterctl", "me", check=False)
+    again = job_account.ensure_key(str(tmp_path), "id_clusterctl", "me", check=False)
     assert again["public_key"] == made["public_key"]
     assert again["watch"] == made["watch"]
 

@@ -9,10 +9,9 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import leftovers, mesh_trust_look, sshd_keys, text_edit
+from ansible_collections.clusterctl.hpc.plugins.module_utils import leftovers, mesh_trust_look, sshd, text_edit
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     artifacts,
-    login_session,
     machine,
     parameters,
     path_state,
@@ -114,7 +113,7 @@ def test_files_of_a_node_are_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert ssh.known_hosts([KEY], str(tmp_path))["known_hosts"]["own_names"] == []
     assert ssh.read_sshd_config(str(sshd)) == {}
-    assert login_session.limit_settings(str(sshd.parents[1] / "security")) == {}
+    assert users.limit_settings(str(sshd.parents[1] / "security")) == {}
     assert path_state._block(str(block), "hosts") == b""  # noqa: SLF001 - shown as a hash alone
 
     sshd.write_text("PermitUserEnvironment yes\n", encoding="ascii")
@@ -142,10 +141,10 @@ def test_settings_that_sshd_tells_are_read_so(monkeypatch: pytest.MonkeyPatch, s
         ok = True
         output = f"banner /x{separator}authorizedkeysfile /evil\nport 22\n"
 
-    monkeypatch.setattr(sshd_keys.os, "access", lambda *_unused: True)
-    monkeypatch.setattr(sshd_keys.command, "run", lambda *_unused: Done)
+    monkeypatch.setattr(sshd.os, "access", lambda *_unused: True)
+    monkeypatch.setattr(sshd.command, "run", lambda *_unused: Done)
 
-    assert set(sshd_keys.settings_of("root")) <= {"banner", "port", ""}
+    assert set(sshd.settings_of("root")) <= {"banner", "port", ""}
 
 
 @pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)

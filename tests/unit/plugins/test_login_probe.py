@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import sshd_process
+from ansible_collections.clusterctl.hpc.plugins.module_utils import sshd
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -138,4 +138,4 @@ def test_logins_without_a_decision_are_told_by_the_titles_of_openssh(tmp_path: P
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cmdline").write_bytes(title)
     (tmp_path / "9").mkdir()  # it ended meanwhile
-    assert sshd_process.undecided_logins(str(tmp_path)) == {2, 4, 5, 6}
+    assert sshd.undecided_logins(str(tmp_path)) == {2, 4, 5, 6}

@@ -19,7 +19,7 @@ from pathlib import Path
 from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_sign
 from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_rules, mesh_trust_look
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import authority as authorities
-from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import certificates, lines, passphrase
+from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import certificates, passphrase
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import ssh
 
 PASSPHRASE = "correct horse canary"  # noqa: S105 - the test's own
@@ -338,28 +338,28 @@ class TestLines:
     )
 
     def test_patterns_fit_the_nodes_that_join_later(self) -> None:
-        found = lines.patterns(self.MEMBERS, ["gpu-007.lab.example", "12", "10.1.2.3"])
+        found = certificates.patterns(self.MEMBERS, ["gpu-007.lab.example", "12", "10.1.2.3"])
         assert found == sorted(
             ["node*", "node*.lab.example", "login", "gpu-*.lab.example", "12", "10.1.2.*", "10.0.0.*", "fd00::*"]
         )
         more = [*self.MEMBERS, {"name": "node17", "address": "10.0.0.17", "aliases": ["node17.lab.example"]}]
-        assert lines.patterns(more, []) == lines.patterns(self.MEMBERS, [])
+        assert certificates.patterns(more, []) == certificates.patterns(self.MEMBERS, [])
 
     def test_one_line_in_each_file(self) -> None:
-        known = lines.known("ssh-ed25519 AAAA", ["node*", "10.0.0.*"], [22, 2222])
+        known = certificates.known("ssh-ed25519 AAAA", ["node*", "10.0.0.*"], [22, 2222])
         assert known == "@cert-authority node*,10.0.0.*,[node*]:*,[10.0.0.*]:* ssh-ed25519 AAAA clusterctl-ca\n"
-        authorized = lines.authorized("ssh-ed25519 AAAA", ["no-pty"])
-        principal = lines.principal("ssh-ed25519 AAAA")
+        authorized = certificates.authorized("ssh-ed25519 AAAA", ["no-pty"])
+        principal = certificates.principal("ssh-ed25519 AAAA")
         assert authorized == (
             f'cert-authority,restrict,pty,no-pty,principals="{principal}" ssh-ed25519 AAAA clusterctl-ca\n'
         )
         block = [*known.splitlines(), *authorized.splitlines(), "node1 ssh-ed25519 BBBB"]
-        assert lines.of_authority(block) == known + authorized
+        assert certificates.of_authority(block) == known + authorized
         assert mesh_rules.remembered_lines(block, ["node1", "clusterctl-ca"]) == block[2:]
 
     def test_the_client_names_other_ports_and_no_other_node(self) -> None:
         settings = mesh_rules.client_settings(mesh_rules.Options())
-        text = lines.client_config(self.MEMBERS, "mpi", ["node*", "10.0.0.*"], settings)
+        text = certificates.client_config(self.MEMBERS, "mpi", ["node*", "10.0.0.*"], settings)
         assert "Match localuser mpi originalhost node2,10.0.0.2\n    Port 2222\n" in text
         assert "Match localuser mpi originalhost node*,10.0.0.*\n    StrictHostKeyChecking yes\n" in text
         assert "    RevokedHostKeys /etc/ssh/clusterctl.krl\n" in text
@@ -367,18 +367,18 @@ class TestLines:
 
     @pytest.mark.parametrize(("word", "good"), [("node*", True), ("10.0.0.?", True), ("a b", False), ("!x", False)])
     def test_patterns_of_the_user(self, word: str, good: bool) -> None:
-        assert lines.is_pattern(word) is good
+        assert certificates.is_pattern(word) is good
 
 
 @pytest.mark.parametrize("word", ["x\nevil *", 'x" evil', "x evil", "x,evil", "x\x1b[2Jevil", "x\x85evil"])
 def test_no_line_of_an_authority_takes_a_name_that_would_leave_it(word: str) -> None:
     member = {"name": word, "address": "10.0.0.1", "port": 2222}
     for text in (
-        lambda: lines.known("ssh-ed25519 AAAA", [word], [22]),
-        lambda: lines.client_config([member], "mpi", ["node*"], []),
-        lambda: lines.client_config([], "mpi", [word], []),
-        lambda: lines.client_config([], word, ["node*"], []),
-        lambda: lines.sshd_config(word),
+        lambda: certificates.known("ssh-ed25519 AAAA", [word], [22]),
+        lambda: certificates.client_config([member], "mpi", ["node*"], []),
+        lambda: certificates.client_config([], "mpi", [word], []),
+        lambda: certificates.client_config([], word, ["node*"], []),
+        lambda: certificates.sshd_config(word),
     ):
         with pytest.raises(config_line.LineError, match=r"x.*evil"):
             text()
@@ -386,7 +386,7 @@ def test_no_line_of_an_authority_takes_a_name_that_would_leave_it(word: str) -> 
 
 @pytest.mark.parametrize("key", ["ssh-ed25519 A\nevil", "ssh-ed25519 A\rB", "ssh-ed25519 A\0B", 'ssh-ed25519 A"'])
 def test_no_line_of_an_authority_takes_a_key_that_would_leave_it(key: str) -> None:
-    for text in (lambda: lines.known(key, ["node*"], [22]), lambda: lines.authorized(key, [])):
+    for text in (lambda: certificates.known(key, ["node*"], [22]), lambda: certificates.authorized(key, [])):
         with pytest.raises(config_line.LineError, match="The key of the authority"):
             text()
 
@@ -398,17 +398,19 @@ def test_no_key_writes_another_line_for_ssh_keygen(signer: authorities.Authority
 
 def test_sshd_config_gets_the_block_first_because_its_end_may_belong_to_a_match() -> None:
     text = "Port 22\nMatch User x\n    X11Forwarding no\n"
-    once = mesh_trust_look.with_first_block(text, lines.sshd_config(""))
+    once = mesh_trust_look.with_first_block(text, certificates.sshd_config(""))
     assert once.startswith("# BEGIN clusterctl ssh_mesh_ca\nHostCertificate ")
     assert once.endswith(text)
-    assert mesh_trust_look.with_first_block(once, lines.sshd_config("")) == once
+    assert mesh_trust_look.with_first_block(once, certificates.sshd_config("")) == once
     assert mesh_trust_look.with_first_block(once, "") == text
 
 
 def test_doctor_sees_the_patterns_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ssh_known_hosts"
     monkeypatch.setattr(ssh, "_SYSTEM_FILE", str(path))
-    path.write_text("# BEGIN clusterctl ssh_mesh\n" + lines.known("ssh-ed25519 AAAA", ["node*", "10.0.0.*"], [22]))
+    path.write_text(
+        "# BEGIN clusterctl ssh_mesh\n" + certificates.known("ssh-ed25519 AAAA", ["node*", "10.0.0.*"], [22])
+    )
     found = ssh.known_hosts([], str(tmp_path))["known_hosts"]
     assert found == {"has_mesh": True, "has_authority": True, "own_names": ["node*", "10.0.0.*"]}
 

@@ -387,7 +387,7 @@ def test_a_certificate_that_check_mode_does_not_sign_stays(sshd: Path) -> None:
 @pytest.mark.parametrize("text", ["CERT\nssh-ed25519 AAAA evil\n", "CERT\0\n", "CERT\r\n", "CERT\x1b[2J\n"])
 def test_a_certificate_is_one_line(sshd: Path, field: str, text: str) -> None:
     (sshd / "sshd_config").write_text("")
-    with pytest.raises(mesh_trust.file_entry.StageError, match=r"cert\.pub: the certificate is .*CERT"):
+    with pytest.raises(mesh_trust.file_transaction.StageError, match=r"cert\.pub: the certificate is .*CERT"):
         wanted(**{field: text})
 
 

@@ -373,5 +373,5 @@ def test_the_report_says_who_maps_what() -> None:
 
 @pytest.mark.parametrize("link", ["/x\n/tmp/evil", "/x\0", "/x:/tmp/evil", "/x,/tmp/evil", "/x /tmp/evil", "/x#"])
 def test_the_loader_gets_one_folder(link: str) -> None:
-    with pytest.raises(nccl_system.file_entry.StageError, match=r"nccl\.conf: the folder is"):
+    with pytest.raises(nccl_system.file_transaction.StageError, match=r"nccl\.conf: the folder is"):
         nccl_system.conf_of("/etc/ld.so.conf.d/nccl.conf", link)

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import place
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.place import Node
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import claim
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.claim import Node
 from clusterctl.provisioning import node_claims
 from clusterctl.remote import python
 
@@ -50,15 +50,15 @@ def node(tmp_path: Path) -> Node:
 def test_a_node_is_foreign_where_its_cluster_would_lose_a_member(
     cluster: str, names: list[str], addresses: list[str], lost: list[str]
 ) -> None:
-    mark = place.fresh_mark(WANTED, None, "now")
-    assert place.lost_members(mark, cluster, names, addresses) == lost
+    mark = claim.fresh_mark(WANTED, None, "now")
+    assert claim.lost_members(mark, cluster, names, addresses) == lost
 
 
 @pytest.mark.parametrize(
     "data", [None, [], {}, {"schema": 2}, {"schema": 1, "members": []}, {"schema": 1, "members": {}}]
 )
 def test_a_damaged_mark_counts_as_missing(data: Any) -> None:
-    assert place.mark_of(data) is None
+    assert claim.mark_of(data) is None
 
 
 def test_a_mark_is_written_once_and_keeps_its_beginning(node: Node, tmp_path: Path) -> None:

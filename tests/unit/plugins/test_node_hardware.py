@@ -16,7 +16,7 @@ import network_parts
 import pytest
 import rehearsal
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import record, storage
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware.tree import Tree
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware.record import Tree
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.diagnosis.rules.table import BESIDE_PEERS, LIMITS, SUMS

@@ -26,7 +26,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     artifacts,
     gpu,
     libraries,
-    login_session,
     network,
     parameters,
     path_state,
@@ -34,6 +33,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     reading,
     record,
     ssh,
+    users,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     machine as node_machine,
@@ -123,7 +123,7 @@ def test_a_section_that_fails_leaves_a_hole_and_a_sentence(monkeypatch: pytest.M
 
 
 def test_every_section_has_a_fallback_of_its_own_shape() -> None:
-    for name, answer, fallback in record.sections({}, login_session.Session()):
+    for name, answer, fallback in record.sections({}, users.Session()):
         assert set(answer()) == set(fallback), name
 
 
@@ -880,7 +880,7 @@ def test_the_programs_of_a_launch_are_found_as_a_session_finds_them(tmp_path: Pa
     for name, mode in (("mpirun", 0o755), ("prted", 0o644)):
         (own / name).write_text("", encoding="utf-8")
         (own / name).chmod(mode)
-    found = {one["name"]: one for one in login_session.programs(f"rel:{foreign}/:{own}", str(own))["launch"]}
+    found = {one["name"]: one for one in users.programs(f"rel:{foreign}/:{own}", str(own))["launch"]}
     assert (found["mpirun"]["path"], found["mpirun"]["own_state"]) == (f"{foreign}/mpirun", "ok")
     assert (found["prted"]["path"], found["prted"]["own_state"]) == ("", "not executable")
     assert found["orted"]["own_state"] == "missing"

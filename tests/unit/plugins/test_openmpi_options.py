@@ -12,7 +12,7 @@ import yaml
 from ansible_collections.clusterctl.hpc.plugins.filter import artifact as artifact_filters
 from ansible_collections.clusterctl.hpc.plugins.filter import openmpi_pmix
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import slurm_pmix
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import parameters
 from clusterctl.model.facts import Pmix, SlurmSettings
 from clusterctl.support import content
 from role_templates import rendered, variables_of
@@ -196,12 +196,12 @@ DEBIAN = b"\x7fELF\0/f7PIR2\0\0/usr/lib/x86_64-linux-gnu/pmix2/lib\0%s: %s: no\0
     ],
 )
 def test_the_library_that_a_plugin_opens_stands_in_its_bytes(data: bytes, opens: str) -> None:
-    assert slurm_pmix.plugin_library(data) == opens
+    assert parameters.plugin_library(data) == opens
 
 
 def test_the_settings_of_slurm_conf() -> None:
     text = "# MpiDefault=pmi2\nClusterName=x\nmpidefault = none\nMPIDEFAULT=pmix_v4\nPluginDir=/a:/b\n"
-    assert slurm_pmix.conf_settings(text) == {"mpidefault": "pmix_v4", "plugindir": "/a:/b"}
+    assert parameters.conf_settings(text) == {"mpidefault": "pmix_v4", "plugindir": "/a:/b"}
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_the_settings_of_slurm_conf() -> None:
     ],
 )
 def test_the_marker_says_which_pmix_open_mpi_was_built_with(marker: dict[str, Any], word: str) -> None:
-    assert slurm_pmix.built_with(marker) == word
+    assert parameters.built_with(marker) == word
 
 
 @pytest.fixture
@@ -237,13 +237,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [f"#define PMIX_VERSION_{part} {number}L\n" for part, number in numbers.items()]
     (tmp_path / "pmix/include/pmix_version.h").write_text("".join(lines))
     (tmp_path / "slurm.conf").write_text("MpiDefault=none\n")
-    monkeypatch.setattr(slurm_pmix, "_CONFS", (f"{tmp_path}/slurm.conf",))
-    monkeypatch.setattr(slurm_pmix, "_by_loader", lambda _name: [])
+    monkeypatch.setattr(parameters, "_CONFS", (f"{tmp_path}/slurm.conf",))
+    monkeypatch.setattr(parameters, "_by_loader", lambda _name: [])
     return tmp_path
 
 
 def look(site: Path, **variables: str) -> tuple[Pmix, SlurmSettings]:
-    found = slurm_pmix.slurm_pmix(variables, f"{site}/bin:/usr/bin", "/usr/local/openmpi")
+    found = parameters.slurm_pmix(variables, f"{site}/bin:/usr/bin", "/usr/local/openmpi")
     return Pmix.model_validate(found["pmix"]), SlurmSettings.model_validate(found["slurm"])
 
 
@@ -274,5 +274,5 @@ def test_a_development_installation_with_a_hole_is_none(site: Path, name: str) -
 
 def test_a_node_without_slurm(site: Path) -> None:
     (site / "slurm.conf").unlink()
-    found = slurm_pmix.slurm_pmix({}, "/nowhere", "/usr/local/openmpi")
+    found = parameters.slurm_pmix({}, "/nowhere", "/usr/local/openmpi")
     assert found["slurm"] is None

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_sync
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_links
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ def traced(tmp_path: Path, program: str) -> list[str]:
 
 
 def test_a_file_is_on_the_disk_before_its_name_leads_to_it(tmp_path: Path) -> None:
-    program = f"import os; {UTILS} atomic_file; atomic_file.write(os.environ['PLACE'] + '/file', 'new')"
+    program = f"import os; {UTILS} disk_files; disk_files.write(os.environ['PLACE'] + '/file', 'new')"
     assert traced(tmp_path, program) == ["write", "fsync", "rename"]
 
 
 def test_a_switched_link_is_on_the_disk_before_it_is_reported(tmp_path: Path) -> None:
     (tmp_path / "openmpi-5").mkdir()
     program = (
-        f"import os; {UTILS} artifact_link as a; p = os.environ['PLACE']; a.switch(p + '/openmpi', p + '/openmpi-5')"
+        f"import os; {UTILS} artifact_links as a; p = os.environ['PLACE']; a.switch(p + '/openmpi', p + '/openmpi-5')"
     )
     assert traced(tmp_path, program) == ["symlink", "rename", "fsync"]
 
@@ -68,9 +68,9 @@ def test_the_files_of_an_artifact_are_on_the_disk_before_its_marker_and_the_mark
 
 def test_without_syncfs_all_disks_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    monkeypatch.setattr(disk_sync.ctypes, "CDLL", lambda *_, **__: object())
-    monkeypatch.setattr(disk_sync.os, "sync", lambda: called.append("sync"))
-    disk_sync.files_below(str(tmp_path))
+    monkeypatch.setattr(artifact_links.ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(artifact_links.os, "sync", lambda: called.append("sync"))
+    artifact_links.files_below(str(tmp_path))
     assert called == ["sync"]
 
 
@@ -79,7 +79,7 @@ def test_a_disk_that_refuses_a_part_is_an_error(tmp_path: Path, monkeypatch: pyt
         ctypes.set_errno(errno.EIO)
         return -1
 
-    monkeypatch.setattr(disk_sync.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(syncfs=refused))
+    monkeypatch.setattr(artifact_links.ctypes, "CDLL", lambda *_, **__: SimpleNamespace(syncfs=refused))
     with pytest.raises(OSError, match="Input/output error") as caught:
-        disk_sync.files_below(str(tmp_path))
+        artifact_links.files_below(str(tmp_path))
     assert caught.value.filename == str(tmp_path)

@@ -14,12 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import (
-    file_entry,
-    file_stage,
-    file_transaction,
-    pushed_file,
-)
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_pack, file_stage, file_transaction
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install
 
@@ -53,12 +48,12 @@ def digest(data: bytes) -> str:
 def test_only_the_pushed_content_is_taken(shared: Path, tmp_path: Path) -> None:
     pushed = shared / "clusterctl-push-1"
     pushed.write_bytes(b"x" * 3_000_000)
-    pushed_file.take(str(pushed), digest(b"x" * 3_000_000), 3_000_000, tmp_path / "good")
+    artifact_pack.take_pushed(str(pushed), digest(b"x" * 3_000_000), 3_000_000, tmp_path / "good")
     assert (tmp_path / "good").stat().st_size == 3_000_000
     with pytest.raises(ArtifactError, match="not what the controller pushed"):
-        pushed_file.take(str(pushed), digest(b"y"), 3_000_000, tmp_path / "other")
+        artifact_pack.take_pushed(str(pushed), digest(b"y"), 3_000_000, tmp_path / "other")
     with pytest.raises(FileExistsError):
-        pushed_file.take(str(pushed), digest(b"x"), 3_000_000, tmp_path / "good")
+        artifact_pack.take_pushed(str(pushed), digest(b"x"), 3_000_000, tmp_path / "good")
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
@@ -71,7 +66,7 @@ def test_nothing_but_a_regular_file_is_read(shared: Path, tmp_path: Path, kind: 
     else:
         pushed.mkdir()
     with pytest.raises(ArtifactError, match=r"is a link|is not a regular file"):
-        pushed_file.take(str(pushed), digest(b"theirs\n"), 7, tmp_path / "taken")
+        artifact_pack.take_pushed(str(pushed), digest(b"theirs\n"), 7, tmp_path / "taken")
 
 
 def test_a_build_refuses_a_source_that_was_changed_on_the_node(
@@ -152,7 +147,7 @@ def test_not_one_byte_more_than_the_pushed_size_is_taken(shared: Path, tmp_path:
     pushed.touch()
     os.truncate(pushed, 1 << 42)  # a hole, which another user can make as large as the file system lets it
     with pytest.raises(ArtifactError, match="not what the controller pushed"):
-        pushed_file.take(str(pushed), digest(bytes(size)), size, tmp_path / "taken")
+        artifact_pack.take_pushed(str(pushed), digest(bytes(size)), size, tmp_path / "taken")
     assert (tmp_path / "taken").stat().st_size <= size
 
 
@@ -166,11 +161,11 @@ def test_a_link_set_between_look_and_change_changes_no_other_file(
     os.chown(shared, NOBODY.pw_uid, NOBODY.pw_gid)
     path = shared / "path"
     if state == "folder":
-        entry = file_entry.Entry(path=str(path), state="directory", mode=0o777, uid=NOBODY.pw_uid)
+        entry = file_transaction.Entry(path=str(path), state="directory", mode=0o777, uid=NOBODY.pw_uid)
     else:
         path.write_text("old")
         content = b"old" if state == "attributes" else b"new"
-        entry = file_entry.Entry(path=str(path), state="file", content=content, mode=0o666, uid=NOBODY.pw_uid)
+        entry = file_transaction.Entry(path=str(path), state="file", content=content, mode=0o666, uid=NOBODY.pw_uid)
     step = file_stage.look(entry, {})
 
     def swap() -> None:
@@ -197,7 +192,7 @@ def test_a_link_set_between_look_and_change_changes_no_other_file(
         with pytest.raises(OSError, match="symbolic links"):
             transaction._write_through(step, "")  # noqa: SLF001
     if state != "through":
-        with pytest.raises(file_entry.StageError):
+        with pytest.raises(file_transaction.StageError):
             file_transaction.Transaction(None).run([step])
     after = victim.lstat()
     assert (after.st_mode, after.st_uid, after.st_gid, victim.read_bytes()) == (

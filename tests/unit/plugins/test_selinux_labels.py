@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, command
-from ansible_collections.clusterctl.hpc.plugins.module_utils import selinux_labels as labels
+from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module as labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,7 @@ def test_a_module_labels_what_it_changed(
         asked.append(list(watch))
         return "a problem"
 
-    monkeypatch.setattr(audited_module.selinux_labels, "relabel", relabel)
+    monkeypatch.setattr(audited_module, "relabel", relabel)
     module = Module(check_mode=check_mode)
     module._label(result)  # noqa: SLF001 - what the end of a module calls
     assert asked == ([result.get("watch", [])] if is_labelled else [])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gpu_trees
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, machine, network, switch_ports
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, machine, network
 from clusterctl.model.facts import SwitchPort
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "switch_ports"
@@ -38,8 +38,8 @@ def test_networkctl_names_the_switch_with_what_lies_on_the_interface(
     gpu_trees.written(tmp_path / "run/systemd/netif/io.systemd.Network", "")
     gpu_trees.written(tmp_path / "networkctl", f"#!/bin/sh\ncat {DATA}/networkctl-eth0.json\n")
     (tmp_path / "networkctl").chmod(0o755)
-    monkeypatch.setattr(switch_ports, "find_program", lambda name: str(tmp_path / name))
-    (found,) = switch_ports.switch_ports(str(tmp_path))["switch_ports"]
+    monkeypatch.setattr(network, "find_program", lambda name: str(tmp_path / name))
+    (found,) = network.switch_ports(str(tmp_path))["switch_ports"]
     assert SwitchPort.model_validate(found) == SwitchPort(
         interface="eth0",
         above=("bond0", "bond0.7"),
@@ -52,66 +52,66 @@ def test_networkctl_names_the_switch_with_what_lies_on_the_interface(
 
 def test_a_machine_without_any_of_the_programs_tells_nothing(tmp_path: Path) -> None:
     interface(tmp_path, "eth0", 2)
-    assert switch_ports.switch_ports(str(tmp_path)) == {"switch_ports": []}
+    assert network.switch_ports(str(tmp_path)) == {"switch_ports": []}
 
 
 def test_lldpctl_names_the_switch_of_each_interface() -> None:
-    found = switch_ports.read_lldpctl(captured("lldpctl-two-switches.json"))
+    found = network.read_lldpctl(captured("lldpctl-two-switches.json"))
     told = {name: [(one["switch"], one["port"], one["able"]) for one in each] for name, each in found.items()}
     assert told == {
         "eth0": [("leaf1", "swp1", BRIDGE_AND_ROUTER)],
         "eth1": [("leaf2", "Ethernet7", BRIDGE_AND_ROUTER)],
     }
-    ((name, (one,)),) = switch_ports.read_lldpctl(captured("lldpctl-one-switch.json")).items()
+    ((name, (one,)),) = network.read_lldpctl(captured("lldpctl-one-switch.json")).items()
     assert (name, one["switch"], one["port"]) == ("eth0", "leaf1", "swp2")
-    assert switch_ports.read_lldpctl(captured("lldpctl-nothing.json")) == {}
+    assert network.read_lldpctl(captured("lldpctl-nothing.json")) == {}
 
 
 def test_a_host_that_is_heard_through_the_switch_is_not_the_switch() -> None:
-    neighbours = switch_ports.read_lldpctl(captured("lldpctl-switch-and-host.json"))["eth0"]
+    neighbours = network.read_lldpctl(captured("lldpctl-switch-and-host.json"))["eth0"]
     assert {one["switch"] for one in neighbours} == {"leaf1", "n1"}
-    chosen = switch_ports.chosen_switch(neighbours, "lldpd")
+    chosen = network.chosen_switch(neighbours, "lldpd")
     assert (chosen["switch"], chosen["source"]) == ("leaf1", "lldpd")
 
 
 def test_two_switches_on_one_interface_are_none_and_so_is_a_telephone() -> None:
-    both = [each[0] for each in switch_ports.read_lldpctl(captured("lldpctl-two-switches.json")).values()]
-    assert switch_ports.chosen_switch(both, "lldpd") is None
-    assert switch_ports.chosen_switch([{**both[0], "able": 0x80}], "lldpd") is None
-    assert switch_ports.chosen_switch([{**both[0], "able": None}], "lldpd") is not None
-    assert switch_ports.chosen_switch([], "lldpd") is None
+    both = [each[0] for each in network.read_lldpctl(captured("lldpctl-two-switches.json")).values()]
+    assert network.chosen_switch(both, "lldpd") is None
+    assert network.chosen_switch([{**both[0], "able": 0x80}], "lldpd") is None
+    assert network.chosen_switch([{**both[0], "able": None}], "lldpd") is not None
+    assert network.chosen_switch([], "lldpd") is None
 
 
 def test_a_chassis_without_a_name_is_named_by_its_id() -> None:
     data = json.loads(captured("lldpctl-one-switch.json"))
     entry = data["lldp"]["interface"]["eth0"]
     entry["chassis"] = entry["chassis"]["leaf1"]
-    ((one,),) = switch_ports.read_lldpctl(json.dumps(data)).values()
+    ((one,),) = network.read_lldpctl(json.dumps(data)).values()
     assert one["switch"] == one["id"] == entry["chassis"]["id"]["value"]
 
 
 def test_a_port_that_is_named_by_its_interface_keeps_that_name() -> None:
     data = json.loads(captured("lldpctl-one-switch.json"))
     data["lldp"]["interface"]["eth0"]["port"].update(id={"type": "ifname", "value": "Ethernet1/7"}, descr="to node5")
-    ((one,),) = switch_ports.read_lldpctl(json.dumps(data)).values()
+    ((one,),) = network.read_lldpctl(json.dumps(data)).values()
     assert one["port"] == "Ethernet1/7"
     text = captured("networkctl-eth0.json").replace("[3,", "[5,").replace("0e:c2:4e:cd:03:73", "swp2.1")
-    ((by_name, *_others),) = switch_ports.read_networkctl(text).values()
+    ((by_name, *_others),) = network.read_networkctl(text).values()
     assert by_name["port"] == "swp2.1"
 
 
 def test_lldptool_names_the_switch() -> None:
-    one = switch_ports.read_lldptool(captured("lldptool-one-switch.txt"))
+    one = network.read_lldptool(captured("lldptool-one-switch.txt"))
     expected = {"switch": "leaf1", "id": "ce:57:15:ba:56:71", "port": "swp2", "able": BRIDGE_AND_ROUTER}
     assert one == expected
-    assert switch_ports.read_lldptool("Device not found or inactive \n") is None
+    assert network.read_lldptool("Device not found or inactive \n") is None
 
 
 def test_only_a_switch_counts_at_the_other_end_of_an_infiniband_port() -> None:
     text = captured("smpquery-nodeinfo.txt")
-    assert switch_ports.read_node_info(text) == ("0x0000000000200000", "2")
-    assert switch_ports.read_node_info(text.replace("Switch", "Channel Adapter")) is None
-    assert switch_ports.read_node_info("") is None
+    assert network.read_node_info(text) == ("0x0000000000200000", "2")
+    assert network.read_node_info(text.replace("Switch", "Channel Adapter")) is None
+    assert network.read_node_info("") is None
 
 
 def test_the_two_fastest_active_ports_of_infiniband_are_asked(tmp_path: Path) -> None:
@@ -124,29 +124,29 @@ def test_the_two_fastest_active_ports_of_infiniband_are_asked(tmp_path: Path) ->
         base = tmp_path / "sys/class/infiniband" / name / "ports/1"
         for file, text in (("rate", rate), ("state", state), ("link_layer", layer)):
             gpu_trees.written(base / file, f"{text}\n")
-    assert [device for _, device, _ in switch_ports.fastest_ports(str(tmp_path))] == ["mlx5_1", "mlx5_0"]
+    assert [device for _, device, _ in network.fastest_ports(str(tmp_path))] == ["mlx5_1", "mlx5_0"]
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "null", '{"lldp": 5}', '{"lldp": {"interface": [5]}}', '{"lldp": {"interface": {"a": {}}}}']
 )
 def test_odd_output_names_no_switch(text: str) -> None:
-    assert switch_ports.read_lldpctl(text) == {}
+    assert network.read_lldpctl(text) == {}
 
 
 def test_damaged_output_of_networkctl_ends_without_an_exception() -> None:
     whole = captured("networkctl-eth0.json")
-    assert [switch_ports.read_networkctl(whole[:size]) for size in range(len(whole) - 3)] == [{}] * (len(whole) - 3)
+    assert [network.read_networkctl(whole[:size]) for size in range(len(whole) - 3)] == [{}] * (len(whole) - 3)
     for text in ("null", "[]", '{"Neighbors": 5}', '{"Neighbors": [{"InterfaceName": "eth0", "Neighbors": [{}]}]}'):
-        assert switch_ports.read_networkctl(text) == {}
+        assert network.read_networkctl(text) == {}
     many = json.loads(whole)
     many["Neighbors"][0]["Neighbors"] *= 100
-    assert len(switch_ports.read_networkctl(json.dumps(many))["eth0"]) == 64
+    assert len(network.read_networkctl(json.dumps(many))["eth0"]) == 64
 
 
 def test_a_name_of_control_characters_loses_them() -> None:
     one = {"switch": "leaf\x1b[31m1\n", "id": "a" * 999, "port": "1", "able": BRIDGE_AND_ROUTER}
-    chosen = switch_ports.chosen_switch([one], "lldpd")
+    chosen = network.chosen_switch([one], "lldpd")
     assert (chosen["switch"], len(chosen["id"])) == ("leaf[31m1", 255)
 
 

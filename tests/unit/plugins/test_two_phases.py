@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.filter.artifact import by_tree, links_to_switch
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, borrowed_links, jobs_at_work
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, artifact_links
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def a_build(folder: Path, argv: list[str], links: dict[str, str]) -> artifact_bu
 @pytest.fixture
 def root(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two versions of an artifact, the first one linked, in a folder of their own that a build reaches."""
-    monkeypatch.setattr(borrowed_links, "RECORD", str(reachable / "state" / "borrowed.json"))
+    monkeypatch.setattr(artifact_links, "RECORD", str(reachable / "state" / "borrowed.json"))
     folder = reachable / "root"
     folder.mkdir()
     (folder / "mpi").symlink_to(install(folder, "1"))
@@ -78,7 +78,9 @@ def test_a_build_sees_the_new_links_and_leaves_the_old_ones(
     root: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifact_build.artifact_pack, "FOLDER", str(reachable / "packs"))
-    monkeypatch.setattr(jobs_at_work.processes, "busy", lambda wanted, root: {"busy": [] if wanted and root else None})
+    monkeypatch.setattr(
+        artifact_links.processes, "busy", lambda wanted, root: {"busy": [] if wanted and root else None}
+    )
     argv = ["sh", "-c", f"mkdir -p @TREE@ && readlink {root}/mpi {root}/new > @TREE@/seen"]
     build = a_build(reachable, argv, wanted(root))
     before = links(root)
@@ -90,22 +92,22 @@ def test_a_build_sees_the_new_links_and_leaves_the_old_ones(
     with pytest.raises(artifact.ArtifactError):
         a_build(reachable, ["false"], wanted(root)).run()
     assert links(root) == before
-    assert not Path(borrowed_links.RECORD).exists()
+    assert not Path(artifact_links.RECORD).exists()
 
 
 def test_a_killed_build_is_put_right_by_the_next_module(root: Path) -> None:
     before = links(root)
     pid = os.fork()
     if pid == 0:
-        with borrowed_links.borrowed(wanted(root), "node1", while_busy=True):
+        with artifact_links.borrowed(wanted(root), "node1", while_busy=True):
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     assert links(root) == {"mpi": f"mpi-2-{KEY}", "new": f"mpi-2-{KEY}"}
-    borrowed_links.give_back()
+    artifact_links.give_back()
     assert links(root) == before
     (root / "mpi").unlink()
     (root / "mpi").symlink_to(f"mpi-2-{KEY}")
-    borrowed_links.give_back()
+    artifact_links.give_back()
     assert links(root) == {"mpi": f"mpi-2-{KEY}"}, "the record holds once"
 
 
@@ -114,15 +116,15 @@ def test_what_a_build_that_goes_on_has_borrowed_stays_with_it(root: Path) -> Non
     ready, go = os.pipe()
     pid = os.fork()
     if pid == 0:
-        with borrowed_links.borrowed(wanted(root), "node1", while_busy=True):
+        with artifact_links.borrowed(wanted(root), "node1", while_busy=True):
             os.write(go, b"1")
             signal.pause()
     try:
         os.read(ready, 1)
-        assert not borrowed_links.give_back()
+        assert not artifact_links.give_back()
         assert links(root) == {"mpi": f"mpi-2-{KEY}", "new": f"mpi-2-{KEY}"}
         threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
-        assert borrowed_links.give_back(30)
+        assert artifact_links.give_back(30)
         assert links(root) == before
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -130,14 +132,14 @@ def test_what_a_build_that_goes_on_has_borrowed_stays_with_it(root: Path) -> Non
 
 
 def test_links_that_already_lead_there_are_not_borrowed(root: Path) -> None:
-    with borrowed_links.borrowed({f"{root}/mpi": f"{root}/mpi-1-{KEY}"}, "node1", while_busy=False):
-        assert not Path(borrowed_links.RECORD).exists()
+    with artifact_links.borrowed({f"{root}/mpi": f"{root}/mpi-1-{KEY}"}, "node1", while_busy=False):
+        assert not Path(artifact_links.RECORD).exists()
 
 
 def test_ranks_stop_a_switch_of_links_that_are_in_use(
     root: Path, run_module: RunModule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_at_work, "_MOST_NAMED", 10**6)  # this machine may have ranks of others
+    monkeypatch.setattr(artifact_links, "_MOST_NAMED", 10**6)  # this machine may have ranks of others
     argv = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)"]
     new, old = {f"{root}/new": f"{root}/mpi-2-{KEY}"}, {f"{root}/mpi": f"{root}/mpi-1-{KEY}"}
     given: Any = {"phase": "check", "while_busy": False, "host": "node7"}
@@ -151,8 +153,8 @@ def test_ranks_stop_a_switch_of_links_that_are_in_use(
             assert (problem["host"], problem["check"]) == ("node7", "jobs")
             assert problem["problem"].startswith("jobs run here: ")
             assert "--while-busy" in problem["cure"]
-            named = pytest.raises(jobs_at_work.JobsError, match=f"rank {rank.pid} of ")
-            with named, borrowed_links.borrowed(wanted(root), "node7", while_busy=False):
+            named = pytest.raises(artifact_links.JobsError, match=f"rank {rank.pid} of ")
+            with named, artifact_links.borrowed(wanted(root), "node7", while_busy=False):
                 pytest.fail("the links are not borrowed")
             assert not run_module("artifact_switch", links=wanted(root), **{**given, "while_busy": True}).get("failed")
             assert not run_module("artifact_switch", links={**new, **old}, **given).get("failed"), "nothing is left"
@@ -163,9 +165,9 @@ def test_ranks_stop_a_switch_of_links_that_are_in_use(
 
 def test_jobs_are_named_and_counted() -> None:
     busy = [{"pid": pid, "user": "user", "command": "x" * 99, "rank": pid < 3, "trees": ["/a"]} for pid in range(6)]
-    assert jobs_at_work.words(busy, {"/b"}).count("rank") == 3
-    assert jobs_at_work.words(busy, {"/a"}).endswith(" and 3 more")
-    assert jobs_at_work.words(busy[3:], {"/b"}) == ""
+    assert artifact_links.words(busy, {"/b"}).count("rank") == 3
+    assert artifact_links.words(busy, {"/a"}).endswith(" and 3 more")
+    assert artifact_links.words(busy[3:], {"/b"}) == ""
 
 
 def test_an_install_without_the_switch_leaves_the_link_and_says_where_it_leads(

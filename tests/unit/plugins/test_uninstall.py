@@ -15,9 +15,9 @@ import pytest
 import yaml
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     brought,
-    file_entry,
     file_restore,
     file_stage,
+    file_transaction,
     origins,
     packages_installed,
     text_edit,
@@ -171,7 +171,7 @@ def test_a_path_through_the_link_of_a_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     os.chown(tmp_path / "link", 1, 1, follow_symlinks=False)
     tmp_path.chmod(0o777)
-    with pytest.raises(file_entry.StageError, match="is reached through the link"):
+    with pytest.raises(file_transaction.StageError, match="is reached through the link"):
         file_restore.survey({"paths": {f"{tmp_path}/link/x": origin("absent")}}, [])
 
 
@@ -330,7 +330,7 @@ def options_of(path: Path) -> dict[str, Any]:
 def test_the_default_paths_of_modules_are_known() -> None:
     found = set()
     for path in (ROOT / "plugins/modules").glob("*.py"):
-        if not re.search(r"\b(?:file_stage|watched_module)\b", path.read_text()):
+        if not re.search(r"\bfile_stage\b", path.read_text()):
             continue
         for given in options_of(path).values():
             default = given.get("default")
@@ -347,7 +347,6 @@ WRITES = {
     "artifact_check": "proofs below STATE",
     "artifact_install": "trees and links that trees_and_links finds; the origin of a link is noted",
     "artifact_collect": "removes",
-    "artifact_link": "links that trees_and_links finds",
     "artifact_pack": "packs below FOLDERS",
     "artifact_spread": "a line of progress below FOLDERS, which its run removes",
     "pack_extract": "a tree that artifact_install makes, or an unpacked pack on the controller",
@@ -355,25 +354,23 @@ WRITES = {
     "authority": "the folder of the authority on the controller",
     "passphrase": "a script on the controller, which answers ssh-keygen",
     "tree_removal": "removes",
-    "atomic_file": "called by the others",
-    "borrowed_links": "a record below STATE",
+    "artifact_links": "links that trees_and_links finds; a record below STATE",
+    "disk_files": "called by the others",
     "build_files": "the build folder",
-    "build_user": "a build folder that left_in finds; a lock in /run that goes with its last holder",
-    "build_step": "the log of a build and the build folder",
-    "disk_sync": "the marker of a tree that artifact_install makes",
+    "build_user": "a log and a build folder that left_in finds; a lock in /run that goes with its last holder",
     "file_transaction": "called by file_stage",
     "library_closure": "records below STATE",
     "host_key": "the key that waits for a rotation, whose origin is noted; the host keys are the node's own",
     "mesh_key": "notes the origins of the key and of ~/.ssh",
-    "user_key": "the key, its successor and ~/.ssh, whose origins are noted",
+    "job_account": "the key, its successor and ~/.ssh, whose origins are noted",
     "origins": "the record itself",
-    "place": "the mark of the cluster below STATE; the lock lies in /run, and its run removes it",
+    "claim": "the mark of the cluster below STATE; the lock lies in /run, and its run removes it",
     "uninstall": "removes",
     "artifact": "removes leftovers of builds",
 }
 _WRITING = re.compile(
     r"\.(?:write_text|write_bytes|mkdir|symlink_to|hardlink_to|rename|replace|touch|chmod)\(|os\.(?:mkdir|link|symlink|"
-    r"rename|replace)\(|mkdtemp\(|mkstemp\(|atomic_file\.write|open\(\"[wax]"
+    r"rename|replace)\(|mkdtemp\(|mkstemp\(|disk_files\.write|open\(\"[wax]"
 )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import command, sshd_keys, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, sshd, user_identity
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import parameters, path_state, reading, ssh
 from ansible_collections.clusterctl.hpc.plugins.modules import mesh_key
 
@@ -277,14 +277,14 @@ def test_a_linked_folder_is_told_before_the_key_is_made(home: Home) -> None:
 
 def test_the_keys_of_a_sound_home_are_found_with_their_user(home: Home) -> None:
     home.keys.write_text("x")
-    assert sshd_keys.is_users_own(home.user, home.keys)
+    assert sshd.is_users_own(home.user, home.keys)
     found = mesh_key.user_identity.in_child(
         home.user, lambda: mesh_key.authorized_file(home.keys, "nobody", "nogroup", own=True)
     )
     assert (found["path"], found["user"], found["owner"], found["mode"]) == (str(home.keys), "nobody", "nobody", "0600")
-    outside = sshd_keys.authorized_paths(home.user, {"authorizedkeysfile": "/etc/ssh/keys/%u .ssh/other"})[0]
+    outside = sshd.authorized_paths(home.user, {"authorizedkeysfile": "/etc/ssh/keys/%u .ssh/other"})[0]
     assert str(outside) == "/etc/ssh/keys/nobody"
-    assert not sshd_keys.is_users_own(home.user, outside)
+    assert not sshd.is_users_own(home.user, outside)
     assert mesh_key.authorized_file(outside, "nobody", "nogroup", own=False)["user"] == ""
 
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import waited_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import authority
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_chain, wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
@@ -105,7 +105,7 @@ def test_a_usual_wait_is_quiet_at_first(tmp_path: Path) -> None:
     notes: list[str] = []
     with (tmp_path / "lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        held = waited_lock.held(tmp_path / "lock", "x", notes.append, quiet_s=60)
+        held = disk_files.held(tmp_path / "lock", "x", notes.append, quiet_s=60)
         waiting = threading.Thread(target=_enter, args=[held])
         waiting.start()
         time.sleep(0.3)

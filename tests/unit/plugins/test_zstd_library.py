@@ -6,7 +6,7 @@ import io
 import random
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import zstd_library as z
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_pack as z
 from clusterctl.state.files import zstd
 
 pytestmark = pytest.mark.skipif(z.library() is None, reason="this machine has no libzstd.so.1")

@@ -136,9 +136,9 @@ def test_the_folder_is_the_one_that_python_chooses(
     for name in names:
         (tmp_path / name).mkdir()
         monkeypatch.setenv(name, str(tmp_path / name))
-    assert node_programs.load("scratch_folder").chosen() == str(tmp_path / names[-1])
+    assert node_programs.load("bounded_run").scratch_folder() == str(tmp_path / names[-1])
 
 
 def test_a_folder_that_is_missing_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", "/nowhere/at/all")
-    assert node_programs.load("scratch_folder").chosen() != "/nowhere/at/all"
+    assert node_programs.load("bounded_run").scratch_folder() != "/nowhere/at/all"

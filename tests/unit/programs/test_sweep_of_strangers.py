@@ -44,8 +44,8 @@ def test_the_folder_of_an_own_process_goes_from_a_known_place_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "SHARED_MEMORY", tmp_path / "shm")
-    monkeypatch.setattr(members.scratch_folder, "chosen", lambda: str(tmp_path / "scratch"))
-    monkeypatch.setattr(members.scratch_folder, "USUAL", ())
+    monkeypatch.setattr(members.bounded_run, "scratch_folder", lambda: str(tmp_path / "scratch"))
+    monkeypatch.setattr(members.bounded_run, "SCRATCH_FOLDERS", ())
     for name, goes in (("scratch/prte.here", True), ("elsewhere/prte.there", False), ("scratch/../prte.up", False)):
         folder = tmp_path / name
         folder.mkdir(parents=True)

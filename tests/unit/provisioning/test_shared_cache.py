@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.shared_cache import SharedCache as OfTheCollection
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import SharedCache as OfTheCollection
 from clusterctl.model.hosts import Host
 from clusterctl.remote.shared_cache.exchange import SharedCache
 from clusterctl.support.errors import ConfigError

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from clusterctl import suite
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation import suites
 from clusterctl.validation.checks import registry
 from clusterctl.validation.checks.collectives import SweepOptions
 from clusterctl.validation.checks.pairs import PairsOptions
@@ -41,7 +40,7 @@ def test_the_checks_run_in_their_order() -> None:
 
 @pytest.mark.parametrize("name", ["smoke", "nightly", "full"])
 def test_a_built_in_suite_is_its_own_default(name: str) -> None:
-    found = suites.load(None, name)
+    found = registry.load(None, name)
     assert found.name == name
     assert list(found.checks) == [check for check in CHECKS if check in found.checks]
     for check, options in found.checks.items():
@@ -50,8 +49,8 @@ def test_a_built_in_suite_is_its_own_default(name: str) -> None:
 
 
 def test_smoke_is_quick_and_the_default() -> None:
-    smoke = suites.load(None)
-    assert smoke == suites.default()
+    smoke = registry.load(None)
+    assert smoke == registry.default()
     assert smoke.name == "smoke"
     assert set(CHECKS) - set(smoke.checks) == {
         *("training", "copies", "collectives", "nccl_sweep", "horovod_sweep"),
@@ -60,13 +59,13 @@ def test_smoke_is_quick_and_the_default() -> None:
     pairs = options_of(smoke, "pairs", PairsOptions)
     rounds = pairs.max_rounds or 0
     assert pairs.budget_s * rounds * (len(pairs.latency_bytes) + len(pairs.bandwidth_bytes)) < 5
-    assert set(suites.builtin("full").checks) == set(CHECKS) - set(ON_REQUEST)
-    assert set(suites.builtin("nightly").checks) == set(suites.builtin("full").checks) - set(FULL_ALONE)
+    assert set(registry.builtin("full").checks) == set(CHECKS) - set(ON_REQUEST)
+    assert set(registry.builtin("nightly").checks) == set(registry.builtin("full").checks) - set(FULL_ALONE)
 
 
 def test_options_of_a_check_that_the_suite_does_not_run_are_nightlys() -> None:
     (nightly,) = registry.select(["collectives"])
-    assert registry.select(["collectives"], suites.builtin("smoke")) == (nightly,)
+    assert registry.select(["collectives"], registry.builtin("smoke")) == (nightly,)
     with pytest.raises(TypeError, match="pairs takes PairsOptions, not SweepOptions"):
         registry.registrations()["pairs"].check(SweepOptions())
 
@@ -80,9 +79,9 @@ def test_two_checks_of_one_name_or_place_are_refused() -> None:
 
 def test_an_unknown_suite() -> None:
     with pytest.raises(ConfigError, match=r"Unknown suite 'nigthly'; did you mean 'nightly'\?"):
-        suites.builtin("nigthly")
+        registry.builtin("nigthly")
     with pytest.raises(ConfigError, match=r"the suites are smoke, nightly, full\.$"):
-        suites.load(None, "xyz")
+        registry.load(None, "xyz")
 
 
 def test_a_name_chooses_between_the_file_and_what_is_built_in(tmp_path: Path) -> None:
@@ -92,23 +91,23 @@ def test_a_name_chooses_between_the_file_and_what_is_built_in(tmp_path: Path) ->
         "external:\n- {name: disk, command: ./disk.sh}\n",
         encoding="utf-8",
     )
-    ours = suites.load(path)
-    assert ours == suites.load(path, "ours")
+    ours = registry.load(path)
+    assert ours == registry.load(path, "ours")
     assert ours.name == "ours"
-    smoke = suites.load(path, "smoke")
-    assert smoke.checks == suites.builtin("smoke").checks
+    smoke = registry.load(path, "smoke")
+    assert smoke.checks == registry.builtin("smoke").checks
     assert (smoke.outliers.floor, smoke.external) == (0.05, ())
     with pytest.raises(ConfigError, match=r"Unknown suite 'our' in .*; did you mean 'ours'\?"):
-        suites.load(path, "our")
+        registry.load(path, "our")
     path.write_text("extends: nightly\nchecks: {training: false}\n", encoding="utf-8")
-    assert "training" not in suites.load(path, "nightly").checks
+    assert "training" not in registry.load(path, "nightly").checks
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"There is no file .*nothing\.yml"):
-        suites.load(tmp_path / "nothing.yml")
+        registry.load(tmp_path / "nothing.yml")
     with pytest.raises(ConfigError, match="cannot be read"):
-        suites.load(tmp_path)
+        registry.load(tmp_path)
     (tmp_path / "latin.yml").write_bytes(b"name: caf\xe9\n")
     with pytest.raises(ConfigError, match="not UTF-8"):
-        suites.load(tmp_path / "latin.yml")
+        registry.load(tmp_path / "latin.yml")

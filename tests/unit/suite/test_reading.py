@@ -10,7 +10,6 @@ import pytest
 from clusterctl import suite
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation import suites
 from clusterctl.validation.checks import registry
 from clusterctl.validation.checks.pairs import PairsOptions
 from pydantic import ValidationError
@@ -31,7 +30,7 @@ def options_of(where: suite.Suite, check: str, kind: type[R]) -> R:
 
 def refused(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        suites.parse(text, "validation.yml")
+        registry.parse(text, "validation.yml")
     message = str(caught.value)
     assert "\n" not in message
     assert message.endswith((".", "?"))
@@ -39,12 +38,12 @@ def refused(text: str) -> str:
 
 
 def test_extending_changes_only_what_is_given() -> None:
-    own = suites.parse(
+    own = registry.parse(
         "extends: nightly\nchecks:\n  pairs: {bandwidth_bytes: 64 KiB, budget_s: 200 ms}\n  training: false\n"
         "  hello: {deadline_s: 2 min}\n",
         "f",
     )
-    nightly = suites.builtin("nightly")
+    nightly = registry.builtin("nightly")
     assert own.name == "nightly"
     assert set(own.checks) == set(nightly.checks) - {"training"}
     before = options_of(nightly, "pairs", PairsOptions)
@@ -55,7 +54,7 @@ def test_extending_changes_only_what_is_given() -> None:
 
 
 def test_checks_are_put_in_their_order() -> None:
-    own = suites.parse("checks:\n  training:\n  hello: true\n  node_speed: {budget_s: 1}\n", "f")
+    own = registry.parse("checks:\n  training:\n  hello: true\n  node_speed: {budget_s: 1}\n", "f")
     assert (own.name, list(own.checks)) == ("own", ["hello", "node_speed", "training"])
 
 
@@ -154,7 +153,7 @@ def test_what_is_wrong_is_told_in_one_sentence(text: str, words: str) -> None:
 
 
 def test_values_are_turned_into_the_unit_of_what_they_are_about() -> None:
-    own = suites.parse(
+    own = registry.parse(
         "extends: smoke\nreferences:\n- {check: pairs, quantity: latency, value: 0.02 ms, upper: 10 %, size: 8}\n"
         "- {check: pairs, quantity: bandwidth, value: 1.1e9, lower: -10 %}\n",
         "f",
@@ -165,7 +164,7 @@ def test_values_are_turned_into_the_unit_of_what_they_are_about() -> None:
 
 
 def test_a_check_of_the_users_own() -> None:
-    own = suites.parse(
+    own = registry.parse(
         "external:\n- name: disk\n  command: dd if=/dev/zero of='/tmp/a b' bs=1M\n  where: each_node\n"
         "  regex: '([\\d.]+) MB/s'\n  unit: MB/s\n  better: higher\n  reference: {value: 1.2 GB/s, lower: -10 %}\n",
         "f",
@@ -176,7 +175,7 @@ def test_a_check_of_the_users_own() -> None:
     (entry,) = own.every_reference
     assert (entry.check, entry.quantity, entry.value, entry.unit) == ("disk", "disk", 1.2e9, "B/s")
     assert suite.ExternalCheck.model_validate_json(disk.model_dump_json()) == disk
-    assert suites.parse(f"{EXTERNAL}  on: mpi\n", "f").external[0].where == "mpi"  # the older name of the key
+    assert registry.parse(f"{EXTERNAL}  on: mpi\n", "f").external[0].where == "mpi"  # the older name of the key
 
 
 @pytest.mark.parametrize(
@@ -191,7 +190,7 @@ def test_a_check_of_the_users_own() -> None:
     ids=["same", "own", "scaled", "plain", "plain-scaled"],
 )
 def test_a_reference_beside_a_check_is_in_the_checks_unit(keys: str, scale: float, value: float) -> None:
-    own = suites.parse(f"{EXTERNAL}  regex: '(a)'\n  {keys}\n", "f")
+    own = registry.parse(f"{EXTERNAL}  regex: '(a)'\n  {keys}\n", "f")
     assert [one.scale for one in own.external] == [scale]
     assert [one.value for one in own.every_reference] == [value]
     again = tuple(suite.ExternalCheck.model_validate_json(one.model_dump_json()) for one in own.external)
@@ -199,13 +198,13 @@ def test_a_reference_beside_a_check_is_in_the_checks_unit(keys: str, scale: floa
 
 
 def test_a_reference_without_unit_takes_the_figures() -> None:
-    own = suites.parse(f"{EXTERNAL}  regex: '(a)'\n  unit: ms\n  reference: {{value: 3 ms, upper: 10 %}}\n", "f")
+    own = registry.parse(f"{EXTERNAL}  regex: '(a)'\n  unit: ms\n  reference: {{value: 3 ms, upper: 10 %}}\n", "f")
     assert [(one.value, one.unit) for one in own.every_reference] == [(pytest.approx(0.003), "s")]
 
 
 def test_the_example_shows_every_key() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
-    shown = suites.load(EXAMPLE)
+    shown = registry.load(EXAMPLE)
     assert shown.external
     assert shown.references
     models = [suite.HistoryOptions, suite.OutlierOptions, suite.ExternalCheck, suite.ReferenceEntry]
@@ -220,7 +219,7 @@ def test_the_examples_of_the_docs_are_taken_as_they_stand() -> None:
     examples = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert examples
     for example in examples:
-        own = suites.parse(example, "docs/reference/suites.md")
+        own = registry.parse(example, "docs/reference/suites.md")
         assert (own.name, len(own.references), len(own.external)) == ("nightly", 1, 1)
         assert "training" not in own.checks
 

@@ -15,8 +15,8 @@ from clusterctl.nightly import policy
 from clusterctl.remote.login_probe import LoginFailure, LoginReport
 from clusterctl.report import exports, prometheus, tables
 from clusterctl.validation.check_results import CheckResults
+from clusterctl.validation.check_runner import refused_by_few
 from clusterctl.validation.checks import judging, registry
-from clusterctl.validation.on_the_spot import refused_by_few
 from factory import captured_outcome
 from report_records import record
 

@@ -13,7 +13,7 @@ from clusterctl.analysis import agreement, sequential, speed_verdict
 from clusterctl.analysis.packet_loss import SENT_AGAIN
 from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, Culprit, Verdict
-from clusterctl.validation import patience
+from clusterctl.validation import confirming
 from factory import check, figure
 from noisy_links import matrix
 
@@ -106,8 +106,8 @@ class Runs:
         found = self.first()
         return found.model_copy(update={"verdict": self.verdict}) if self.count == 3 else found
 
-    def patient(self, seconds: float) -> patience.Patience:
-        return patience.Patience(seconds, self.take, self.told.append, lambda: self.now)
+    def patient(self, seconds: float) -> confirming.Patience:
+        return confirming.Patience(seconds, self.take, self.told.append, lambda: self.now)
 
 
 def assess(result: CheckResult) -> CheckResult:
@@ -119,7 +119,7 @@ def test_it_measures_on_until_a_tenth_would_be_seen() -> None:
     assert max(one.fraction for one in assess(runs.first()).fineness) > 0.15
     result, number = runs.patient(1000).measured_on(runs.first(), assess)
     assert result.verdict is Verdict.PASS
-    assert all(one.fraction <= patience.GOAL for one in result.fineness)
+    assert all(one.fraction <= confirming.GOAL for one in result.fineness)
     assert 2 < number < 20
     assert result.reason.endswith(f"; {number} runs together")
     assert runs.told[0].startswith("measured on after 1 run, since it judged to ±")
@@ -163,11 +163,11 @@ def test_runs_become_one_by_medians() -> None:
             update={"value": (value,) * 6, "forward": (value,) * 6, "backward": (2 * value,) * 6}
         )
 
-    found = patience.pooled([run(1, 0.02), run(5, 0.04), run(3)])
+    found = confirming.pooled([run(1, 0.02), run(5, 0.04), run(3)])
     assert found.matrices[0].value == (3.0,) * 6
     assert found.matrices[0].backward == (6.0,) * 6
     assert found.matrices[0].spread == ()
     speed, lost = found.figures
     assert (speed.value, len(speed.samples)) == (3.5, 6)
     assert lost.value == pytest.approx(0.03)
-    assert len(patience.pooled([run(1, 0.02), run(5), run(3)]).figures) == 1  # one run of three lost some
+    assert len(confirming.pooled([run(1, 0.02), run(5), run(3)]).figures) == 1  # one run of three lost some

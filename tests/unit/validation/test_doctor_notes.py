@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import factory
 from clusterctl.model.probe import Probe
-from clusterctl.validation import doctor_notes
+from clusterctl.validation import gate
 
 if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
@@ -35,8 +35,8 @@ def probe(own: str, mtu: int = 1500) -> Probe:
 
 def test_errors_and_warnings_about_the_network_are_notes_with_node_and_cure() -> None:
     cluster = factory.inventory(["node1", "node2", "node3"])
-    assert doctor_notes.of(cluster, probe("10.0.0.3"), ()) == ()
-    name, mtu = doctor_notes.of(cluster, probe("127.0.1.1", 9000), ())
+    assert gate.of(cluster, probe("10.0.0.3"), ()) == ()
+    name, mtu = gate.of(cluster, probe("127.0.1.1", 9000), ())
     assert name.startswith(f"Doctor finds on node3: {OWN}; run 'clusterctl provision' again")
     assert "MTU" in mtu
     assert "node3" in mtu
@@ -45,4 +45,4 @@ def test_errors_and_warnings_about_the_network_are_notes_with_node_and_cure() ->
 def test_what_the_gate_says_already_is_left_out() -> None:
     cluster = factory.inventory(["node1", "node2", "node3"])
     said = factory.check("provisioned", "FAIL", evidence=(f"node3: {OWN}",))
-    assert doctor_notes.of(cluster, probe("127.0.1.1"), (said,)) == ()
+    assert gate.of(cluster, probe("127.0.1.1"), (said,)) == ()

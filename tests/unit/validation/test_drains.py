@@ -9,7 +9,7 @@ from clusterctl.model.drains import DrainOptions
 from clusterctl.model.hosts import Host
 from clusterctl.model.results import Culprit, Verdict
 from clusterctl.remote.slurm import Slurm
-from clusterctl.validation import drains
+from clusterctl.validation import run
 from stand_in_slurm import StandIn
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ main*|node2|192.0.2.12|1|2|1|(null)|drained|fan | left
 
 def test_a_failed_node_is_drained_under_its_name_in_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = StandIn(tmp_path, "granted").use(monkeypatch)
-    notes = drains.tell(Slurm(), HOSTS, factory.record(SPEED, HELLO), WISH)
+    notes = run.tell(Slurm(), HOSTS, factory.record(SPEED, HELLO), WISH)
     assert slurm.read("log") == [
         "scontrol update nodename=node2 state=drain reason=clusterctl validate: speed: two is slow"
     ]
     assert "two was drained" in notes[0]
     (tmp_path / "denied").touch()
-    notes = drains.tell(Slurm(), HOSTS, factory.record(SPEED, HELLO), WISH)
+    notes = run.tell(Slurm(), HOSTS, factory.record(SPEED, HELLO), WISH)
     assert "two was not drained" in notes[0]
     assert "permission denied" in notes[0]
     assert "operator of Slurm" in notes[0]
@@ -46,7 +46,7 @@ def test_an_own_drain_is_taken_back_after_a_proof(tmp_path: Path, monkeypatch: p
     slurm = StandIn(tmp_path, "granted").use(monkeypatch)
     slurm.say("sinfo", OWN)
     proof = factory.record(HELLO, slots={"node1.site": 2, "two": 2})
-    notes = drains.tell(Slurm(), HOSTS, proof, WISH)
+    notes = run.tell(Slurm(), HOSTS, proof, WISH)
     assert slurm.read("log") == ["scontrol update nodename=node1 state=resume"]
     assert "node1.site takes jobs again" in notes[0]
     assert "two stays drained" in notes[1]
@@ -55,5 +55,5 @@ def test_an_own_drain_is_taken_back_after_a_proof(tmp_path: Path, monkeypatch: p
 
 def test_slurm_that_does_not_answer_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    (note,) = drains.tell(Slurm(), HOSTS, factory.record(SPEED, HELLO), WISH)
+    (note,) = run.tell(Slurm(), HOSTS, factory.record(SPEED, HELLO), WISH)
     assert "not told" in note

@@ -9,7 +9,8 @@ import pytest
 from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation import expectations, suites
+from clusterctl.validation import expectations
+from clusterctl.validation.checks import registry
 from clusterctl.validation.options import ValidationOptions
 
 INVENTORY = InventorySources(("/srv/my inventory.ini",))
@@ -21,7 +22,7 @@ def test_a_plain_run_is_repeated_by_a_plain_line() -> None:
 
 
 def test_every_option_that_matters_is_repeated() -> None:
-    own = suites.parse("name: ours\nextends: smoke\n", "/etc/validation.yml")
+    own = registry.parse("name: ours\nextends: smoke\n", "/etc/validation.yml")
     asked = InventoryOptions(limit="node1,node2", user="root", private_key="/k")
     given = ValidationOptions(asked, "node2", own, timeout_s=90, gate=False)
     assert shlex.split(given.repeat(INVENTORY)) == [
@@ -38,7 +39,7 @@ def test_every_option_that_matters_is_repeated() -> None:
     [("smoke", None, False), ("nightly", None, True), ("smoke", True, True), ("nightly", False, False)],
 )
 def test_smoke_alone_does_not_search(suite: str, search: bool | None, searches: bool) -> None:
-    assert ValidationOptions(suite=suites.builtin(suite), search=search).searches is searches
+    assert ValidationOptions(suite=registry.builtin(suite), search=search).searches is searches
 
 
 def test_a_launch_node_outside_the_selection_is_refused() -> None:
@@ -75,7 +76,7 @@ references:
 
 def assessed(verdict: Verdict = Verdict.PASS) -> tuple[CheckResult, list[str]]:
     run = expectations.MeasuredRun("here", 4, {})
-    judge = expectations.Expectations(suites.parse(TEXT, "validation.yml"), run, {}, remembered=False)
+    judge = expectations.Expectations(registry.parse(TEXT, "validation.yml"), run, {}, remembered=False)
     figure = factory.figure(1e9, backend="mpi", samples=(1e9,))
     return judge.assess(factory.check("pairs", verdict, figure)), judge.notes
 

@@ -12,8 +12,8 @@ from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.remote import slurm_text
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
-from clusterctl.validation import pmix_agreement, via_slurm
-from clusterctl.validation.checks import alone, registry
+from clusterctl.validation import run, via_slurm
+from clusterctl.validation.checks import judging, registry
 from factory import captured_outcome, node
 from node_programs import load
 
@@ -67,10 +67,10 @@ def slurm(*, found: bool) -> dict[str, Any]:
 
 def test_a_node_without_the_library_cannot_be_reached_by_srun() -> None:
     whole = {f"node{n}": node(f"node{n}", slurm=slurm(found=True)) for n in (1, 2, 3)}
-    assert pmix_agreement.srun_cannot(whole) == ""
-    assert pmix_agreement.srun_cannot({"node1": node()}) == ""
+    assert run.srun_cannot(whole) == ""
+    assert run.srun_cannot({"node1": node()}) == ""
     damaged = {name: node(name, slurm=slurm(found=False)) for name in ("node2", "node3")}
-    said = pmix_agreement.srun_cannot({**whole, **damaged})
+    said = run.srun_cannot({**whole, **damaged})
     assert said.startswith("node[2-3]: Slurm's plugin pmix_v4 opens /opt/pmix/lib/libpmix.so, which is missing")
     assert "restart slurmd" in said
 
@@ -79,13 +79,13 @@ def test_the_record_names_the_pmix_of_open_mpi() -> None:
     own = {"built_with": "internal", "own": "5.0.5"}
     site_s = {"prefix": "/opt/pmix", "library": "/opt/pmix/lib/libpmix.so.2", "version": "4.2.2"}
     external = {"built_with": "/opt/pmix", "site": site_s}
-    assert pmix_agreement.told({"node1": node(pmix=own), "node2": node(pmix=own)}) == "internal 5.0.5"
-    assert pmix_agreement.told({"node1": node(pmix=external)}) == "/opt/pmix 4.2.2"
-    assert pmix_agreement.told({"node1": node()}) == ""
-    both = pmix_agreement.told({"node1": node(pmix=own), "node2": node(pmix=external)})
+    assert run.told({"node1": node(pmix=own), "node2": node(pmix=own)}) == "internal 5.0.5"
+    assert run.told({"node1": node(pmix=external)}) == "/opt/pmix 4.2.2"
+    assert run.told({"node1": node()}) == ""
+    both = run.told({"node1": node(pmix=own), "node2": node(pmix=external)})
     assert both == "node1: internal 5.0.5; node2: /opt/pmix 4.2.2"
     in_usr = {"built_with": "external", "site": {**site_s, "prefix": "/usr"}}
-    assert pmix_agreement.told({"node1": node(pmix=in_usr)}) == "/usr 4.2.2"
+    assert run.told({"node1": node(pmix=in_usr)}) == "/usr 4.2.2"
 
 
 # --- ranks that are worlds of their own -------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_a_world_of_size_1_that_ends_with_0_is_a_fail() -> None:
 
 @pytest.mark.parametrize("name", ["healthy-5.0.7", "killed-5.0.7", "stopped-5.0.7"])
 def test_ranks_of_one_world_are_not_alone(name: str) -> None:
-    assert alone.found(site(name), captured_outcome(name)) is None
+    assert judging.found(site(name), captured_outcome(name)) is None
 
 
 @pytest.fixture(scope="module")

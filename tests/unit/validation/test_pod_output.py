@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from clusterctl.validation import pod_output
-from clusterctl.validation.pod_output import PodOutput
+from clusterctl.validation import via_pods
+from clusterctl.validation.via_pods import PodOutput
 
 
 def event(name: str, **more: Any) -> str:
@@ -101,7 +101,7 @@ def test_a_status_that_is_false_is_no_success() -> None:
 
 
 def test_lines_and_checks_without_end_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_output, "_MOST_TEXT", 1 << 20)
+    monkeypatch.setattr(via_pods, "_MOST_TEXT", 1 << 20)
     output = PodOutput(1)
     for number in range(5000):
         output.take("l", event("begin", check=f"c{number}"), 0.0)

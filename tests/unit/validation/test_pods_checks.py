@@ -12,7 +12,7 @@ from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.model.scheduler_options import PodsOptions
 from clusterctl.remote.kubectl_text import Pod
 from clusterctl.state import runs
-from clusterctl.validation import pods_checks, suites, via_pods
+from clusterctl.validation import via_pods
 from clusterctl.validation.checks import registry
 from clusterctl.validation.options import ValidationOptions
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 PROGRAMS = "/usr/local/libexec/clusterctl"
 
 
-def planned(kind: Any, suite: str = "smoke", **more: Any) -> pods_checks.PodsPlan:
+def planned(kind: Any, suite: str = "smoke", **more: Any) -> via_pods.PodsPlan:
     wish = PodsOptions(kind, "a:1", 2, slots=2, **more)
-    return pods_checks.plan(registry.build(suites.builtin(suite)), wish)
+    return via_pods.plan_of(registry.build(registry.builtin(suite)), wish)
 
 
 def test_an_mpijob_runs_the_checks_of_mpi_and_names_why_the_others_stay_out() -> None:
@@ -38,7 +38,7 @@ def test_an_mpijob_runs_the_checks_of_mpi_and_names_why_the_others_stay_out() ->
     ]
     assert plan.left_out["hello"] == "not in pods: its C program is compiled by 'clusterctl provision'"
     assert plan.left_out["torchrun"].startswith("give --via pytorchjob")
-    assert set(plan.left_out) | {check.name for check in plan.checks} == set(suites.builtin("full").checks)
+    assert set(plan.left_out) | {check.name for check in plan.checks} == set(registry.builtin("full").checks)
     assert plan.left_out["dcgm"].startswith("not in pods: ")
     assert all(one.argv[0] == "python3" and one.argv[1].startswith(PROGRAMS) for one in plan.planned)
 

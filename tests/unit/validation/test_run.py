@@ -16,7 +16,7 @@ from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
 from clusterctl.validation import check_results, check_runner, gate
 from clusterctl.validation import run as validation
-from clusterctl.validation.checks import base, registry, startup
+from clusterctl.validation.checks import base, registry
 from clusterctl.validation.options import ValidationOptions
 from factory import ready_node as node
 
@@ -113,7 +113,7 @@ def test_a_check_whose_nodes_went_away_blames_nobody() -> None:
 
 def test_the_deadline_grows_with_the_ranks_and_where_they_share_a_core() -> None:
     def deadline(slots: int, cores: int) -> float:
-        return startup.deadline_s(
+        return base.deadline_s(
             registry.select(["hello"])[0], base.Site("5.0.7", {"node1": slots}, cores={"node1": cores})
         )
 

@@ -10,7 +10,7 @@ import factory
 import pytest
 from clusterctl.diagnosis import training_stack
 from clusterctl.model.facts import CpuQuota
-from clusterctl.validation import switches
+from clusterctl.validation import team
 from clusterctl.validation.team import ReadyNode, Team
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def wired(name: str, *ports: dict[str, Any], interface: str = "eth0", **changed:
 
 
 def of(node: NodeFacts, *rdma: str) -> tuple[str, ...]:
-    return switches.of_nodes({"node1": node}, {"node1": rdma}).get("node1", ())
+    return team.of_nodes({"node1": node}, {"node1": rdma}).get("node1", ())
 
 
 def test_the_switch_of_the_fabric_is_told_and_that_of_the_management_is_not() -> None:
@@ -133,7 +133,7 @@ def test_roce_has_the_switch_of_its_interface() -> None:
 
 def test_another_node_at_the_other_end_of_a_cable_is_not_a_switch() -> None:
     nodes = {"node1": wired("node1", port("eth0", "node2")), "node2": wired("node2", port("eth0", "node1"))}
-    assert switches.of_nodes(nodes, {}) == {}
+    assert team.of_nodes(nodes, {}) == {}
 
 
 def test_switches_of_one_name_are_told_apart_by_their_ids() -> None:
@@ -143,7 +143,7 @@ def test_switches_of_one_name_are_told_apart_by_their_ids() -> None:
         "node3": wired("node3", port("eth0", "leaf3")),
     }
     expected = {"node1": ("localhost (aa)",), "node2": ("localhost (bb)",), "node3": ("leaf3",)}
-    assert switches.of_nodes(nodes, {}) == expected
+    assert team.of_nodes(nodes, {}) == expected
 
 
 def test_the_team_tells_its_checks() -> None:
@@ -156,4 +156,4 @@ def test_the_team_tells_its_checks() -> None:
 
 @pytest.mark.parametrize("rdma", [{}, {"node1": ("mlx5_7:1",)}])
 def test_facts_of_an_older_record_name_no_switch(rdma: dict[str, tuple[str, ...]]) -> None:
-    assert switches.of_nodes({"node1": factory.node("node1")}, rdma) == {}
+    assert team.of_nodes({"node1": factory.node("node1")}, rdma) == {}

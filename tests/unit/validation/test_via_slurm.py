@@ -23,7 +23,7 @@ from clusterctl.remote.slurm import Grant
 from clusterctl.remote.slurm_text import SlurmNode
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
-from clusterctl.validation import check_runner, run, slurm_host, via_slurm
+from clusterctl.validation import check_runner, idle_part, run, via_slurm
 from clusterctl.validation.options import ValidationOptions
 from clusterctl.validation.team import ReadyNode, Team
 from stand_in_slurm import StandIn
@@ -154,13 +154,13 @@ def test_mpirun_gets_slurm_s_names_and_the_whole_allocation() -> None:
 
 def test_a_submit_host_is_one_of_the_inventory_or_a_destination() -> None:
     known = inventory("login", become=True, user="me", port=2222)
-    assert slurm_host.named("", known, InventoryOptions()) is None
-    found = slurm_host.named("login", known, InventoryOptions())
+    assert idle_part.named("", known, InventoryOptions()) is None
+    found = idle_part.named("login", known, InventoryOptions())
     assert (found.port, found.user, found.become) == (2222, "me", False)
-    other = slurm_host.named("you@head.site:23", None, InventoryOptions(private_key="/k"))
+    other = idle_part.named("you@head.site:23", None, InventoryOptions(private_key="/k"))
     assert (other.address, other.port, other.user, other.private_key) == ("head.site", 23, "you", "/k")
     with pytest.raises(ConfigError, match="--submit-host"):
-        slurm_host.named("-oProxyCommand=x", None, InventoryOptions())
+        idle_part.named("-oProxyCommand=x", None, InventoryOptions())
 
 
 def test_a_check_is_repeated_through_slurm_again() -> None:

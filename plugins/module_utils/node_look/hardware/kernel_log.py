@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .record import Answer, Json
-    from .tree import Tree
+    from .record import Answer, Json, Tree
 
 
 _KMSG = "/dev/kmsg"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .record import Answer, Json
-    from .tree import Tree
+    from .record import Answer, Json, Tree
 
 
 # --- ports -----------------------------------------------------------------------------------------------------------

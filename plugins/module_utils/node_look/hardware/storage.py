@@ -12,8 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from .record import Answer, Json
-    from .tree import Tree
+    from .record import Answer, Json, Tree
 
 
 # --- disks -----------------------------------------------------------------------------------------------------------

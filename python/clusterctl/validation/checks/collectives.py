@@ -10,18 +10,8 @@ from clusterctl.model.results import Figure, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.model import MIB, OPERATIONS, Operations, Sizes
-from clusterctl.validation.checks import (
-    base,
-    blame,
-    bus_bandwidth,
-    horovod,
-    judging,
-    nccl,
-    nccl_diagnostics,
-    nccl_path,
-    rank_output,
-)
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks import base, causes, judging, nccl, nccl_diagnostics, rank_output, training
+from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +20,67 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import RankReport, Unit
+    from clusterctl.model.results import Figure, RankReport, Unit
     from clusterctl.suite.catalogue import BuiltinName
+
+
+# Algorithm and bus bandwidth of a collective from the time it took, as nccl-tests defines them.
+#
+# NVIDIA/nccl-tests, doc/PERFORMANCE.md: algorithm bandwidth is size over time; bus bandwidth is that times a factor of
+# the operation. That makes it comparable with the slowest link for any number of ranks. The size is that of the whole
+# array: what every rank has at the end (allreduce, broadcast, allgather) or at the start (reduce-scatter, all-to-all).
+
+# Transfers that every value of the array needs, over ranks that carry them at the same time.
+_SHARES = {"allreduce": 2, "allgather": 1, "reduce_scatter": 1, "alltoall": 1}
+
+
+def factor(operation: str, ranks: int) -> float:
+    """Return bus bandwidth over algorithm bandwidth: 2(n-1)/n, (n-1)/n, or 1 for a broadcast.
+
+    One rank sends nothing over a bus, so its factor has no meaning.
+
+    Raises:
+        ValueError: the operation is unknown, or there are no ranks.
+    """
+    if ranks < 1:
+        raise ValueError(f"{ranks} ranks have no bandwidth")
+    if operation in _SHARES:
+        return _SHARES[operation] * (ranks - 1) / ranks
+    if operation == "broadcast":
+        return 1.0
+    raise ValueError(f"no factor is known for '{operation}'")
+
+
+def bandwidths(time: Figure, ranks: int) -> tuple[Figure, ...]:
+    """Return both bandwidths of an operation; one rank has an algorithm bandwidth alone.
+
+    They have no samples, so that the history judges the time alone and a slow run is one finding instead of three.
+    References of the user and published references can name each of them.
+
+    Args:
+        time: the figure ``time`` of an operation and a size, in seconds.
+        ranks: how many took part.
+    """
+    if min(time.value, time.value if time.low is None else time.low) <= 0:
+        return ()  # a clock that stood still has no bandwidth
+    size = float(time.size_bytes or 0)
+    found = []
+    for quantity, scale in (("algorithm_bandwidth", 1.0), ("bus_bandwidth", factor(time.operation, ranks))):
+        if quantity == "bus_bandwidth" and ranks == 1:
+            continue
+        low, high = (None if end is None else size / end * scale for end in (time.high, time.low))
+        changes = {
+            "quantity": quantity,
+            "value": size / time.value * scale,
+            "unit": "B/s",
+            "low": low,
+            "high": high,
+            "better": "none",
+            "samples": (),
+        }
+        found.append(time.model_copy(update=changes))
+    return tuple(found)
+
 
 _START_S = 60.0
 _PROOF_S = 1.0  # of a point, on top of measuring
@@ -112,7 +161,7 @@ class NcclSweep(_Sweep):
         players = [report for report in judgement.ranks if "points" in report.facts]
         shared = next((report.facts["shared"] for report in players if "shared" in report.facts), "")
         found = with_figures(judgement, site, outcome, self.options.confidence, players, shared)
-        proved = nccl_path.judged(found, site, outcome, nccl.users(judgement.ranks))
+        proved = nccl_diagnostics.path_judged(found, site, outcome, nccl.users(judgement.ranks))
         return nccl_diagnostics.judged(proved, site, outcome)
 
 
@@ -125,11 +174,11 @@ class HorovodSweep(_Sweep):
 
     def absent(self, stack: NodeStack) -> str:
         """Return why a node cannot take part, empty when it can."""
-        return horovod.absent(stack)
+        return training.absent(stack)
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one rank."""
-        devices = ",".join(horovod.devices(site))
+        devices = ",".join(training.devices(site))
         more = (*arguments(self.options), "--devices", devices)
         return base.rank_program(site, "horovod_checks.py", self.name, deadline_s, *more)
 
@@ -152,7 +201,7 @@ def arguments(options: SweepOptions) -> tuple[str, ...]:
 
 def blame_own_buffer(judgement: base.Judgement) -> base.Judgement:
     """Blame the ranks whose send buffer changed by itself; what they sent makes all answers wrong."""
-    return blame.at_source(judgement, lambda what: what.startswith(_OWN_BUFFER))
+    return causes.at_source(judgement, lambda what: what.startswith(_OWN_BUFFER))
 
 
 def with_figures(
@@ -176,7 +225,7 @@ def with_figures(
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured
     times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
     others = rank_output.figures([one for one in measured if one.quantity != "time"], confidence)
-    widths = [] if shared else [figure for time in times for figure in bus_bandwidth.bandwidths(time, len(players))]
+    widths = [] if shared else [figure for time in times for figure in bandwidths(time, len(players))]
     judgement = replace(judgement, figures=(*times, *widths, *others))
     if judgement.verdict is not Verdict.PASS:
         return judgement

@@ -14,7 +14,7 @@ from clusterctl.model.units import size_words
 from clusterctl.suite import CheckOptions
 from clusterctl.suite.model import MIB, Confidence, Count, Seconds, Size, between
 from clusterctl.validation.checks import base, judging
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack

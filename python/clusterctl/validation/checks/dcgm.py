@@ -12,7 +12,7 @@ from clusterctl.model.results import Culprit, Verdict
 from clusterctl.suite import CheckOptions
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base, judging
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Verdict
 from clusterctl.model.units import value_words
-from clusterctl.validation.checks import base, judging, rank_output
-from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError, imb, nccl_tests, osu, own_figure
+from clusterctl.validation.checks import base, judging, parsers, rank_output
+from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from clusterctl.suite import ExternalCheck
 
 _PARSERS: Mapping[str, Callable[[str], tuple[Figure, ...]]] = {
-    "nccl-tests": nccl_tests.parse,
-    "osu": osu.parse,
-    "imb": imb.parse,
+    "nccl-tests": parsers.parse_nccl_tests,
+    "osu": parsers.parse_osu,
+    "imb": parsers.parse_imb,
 }
 _LAST_LINES = 20
 _MOST_WORDS = 200
@@ -112,7 +112,7 @@ class External:
 
     def _read(self, text: str, nodes: tuple[str, ...]) -> tuple[Figure, ...]:
         if self.check.parser is None:
-            return (own_figure.figure(self.check, text, nodes),)
+            return (parsers.own_figure(self.check, text, nodes),)
         return tuple(one.model_copy(update={"nodes": nodes}) for one in _PARSERS[self.check.parser](text))
 
     def _with_last_words(self, judgement: base.Judgement, output: rank_output.Output) -> base.Judgement:

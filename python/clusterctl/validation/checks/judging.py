@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import alone, blame, causes, mpirun_output, rank_output, startup
+from clusterctl.validation.checks import base, causes, mpirun_output, rank_output
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
-from clusterctl.validation.checks.blame import Fault, named, one_sender, wrong_words
-from clusterctl.validation.checks.causes import Cause
-from clusterctl.validation.checks.parsers import launcher_messages
+from clusterctl.validation.checks.causes import Cause, Fault, named, one_sender, wrong_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,44 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import RankReport
     from clusterctl.validation.checks.base import Site
+
+
+# Ranks that MPI started alone: each is a world of size 1, ends with code 0, and has proved nothing.
+#
+# srun does so to Open MPI 5.0 without PMIx, and where Slurm's PMIx and Open MPI's do not meet.
+
+# In the result of a rank, and in the line of the C program, whose size follows its rank.
+_SIZE = re.compile(
+    r'\{"(?:clusterctl": 1, "event": "result", [^{}]{0,600}|rank": \d{1,9}, )"size": (?P<size>\d{1,9})[,}]'
+)
+_CURE = "run 'clusterctl doctor' on the nodes, and see 'srun --mpi=list'; mpirun needs no PMIx of Slurm's"
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What is wrong in words, and the hosts where it is known that not all are concerned."""
+
+    words: str
+    hosts: tuple[str, ...] = ()
+
+
+def found(site: Site, outcome: JobOutcome) -> Alone | None:
+    """Return the fault of a job whose ranks are worlds of their own, None where they are one world.
+
+    Args:
+        site: where it ran; a job of one rank is a world of size 1 rightly.
+        outcome: all its output.
+    """
+    ranks = len(site.placement)
+    sizes = [int(match["size"]) for line in outcome.lines for match in _SIZE.finditer(line.text)]
+    small = [size for size in sizes if size < ranks]
+    if not small:
+        return None
+    by = "srun" if outcome.argv[:1] == ("srun",) else "mpirun"
+    many = "each rank" if len(small) >= ranks and set(small) == {1} else f"{len(small)} ranks"
+    world = "a world of size 1" if set(small) == {1} else f"in a world of size {min(small)}"
+    return Alone(f"{many} is {world} instead of {ranks}: {by}'s PMIx and Open MPI's did not meet; {_CURE}")
+
 
 _MISSED_BEATS = 3  # a rank is silent after so many missed signs of life, since a busy node is late with one
 _MOST_EVIDENCE = 40
@@ -40,13 +78,13 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
     output = rank_output.read(outcome.lines, site.placement, site.names, _until_s(outcome))
     told = _with_first_end(causes_told(site, outcome), site, outcome, output, per_node=per_node)
     verdict, reason, hosts = _verdict(site, outcome, output, told, with_mpi=with_mpi)
-    lonely = alone.found(site, outcome) if with_mpi and not per_node else None
+    lonely = found(site, outcome) if with_mpi and not per_node else None
     if lonely is not None:
         verdict, reason, hosts, told = Verdict.FAIL, lonely.words, lonely.hosts, ()
     crowd = (
         None
         if verdict is Verdict.PASS or lonely is not None
-        else startup.crowd(site, outcome, output, _silent(outcome, output.ranks))
+        else base.crowd(site, outcome, output, _silent(outcome, output.ranks))
     )
     if crowd is not None:
         verdict, reason, hosts, told = Verdict.ERROR, crowd.words, (), ()
@@ -67,7 +105,7 @@ def causes_told(site: Site, outcome: JobOutcome) -> tuple[Cause, ...]:
     """Return the causes that the launcher gave for the end of a job."""
     until_s = _until_s(outcome)
     said = (line.text for line in outcome.lines if line.at_s <= until_s)
-    return launcher_messages.read(said, site.names, next(iter(site.slots), ""))
+    return mpirun_output.read(said, site.names, next(iter(site.slots), ""))
 
 
 def _with_first_end(
@@ -83,7 +121,7 @@ def _with_first_end(
     end = mpirun_output.first_end(output.other, outcome)
     places = tuple(site.slots) if per_node else site.placement
     wrong = tuple(report for report in output.in_state("answered") if not report.ok)
-    if end is None or end.process >= len(places) or not all(blame.lost_a_peer(report) for report in wrong):
+    if end is None or end.process >= len(places) or not all(causes.lost_a_peer(report) for report in wrong):
         return told
     host = places[end.process]
     reports = [one for one in output.ranks if (one.host == host if per_node else one.rank == end.process)]
@@ -149,7 +187,7 @@ def _wrong(
         return f"{_gone_words(gone)}; {wrong_words(wrong)}", gone
     if given:
         return causes.reason(given, wrong_words(wrong)), causes.hosts(given)
-    if all(blame.lost_a_peer(report) for report in wrong):
+    if all(causes.lost_a_peer(report) for report in wrong):
         silent = output.in_state("absent", "started", "waiting")
         hosts = unique(report.host for report in silent)
         words = f"no answer from {_ranks(silent, output)}; {wrong_words(wrong)}" if silent else wrong_words(wrong)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset
 from clusterctl.model.findings import majority
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import base, blame, judging, nccl_diagnostics, nccl_path
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks import base, causes, judging, nccl_diagnostics
+from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Nccl:
         version = judgement.ranks[0].facts.get("nccl_version", "")
         reason = "; ".join(_words(site, judgement.ranks, version, bare(judgement.ranks)))
         passed = base.passed(judgement, reason, *_figures(judgement.ranks))
-        passed = nccl_path.judged(passed, site, outcome, users(judgement.ranks))
+        passed = nccl_diagnostics.path_judged(passed, site, outcome, users(judgement.ranks))
         return nccl_diagnostics.judged(passed, site, outcome)
 
 
@@ -113,7 +113,7 @@ def _other_library(site: base.Site, reports: Sequence[RankReport]) -> tuple[str,
     loaded = facts.get("nccl_path") or "an unknown file"
     missing = f"{site.layout.link('nccl')}, which does not exist"
     reason = (
-        f"{blame.named(other)} loaded NCCL {facts['nccl_version']} of {loaded} and "
+        f"{causes.named(other)} loaded NCCL {facts['nccl_version']} of {loaded} and "
         f"not the installed {installed}of {facts.get('nccl_installed') or missing}: "
         "'ldconfig -p' and LD_LIBRARY_PATH there show why"
     )
@@ -161,7 +161,7 @@ def _without_gpu(site: base.Site, reports: Sequence[RankReport]) -> tuple[str, t
         return None
     gpus = site.stack[blind[0].host].gpus
     reason = (
-        f"{blame.named(blind)} found no GPU where the node has {gpus}: "
+        f"{causes.named(blind)} found no GPU where the node has {gpus}: "
         f"{blind[0].facts.get('no_gpu') or 'no reason was given'}"
     )
     return reason, base.unique(report.host for report in blind)
@@ -212,7 +212,7 @@ def _words(site: base.Site, reports: Sequence[RankReport], version: str, without
         words.append("bus bandwidth needs a second GPU")
     aside = [report for report in reports if "aside" in report.facts]
     if aside:
-        words.append(f"{blame.named(aside)} stood aside ({aside[0].facts['aside']})")
+        words.append(f"{causes.named(aside)} stood aside ({aside[0].facts['aside']})")
     beside = [report for report in reports if "nccl_beside" in report.facts]
     if beside:
         words.append(f"mapped beside it on {beside[0].host}: {beside[0].facts['nccl_beside']}")

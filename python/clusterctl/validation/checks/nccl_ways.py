@@ -13,7 +13,7 @@ from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.model import MIB, Sizes
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base, collectives, nccl, pairs, rank_output
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import Figure, RankReport
 
 _START_S = 60.0
-_MOST_ROUNDS = 8  # of nccl_ways.py
+_MOST_ROUNDS = 8  # of nccl_sweep.py
 _ROUND_S = 5.0  # to form a communicator and to end it
 _PROOF_S = 8.0  # of a large array, with the slow first operations
 _BUDGETS = 6  # what a point may take, in budgets
@@ -41,7 +41,7 @@ class WayOptions(MeasuringOptions):
 class NcclWay:
     """An allreduce over one way: of each node's own GPUs, or of the GPUs of two nodes in the rounds of a tournament.
 
-    ``way`` is a name of nccl_ways.py.
+    ``way`` is a name of nccl_sweep.py.
     """
 
     way: str

@@ -10,7 +10,7 @@ from clusterctl.model import fabric
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base, judging
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ from clusterctl.model.results import Verdict
 from clusterctl.model.units import value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.validation.checks import base, judging, rank_output
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

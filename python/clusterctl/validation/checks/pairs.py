@@ -17,7 +17,7 @@ from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.model import MIB, Count, PairSizes, Seconds, Share
 from clusterctl.validation.checks import base, judging, rank_output
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,17 +7,17 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from clusterctl.suite import GATE, Catalogue, nearest
+from clusterctl.suite import DEFAULT, GATE, Catalogue, nearest
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation import checks
 from clusterctl.validation.checks.external import External
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.suite import Suite
-    from clusterctl.validation.checks.base import Check
-    from clusterctl.validation.checks.registration import Registration
+    from clusterctl.validation.checks.base import Check, Registration
 
 REACHABLE, PROVISIONED, SKEW = GATE
 
@@ -70,3 +70,26 @@ def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Che
     chosen = {name: suite.checks.get(name) or catalogue().options(name) for name in registrations() if name in names}
     external = tuple(check for check in suite.external if check.name in names)
     return build(suite.model_copy(update={"checks": chosen, "external": external}))
+
+
+# The suites of this installation: the built-in ones and the user's file, over every registered check.
+
+
+def default() -> Suite:
+    """Return the suite of a run for which the user gives none."""
+    return builtin(DEFAULT)
+
+
+def builtin(name: str) -> Suite:
+    """Return a built-in suite (see :meth:`clusterctl.suite.Catalogue.builtin`)."""
+    return catalogue().builtin(name)
+
+
+def parse(text: str, place: str) -> Suite:
+    """Read a suite from the text of a file (see :meth:`clusterctl.suite.Catalogue.parse`)."""
+    return catalogue().parse(text, place)
+
+
+def load(path: Path | None, name: str | None = None) -> Suite:
+    """Return the suite of a run (see :meth:`clusterctl.suite.Catalogue.load`)."""
+    return catalogue().load(path, name)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from clusterctl.model.job_outcome import JobOutcome, Sweep
 from clusterctl.model.results import CheckResult, RankReport, Verdict, WrongAnswer
-from clusterctl.validation.checks import causes
+from clusterctl.validation.checks import causes, mpirun_output
 from clusterctl.validation.checks.causes import Cause
-from clusterctl.validation.checks.parsers import launcher_messages
 
 FULL = Cause(("node3",), "its /tmp is full (0 of 1 MiB are free)", "free space in /tmp")
 WAY = Cause(("node3", "node5"), "connections time out", "let the firewall pass TCP", "one_way")
@@ -210,7 +209,7 @@ def test_every_expectation_has_its_capture() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_message_names_its_node_and_its_cause_and_no_other_node(name: str) -> None:
-    found = launcher_messages.read(lines(name), NAMES, "node1")
+    found = mpirun_output.read(lines(name), NAMES, "node1")
     if name not in EXPECTED:
         assert found == ()
         return
@@ -224,27 +223,27 @@ def test_a_message_names_its_node_and_its_cause_and_no_other_node(name: str) -> 
 
 def test_nodes_have_the_names_that_the_inventory_gives_them() -> None:
     said = lines("5.0/tmp-full")
-    (cause,) = launcher_messages.read(said, {"node3.example.org": "rack1-c"}, "rack1-a")
+    (cause,) = mpirun_output.read(said, {"node3.example.org": "rack1-c"}, "rack1-a")
     assert cause.hosts == ("rack1-c",)
-    (unknown,) = launcher_messages.read(said, {"other": "other"}, "other")
+    (unknown,) = mpirun_output.read(said, {"other": "other"}, "other")
     assert unknown.hosts == ()
 
 
 def test_a_message_between_the_lines_of_ranks_and_of_other_nodes_is_read() -> None:
     said = lines("5.0/tmp-full")
     mixed = [part for line in said for part in (line, '{"clusterctl": 1, "event": "started", "rank": 3}', "\0")]
-    assert launcher_messages.read(mixed, NAMES, "node1") == launcher_messages.read(said, NAMES, "node1")
+    assert mpirun_output.read(mixed, NAMES, "node1") == mpirun_output.read(said, NAMES, "node1")
     cut = ["-" * 74, "the start of another message", "[node2:00000] *** An error occurred", *said]
-    assert launcher_messages.read(cut, NAMES, "node1") == launcher_messages.read(said, NAMES, "node1")
+    assert mpirun_output.read(cut, NAMES, "node1") == mpirun_output.read(said, NAMES, "node1")
 
 
 def test_of_several_lost_daemons_none_is_blamed_for_a_program_that_cannot_run() -> None:
     other = [line.replace("node4", "node5") for line in lines("5.0/daemon-not-executable")]
-    found = launcher_messages.read([*lines("5.0/daemon-not-executable"), *other], NAMES, "node1")
+    found = mpirun_output.read([*lines("5.0/daemon-not-executable"), *other], NAMES, "node1")
     assert [(cause.hosts, NOT_RUN in cause.cause) for cause in found] == [((), True)]
 
 
 def test_a_lost_daemon_is_no_cause_beside_a_cause() -> None:
-    found = launcher_messages.read(lines("5.0/nofile-launch-node"), NAMES, "node1")
+    found = mpirun_output.read(lines("5.0/nofile-launch-node"), NAMES, "node1")
     assert all(cause.hosts == ("node1",) for cause in found)  # mpirun lost node2, since it could open no connection
-    assert launcher_messages.read(lines("5.0/tmp-full"), NAMES, "node1")[0].is_consequence
+    assert mpirun_output.read(lines("5.0/tmp-full"), NAMES, "node1")[0].is_consequence

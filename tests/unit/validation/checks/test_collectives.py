@@ -12,8 +12,7 @@ import pytest
 from clusterctl import suite
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.results import Figure, Verdict
-from clusterctl.validation import suites
-from clusterctl.validation.checks import base, bus_bandwidth, registry
+from clusterctl.validation.checks import base, collectives, registry
 from clusterctl.validation.checks.collectives import Collectives, HorovodSweep, NcclSweep, SweepOptions
 from factory import captured_outcome
 from node_programs import load
@@ -42,21 +41,21 @@ SIZES = (8, 65536, 1 << 20, 1 << 22)
 )
 def test_factors_are_those_of_nccl_tests(operation: str, factors: tuple[float, ...]) -> None:
     # NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Summary", for 2, 8 and 64 ranks
-    assert tuple(bus_bandwidth.factor(operation, ranks) for ranks in (2, 8, 64)) == factors
+    assert tuple(collectives.factor(operation, ranks) for ranks in (2, 8, 64)) == factors
 
 
 def test_every_operation_of_a_suite_has_a_factor_and_others_have_none() -> None:
-    assert all(bus_bandwidth.factor(operation, 4) > 0 for operation in suite.OPERATIONS)
+    assert all(collectives.factor(operation, 4) > 0 for operation in suite.OPERATIONS)
     with pytest.raises(ValueError, match="no factor is known for 'gather'"):
-        bus_bandwidth.factor("gather", 4)
+        collectives.factor("gather", 4)
     with pytest.raises(ValueError, match="0 ranks have no bandwidth"):
-        bus_bandwidth.factor("allreduce", 0)
+        collectives.factor("allreduce", 0)
 
 
 def test_bandwidths_follow_from_the_time_and_their_interval_is_turned_round() -> None:
     seconds = {"value": 0.5, "low": 0.4, "high": 0.8, "confidence": 0.95, "samples": (0.4, 0.5, 0.8)}
     time = Figure(quantity="time", operation="allreduce", backend="mpi", size_bytes=1000, unit="s", **seconds)
-    algorithm, over_bus = bus_bandwidth.bandwidths(time, 4)
+    algorithm, over_bus = collectives.bandwidths(time, 4)
     assert (algorithm.quantity, algorithm.value, algorithm.low, algorithm.high) == (
         "algorithm_bandwidth",
         2e3,
@@ -65,7 +64,7 @@ def test_bandwidths_follow_from_the_time_and_their_interval_is_turned_round() ->
     )
     assert (over_bus.quantity, over_bus.value, over_bus.low, over_bus.high) == ("bus_bandwidth", 3e3, 1875, 3.75e3)
     assert (over_bus.unit, over_bus.better, over_bus.samples, over_bus.confidence) == ("B/s", "none", (), 0.95)
-    assert [one.quantity for one in bus_bandwidth.bandwidths(time, 1)] == ["algorithm_bandwidth"]
+    assert [one.quantity for one in collectives.bandwidths(time, 1)] == ["algorithm_bandwidth"]
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
@@ -157,7 +156,7 @@ def test_options_reach_the_program_and_the_deadline_grows_with_them() -> None:
     }
     assert check.deadline_s == 60 + 4 * 13
     mine = SweepOptions(deadline_s=7)
-    made = registry.build(suites.builtin("nightly").model_copy(update={"checks": {"collectives": mine}}))
+    made = registry.build(registry.builtin("nightly").model_copy(update={"checks": {"collectives": mine}}))
     assert [(one.name, one.deadline_s) for one in made] == [("collectives", 7)]
 
 

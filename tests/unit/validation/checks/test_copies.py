@@ -14,8 +14,7 @@ import pytest
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation import suites
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks import base, registry
 from clusterctl.validation.checks.copies import Copies, CopiesOptions, chance_of
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def test_the_program_gets_the_options_and_the_deadline_holds_the_budget() -> Non
 )
 def test_an_option_out_of_its_limits_is_refused(options: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        suites.parse(f"extends: nightly\nchecks:\n  copies: {{{options}}}\n", "validation.yml")
+        registry.parse(f"extends: nightly\nchecks:\n  copies: {{{options}}}\n", "validation.yml")
 
 
 def crew(program: ModuleType, numpy: Any, *, until_s: float = 60.0, **options: Any) -> Any:

@@ -15,8 +15,7 @@ import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
-from clusterctl.validation import suites
-from clusterctl.validation.checks import base, registry, startup
+from clusterctl.validation.checks import base, registry
 from clusterctl.validation.checks.dcgm import Dcgm, DcgmOptions
 from node_programs import load
 
@@ -43,7 +42,7 @@ def answer(name: str) -> str:
     ],
 )
 def test_both_forms_of_a_healthy_answer_are_read(name: str, counts: str, version: str) -> None:
-    report = load("dcgm_diag").read(answer(name))
+    report = load("dcgm_checks").read(answer(name))
     assert (report.failed, report.counts, report.version) == ((), counts, version)
 
 
@@ -56,7 +55,7 @@ def test_both_forms_of_a_healthy_answer_are_read(name: str, counts: str, version
     ],
 )
 def test_a_failed_test_is_named_with_its_gpu_and_dcgm_s_words(name: str, test: str, place: str, words: str) -> None:
-    (failed,) = load("dcgm_diag").read(answer(name)).failed
+    (failed,) = load("dcgm_checks").read(answer(name)).failed
     assert (failed.test, failed.place) == (test, place)
     assert words in failed.told
 
@@ -76,7 +75,7 @@ def test_a_failed_test_is_named_with_its_gpu_and_dcgm_s_words(name: str, test: s
 )
 def test_what_is_no_diagnosis_says_why(output: str, words: str) -> None:
     with pytest.raises(ValueError, match=rf"\A{re.escape(words)}"):
-        load("dcgm_diag").read(output)
+        load("dcgm_checks").read(output)
 
 
 # --- the node's program -----------------------------------------------------------------------------------------------
@@ -162,14 +161,14 @@ def test_a_dcgmi_that_hangs_or_talks_nonsense_is_an_error_that_names_the_node(
 
 
 def test_the_suite_full_runs_level_1_where_jobs_have_a_gpu() -> None:
-    assert [name for name in ("smoke", "nightly", "full") if "dcgm" in suites.builtin(name).checks] == ["full"]
-    assert suites.builtin("full").checks["dcgm"] == DcgmOptions(level=1)
-    own = suites.parse("extends: smoke\nchecks: {dcgm: {level: 2}}\n", "validation.yml")
+    assert [name for name in ("smoke", "nightly", "full") if "dcgm" in registry.builtin(name).checks] == ["full"]
+    assert registry.builtin("full").checks["dcgm"] == DcgmOptions(level=1)
+    own = registry.parse("extends: smoke\nchecks: {dcgm: {level: 2}}\n", "validation.yml")
     (check,) = registry.select(["dcgm"], own)
     site = base.Site(version="5.0.7", slots={"node1": 8})
     argv = check.program(site, 90.0)
     assert argv[argv.index("--level") + 1] == "2"
-    assert startup.deadline_s(check, site) > startup.deadline_s(Dcgm(), site) > 120
+    assert base.deadline_s(check, site) > base.deadline_s(Dcgm(), site) > 120
     assert Dcgm(DcgmOptions(deadline_s=9.0)).measuring_s(site) == 0.0
     assert check.absent(NodeStack()) == "no GPU"
     assert check.absent(NodeStack(idle_gpus="8 GPUs: NVIDIA's driver is missing")).startswith("jobs cannot use 8 GPUs")

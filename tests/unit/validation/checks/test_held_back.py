@@ -13,7 +13,8 @@ import node_programs
 import pytest
 from clusterctl.model.job_outcome import OutputLine
 from clusterctl.model.results import Culprit, Verdict
-from clusterctl.validation.checks import base, held_back, mapped_libraries, rank_output
+from clusterctl.validation import check_runner
+from clusterctl.validation.checks import base, hello, rank_output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +30,9 @@ def line(host: str = "n2", **changed: Any) -> OutputLine:
 
 
 def test_the_last_count_of_a_node_is_taken_and_named_with_quota_and_slots() -> None:
-    (found,) = held_back.found([line(held_s=1.0), line()], SITE)
+    (found,) = check_runner.throttled([line(held_s=1.0), line()], SITE)
     assert found.words == WORDS
-    (two,) = held_back.found([line(quota_cores=1.5)], SITE)
+    (two,) = check_runner.throttled([line(quota_cores=1.5)], SITE)
     assert "(quota 1.5 cores for 2 slots)" in two.words
 
 
@@ -39,19 +40,19 @@ def test_the_last_count_of_a_node_is_taken_and_named_with_quota_and_slots() -> N
     "harmless", [{"held_s": 0.4}, {"held_part": 0.05}, {"quota_cores": 2.0}, {"host": "elsewhere"}, {"held_s": "x"}]
 )
 def test_a_quota_that_covers_the_slots_or_hardly_matters_names_nobody(harmless: dict[str, Any]) -> None:
-    assert held_back.found([line(**harmless)], SITE) == ()
+    assert check_runner.throttled([line(**harmless)], SITE) == ()
 
 
 def test_a_pass_becomes_a_fail_and_slow_links_of_the_node_follow_from_the_quota() -> None:
-    held = held_back.found([line()], SITE)
-    failed = held_back.explained(factory.check(), held)
+    held = check_runner.throttled([line()], SITE)
+    failed = check_runner.with_throttling(factory.check(), held)
     assert (failed.verdict, failed.hosts) == (Verdict.FAIL, ("node2",))
     assert failed.reason.startswith(f"{WORDS}; raise its CPU quota")
     assert [(one.kind, one.nodes) for one in failed.culprits] == [("node", ("node2",))]
     assert "CPU quota" in failed.culprits[0].cure
     slow = Culprit(kind="pair", nodes=("node1", "node2"), words="slow")
     suspect = factory.check(verdict=Verdict.FAIL, hosts=("node1", "node2"), culprits=(slow,))
-    again = held_back.explained(suspect, held)
+    again = check_runner.with_throttling(suspect, held)
     assert (again.hosts, len(again.culprits)) == (("node2",), 1)
     assert again.reason.startswith(f"{WORDS}; pairs is FAIL; raise")
 
@@ -60,14 +61,14 @@ def test_groups_that_are_slow_towards_each_other_stay_and_no_node_of_them_is_bla
     sides = (("node3", "node4"), ("node5", "node6"))
     between = Culprit(kind="boundary", nodes=(*sides[0], *sides[1]), groups=sides, words="slow between them")
     suspect = factory.check(verdict=Verdict.FAIL, hosts=(), culprits=(between,))
-    again = held_back.explained(suspect, held_back.found([line()], SITE))
+    again = check_runner.with_throttling(suspect, check_runner.throttled([line()], SITE))
     assert (again.hosts, len(again.culprits)) == (("node2",), 2)
 
 
 def test_wrong_answers_keep_their_node() -> None:
     wrong = factory.ranks("node1", "node2", ok=False, compared=9, wrong=1)
     result = factory.check(verdict=Verdict.FAIL, hosts=("node1",), ranks=wrong)
-    assert held_back.explained(result, held_back.found([line()], SITE)).hosts == ("node1", "node2")
+    assert check_runner.with_throttling(result, check_runner.throttled([line()], SITE)).hosts == ("node1", "node2")
 
 
 def test_the_event_is_not_taken_for_an_answer_of_the_rank() -> None:
@@ -130,14 +131,14 @@ def mapped(host: str, digest: str = "a", *changed: str, name: str = "libmpi.so.4
 
 
 def test_equal_contents_are_fine_and_platforms_may_differ() -> None:
-    assert mapped_libraries.changed(THREE, [mapped(node) for node in NODES]) is None
-    assert mapped_libraries.changed(THREE, [*(mapped(node) for node in NODES), mapped("node4", "b")]) is None
-    assert mapped_libraries.changed(THREE, []) is None
+    assert hello.changed(THREE, [mapped(node) for node in NODES]) is None
+    assert hello.changed(THREE, [*(mapped(node) for node in NODES), mapped("node4", "b")]) is None
+    assert hello.changed(THREE, []) is None
 
 
 def test_the_manifest_names_the_node_even_of_two() -> None:
     path = "/usr/local/openmpi-5.0.7-k/lib/libmpi.so.40"
-    found = mapped_libraries.changed(THREE, [mapped("node1"), mapped("node2", "b", path)])
+    found = hello.changed(THREE, [mapped("node1"), mapped("node2", "b", path)])
     assert found.hosts == ("node2",)
     assert "libmpi.so.40 on node2 is not the file that was installed" in found.reason
     assert "remove /usr/local/openmpi-5.0.7-k" in found.cure
@@ -145,9 +146,9 @@ def test_the_manifest_names_the_node_even_of_two() -> None:
 
 
 def test_without_a_manifest_the_majority_decides() -> None:
-    found = mapped_libraries.changed(THREE, [mapped("node1"), mapped("node2"), mapped("node3", "b")])
+    found = hello.changed(THREE, [mapped("node1"), mapped("node2"), mapped("node3", "b")])
     assert (found.hosts, found.reason) == (("node3",), "libmpi.so.40 has another content on node3 than on most nodes")
-    tie = mapped_libraries.changed(THREE, [mapped("node1"), mapped("node3", "b")])
+    tie = hello.changed(THREE, [mapped("node1"), mapped("node3", "b")])
     assert set(tie.hosts) == {"node1", "node3"}
 
 
@@ -174,7 +175,7 @@ MAPS = (
 
 def looked(artifact: Path) -> dict[str, Any]:
     """Return what the program says of a process that has the library mapped."""
-    program = node_programs.load("mapped_files")
+    program = node_programs.load("mpi_checks")
     said: list[dict[str, Any]] = []
     argv = [sys.executable, "-c", MAPS, str(artifact / "lib" / "libmpi.so.40")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

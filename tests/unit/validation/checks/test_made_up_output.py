@@ -14,9 +14,9 @@ from clusterctl.jobs import watch
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import RankReport, WrongAnswer
 from clusterctl.validation import check_runner
-from clusterctl.validation.checks import alone, base, blame, copies, hello
+from clusterctl.validation.checks import base, causes, copies, hello, judging, parsers
 from clusterctl.validation.checks import nccl_diagnostics as nccl_check
-from clusterctl.validation.checks.parsers import UnreadableError, nccl_tests, own_figure
+from clusterctl.validation.checks.parsers import UnreadableError
 
 LONG_S = 5.0
 DIGITS = "9" * 5000
@@ -36,7 +36,7 @@ def diagnosed(text: str) -> None:
 
 
 def sized(text: str) -> None:
-    alone.found(site(), JobOutcome("exited", 1.0, rc=0, lines=(OutputLine("stdout", 0.1, text),)))
+    judging.found(site(), JobOutcome("exited", 1.0, rc=0, lines=(OutputLine("stdout", 0.1, text),)))
 
 
 def stalled(text: str) -> None:
@@ -83,7 +83,7 @@ def test_a_number_of_a_rank_is_none_or_passed_over(number: str) -> None:
         RankReport(rank=at, host=f"n{at}", state="answered", ok=False, facts=facts, problems=wrong) for at in (0, 1)
     ]
     assert copies._number(ranks[0], "copies") == 0  # noqa: SLF001 - of the judgement
-    assert blame.one_sender(ranks, ranks) is None
+    assert causes.one_sender(ranks, ranks) is None
     assert number not in map(str, nccl_check._places(site(), ranks))  # noqa: SLF001 - of the judgement
     text = f"rank {number}: the sum of 1..{number} came out as {number}"
     hello._with_wrong_sums(JobOutcome("exited", 1.0, lines=(OutputLine("stdout", 0.1, text),)))  # noqa: SLF001
@@ -93,9 +93,9 @@ def test_a_number_of_a_rank_is_none_or_passed_over(number: str) -> None:
 def test_a_number_of_another_program_is_unreadable(number: str) -> None:
     check: Any = SimpleNamespace(regex="", json_path="$.other", scale=1.0)
     with pytest.raises(UnreadableError):
-        own_figure.figure(check, f'{{"value": {number}}}')
+        parsers.own_figure(check, f'{{"value": {number}}}')
     with pytest.raises(UnreadableError):
-        nccl_tests.parse(f'{{"args": [], "out_of_bounds": {{"count": 0}}, "results": [{{"size": {number}}}]}}')
+        parsers.parse_nccl_tests(f'{{"args": [], "out_of_bounds": {{"count": 0}}, "results": [{{"size": {number}}}]}}')
 
 
 @pytest.mark.parametrize("number", [DIGITS, "²", "-1", ""])

@@ -16,7 +16,7 @@ import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base, stack_needs
+from clusterctl.validation.checks import base, training
 from clusterctl.validation.checks.collectives import NcclSweep, SweepOptions
 from clusterctl.validation.checks.nccl import NCCL
 from factory import captured_outcome
@@ -156,7 +156,7 @@ def test_pytorch_uses_mig_instances_where_its_nccl_can(
         gpus=4, most_instances=instances, driver_cuda=driver, framework_cuda="13", framework_nccl=nccl, nccl=nccl
     )
     place = dataclasses.replace(site({"node1": stack}), slots={"node1": slots})
-    assert stack_needs.gpus(place) is expected
+    assert training.gpus(place) is expected
 
 
 def test_ranks_that_share_a_gpu_have_no_bandwidth_and_the_record_says_so() -> None:
@@ -255,26 +255,26 @@ def test_real_nodes_without_a_gpu() -> None:
     ],
 )
 def test_who_takes_part(places: list[str], most: int, members: list[int]) -> None:
-    assert load("nccl_communicator").crew(places, most) == members
+    assert load("nccl_library").crew(places, most) == members
 
 
 def test_bus_factors_are_those_of_nccl_tests() -> None:
     # NVIDIA/nccl-tests, doc/PERFORMANCE.md, "Summary", for 8 ranks
-    program = load("nccl_timing")
+    program = load("nccl_sweep")
     factors = {name: program.bus_factor(name, 8) for name in ("allreduce", "allgather", "reduce_scatter", "broadcast")}
     assert factors == {"allreduce": 1.75, "allgather": 0.875, "reduce_scatter": 0.875, "broadcast": 1.0}
     assert program.bus_factor("reduce", 8) == program.bus_factor("send_receive", 8) == 1.0
 
 
 def test_versions_and_sizes_in_words() -> None:
-    program = load("nccl_timing")
+    program = load("nccl_sweep")
     assert [load("nccl_library").version_words(code) for code in (23203, 22907, 2708)] == ["2.32.3", "2.29.7", "2.7.8"]
     assert [program.size_words(size) for size in program.SIZES] == ["4KiB", "1MiB", "64MiB", "512MiB"]
     assert (program.launches(1e-9), program.launches(0.01), program.launches(3.0)) == (50, 5, 1)
 
 
 def test_everybody_is_reached_by_everybody() -> None:
-    program = load("nccl_answers")
+    program = load("nccl_checks")
     assert program.distances(1) == [0]
     assert program.distances(4) == [1, 2, 3]
     assert program.distances(64) == [1, 2, 4, 8, 16, 32]
@@ -283,7 +283,7 @@ def test_everybody_is_reached_by_everybody() -> None:
 def test_types_have_the_numbers_of_nccl_s_header() -> None:
     # nccl.h 2.32.3: ncclDataType_t
     numbers = {"u1": 1, "i4": 2, "i8": 4, "f2": 6, "f4": 7, "f8": 8, "bf16": 9}
-    assert {kind.name: kind.number for kind in load("nccl_answers").KINDS} == numbers
+    assert {kind.name: kind.number for kind in load("nccl_checks").KINDS} == numbers
 
 
 # --- the node's program with libraries that stand in for CUDA and NCCL ------------------------------------------------
@@ -605,7 +605,7 @@ def test_between_nodes_each_pair_measures_with_all_of_its_gpus(stand_ins: Path, 
 
 
 def test_pairs_of_many_nodes_play_some_rounds_in_which_every_node_meets_as_many() -> None:
-    ways = load("nccl_ways")
+    ways = load("nccl_sweep")
     found = ways.rounds("nic", [f"node{rank // 2}" for rank in range(64)])
     assert (len(found), {len(group) for groups in found for group in groups}) == (ways.MOST_ROUNDS, {4})
     assert all(sorted(rank for group in groups for rank in group) == list(range(64)) for groups in found)

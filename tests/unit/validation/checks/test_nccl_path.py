@@ -17,7 +17,7 @@ import pytest
 from clusterctl.analysis.nccl_path import FabricPath
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base, nccl_path
+from clusterctl.validation.checks import base, nccl_diagnostics
 from node_programs import load
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def line(event: str, host: str, **values: Any) -> OutputLine:
 
 def judged(where: base.Site, *logs: str, more: tuple[OutputLine, ...] = ()) -> base.Judgement:
     lines = [line("nccl_path", host, **told(log)) for host, log in zip(NODES, logs, strict=False)]
-    return nccl_path.judged(PASSED, where, JobOutcome("exited", 1.0, lines=(*lines, *more)))
+    return nccl_diagnostics.path_judged(PASSED, where, JobOutcome("exited", 1.0, lines=(*lines, *more)))
 
 
 def test_what_a_log_says() -> None:
@@ -97,7 +97,7 @@ def test_the_output_of_two_healthy_ranks_on_a_gpu_has_no_finding() -> None:
     text = (LOGS / f"{H200}.log").read_text(encoding="utf-8")
     for whole in (text, re.sub(r'("rank": 1, "host": )"node1"', r'\1"node2"', text)):
         lines = tuple(OutputLine("stdout", 1.0, one) for one in whole.splitlines())
-        found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
+        found = nccl_diagnostics.path_judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
         assert found.verdict is Verdict.PASS
         assert found.reason == "4 ranks on 2 nodes; NCCL goes over Socket (eth0)"
 
@@ -173,12 +173,16 @@ def test_a_log_that_says_nothing_of_the_way_is_told(logs: tuple[str | None, ...]
         line("nccl_path", host, **(said.get(log) or told(log))) for host, log in zip(NODES, logs, strict=True) if log
     ]
     outcome = JobOutcome("exited", 1.0, lines=tuple(lines))
-    found = nccl_path.judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), outcome, users=NODES)
+    found = nccl_diagnostics.path_judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), outcome, users=NODES)
     assert found.verdict is Verdict.PASS
     assert words in found.reason
     one = replace(site(), slots={"node1": 2})
-    assert nccl_path.judged(PASSED, one, JobOutcome("exited", 1.0), users=NODES[:1]) == PASSED, "no way to others"
-    assert nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0), users=NODES[:1]) == PASSED, "one node uses NCCL"
+    assert nccl_diagnostics.path_judged(PASSED, one, JobOutcome("exited", 1.0), users=NODES[:1]) == PASSED, (
+        "no way to others"
+    )
+    assert nccl_diagnostics.path_judged(PASSED, site(), JobOutcome("exited", 1.0), users=NODES[:1]) == PASSED, (
+        "one node uses NCCL"
+    )
 
 
 def test_one_node_of_three_is_named_alone() -> None:
@@ -186,7 +190,9 @@ def test_one_node_of_three_is_named_alone() -> None:
     assert found.hosts == ("node2",)
     quiet = told("ib-indirect") | {"direct": {}}
     lines = [line("nccl_path", "node1", **told("ib-direct")), line("nccl_path", "node2", **quiet)]
-    found = nccl_path.judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=tuple(lines)))
+    found = nccl_diagnostics.path_judged(
+        PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=tuple(lines))
+    )
     assert found.hosts == ("node2",), "its neighbours have GPUDirect"
     assert found.reason.startswith("node2: GPUDirect RDMA is off for mlx5_0:1, mlx5_1:1; load")
 
@@ -200,7 +206,7 @@ def test_what_cannot_be_expected_is_no_fault() -> None:
     assert judged(one, "socket-disabled") == PASSED, "one node has no way to others"
     failed = replace(PASSED, verdict=Verdict.FAIL)
     outcome = JobOutcome("exited", 1.0, lines=(line("nccl_path", "node1", **told("socket-disabled")),))
-    assert nccl_path.judged(failed, site(*ports), outcome) == failed
+    assert nccl_diagnostics.path_judged(failed, site(*ports), outcome) == failed
 
 
 @pytest.mark.parametrize(
@@ -241,7 +247,7 @@ def test_a_plugin_is_held_against_the_other_nodes(log: str, words: str) -> None:
 def test_names_of_one_network_are_not_those_of_another() -> None:
     both = told("ofi-efa") | {"hcas": {"0": "mlx5_0:1/IB", "1": "mlx5_1:1/IB"}, "named": "IB"}
     lines = tuple(line("nccl_path", host, **both) for host in NODES)
-    found = nccl_path.judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=lines))
+    found = nccl_diagnostics.path_judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=lines))
     assert found.reason.endswith("; NCCL goes over Libfabric with GPUDirect RDMA")
 
 
@@ -250,9 +256,9 @@ def test_two_ranks_whose_gpus_have_the_same_port_nearest_are_no_fault() -> None:
     one = told("ib-one-rail") | {"settings": {}}
     lines = tuple(line("nccl_path", host, **one) for host in NODES)
     outcome = JobOutcome("exited", 1.0, lines=lines)
-    assert nccl_path.judged(PASSED, site(*ports), outcome).verdict is Verdict.PASS
+    assert nccl_diagnostics.path_judged(PASSED, site(*ports), outcome).verdict is Verdict.PASS
     whole = replace(site(*ports), slots=dict.fromkeys(NODES, 4))
-    assert nccl_path.judged(PASSED, whole, outcome).verdict is Verdict.FAIL, "four ranks have four ports"
+    assert nccl_diagnostics.path_judged(PASSED, whole, outcome).verdict is Verdict.FAIL, "four ranks have four ports"
 
 
 def with_rails(used: int, there: int, ranks: int = 4, telling: int = 4, **settings: str) -> base.Judgement:
@@ -264,7 +270,7 @@ def with_rails(used: int, there: int, ranks: int = 4, telling: int = 4, **settin
     }
     lines = tuple(line("nccl_path", host, **one) for host in NODES for _rank in range(telling))
     where = replace(site(*(f"mlx5_{at}:1" for at in range(4))), slots=dict.fromkeys(NODES, ranks))
-    return nccl_path.judged(PASSED, where, JobOutcome("exited", 1.0, lines=lines))
+    return nccl_diagnostics.path_judged(PASSED, where, JobOutcome("exited", 1.0, lines=lines))
 
 
 def test_rails_that_too_few_channels_leave_out_on_every_node_are_a_fail() -> None:
@@ -301,7 +307,7 @@ def test_ports_that_are_joined_to_one_are_all_used() -> None:
         one = told("ib-direct") | {"hcas": {"0": "mlx5_0+mlx5_1", "1": "mlx5_2+mlx5_3"}, "settings": settings}
         lines = tuple(line("nccl_path", host, **one) for host in NODES for _rank in range(4))
         where = replace(site(*(f"mlx5_{at}:1" for at in range(4))), slots=dict.fromkeys(NODES, 4))
-        found = nccl_path.judged(PASSED, where, JobOutcome("exited", 1.0, lines=lines))
+        found = nccl_diagnostics.path_judged(PASSED, where, JobOutcome("exited", 1.0, lines=lines))
         assert found.reason.endswith("; NCCL goes over IB (mlx5_0+mlx5_1, mlx5_2+mlx5_3) with GPUDirect RDMA")
 
 
@@ -313,7 +319,9 @@ def test_rails_that_are_all_used_are_no_note() -> None:
 def test_a_ring_that_changes_nodes_too_often_is_a_note() -> None:
     def reason(*order: object) -> str:
         lines = (line("nccl_path", "node1", **(told("ib-direct") | {"ring": list(order)})),)
-        found = nccl_path.judged(PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=lines))
+        found = nccl_diagnostics.path_judged(
+            PASSED, site("mlx5_0:1", "mlx5_1:1"), JobOutcome("exited", 1.0, lines=lines)
+        )
         assert found.verdict is Verdict.PASS
         return found.reason
 
@@ -331,16 +339,16 @@ def carried(host: str, rows: dict[str, list[object]], **settings: str) -> Output
 def test_traffic_outside_the_cluster_s_network_names_interface_and_setting() -> None:
     rows: dict[str, list[object]] = {"eth1": [9 << 20, 8 << 20, ""], "eth0": [1 << 20, 0, ""], "lo9": [0, 0, ""]}
     lines = tuple(carried(host, rows, GLOO_SOCKET_IFNAME="eth1") for host in NODES[:2])
-    found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
+    found = nccl_diagnostics.path_judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
     assert found.hosts == NODES[:2]
     assert found.reason.startswith(
         "node[1-2]: 17.0 MiB of 18.0 MiB went over eth1, not over eth0, by GLOO_SOCKET_IFNAME=eth1;"
     )
     assert "set GLOO_SOCKET_IFNAME to eth0" in found.reason
     without = tuple(carried(host, rows) for host in NODES[:2])
-    found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=without))
+    found = nccl_diagnostics.path_judged(PASSED, site(), JobOutcome("exited", 1.0, lines=without))
     assert "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to eth0, or provision it again" in found.reason
-    alone = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=without[:1]))
+    alone = nccl_diagnostics.path_judged(PASSED, site(), JobOutcome("exited", 1.0, lines=without[:1]))
     assert alone == PASSED, "a file server of one node is no path of a job"
 
 
@@ -351,7 +359,7 @@ def test_the_node_whose_setting_chose_the_way_is_named_and_not_those_that_follow
     for own in (rows, part):
         lines = (carried("node1", rows, GLOO_SOCKET_IFNAME="eth0"), carried("node2", own, GLOO_SOCKET_IFNAME="eth1"))
         outcome = JobOutcome("exited", 1.0, lines=lines)
-        found = nccl_path.judged(PASSED, replace(site(), settings=places), outcome)
+        found = nccl_diagnostics.path_judged(PASSED, replace(site(), settings=places), outcome)
         assert found.hosts == ("node2",)
         assert "went over eth1, not over eth0, by GLOO_SOCKET_IFNAME=eth1 of /etc/environment; set" in found.reason
 
@@ -371,7 +379,7 @@ def test_the_node_whose_setting_chose_the_way_is_named_and_not_those_that_follow
 def test_a_setting_is_blamed_for_interfaces_that_it_chooses(name: str, value: str, guilty: bool) -> None:
     rows: dict[str, list[object]] = {"eth1": [9 << 20, 9 << 20, ""], "eth0": [0, 0, ""]}
     lines = (carried("node1", rows, **{name: value}),)
-    found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
+    found = nccl_diagnostics.path_judged(PASSED, site(), JobOutcome("exited", 1.0, lines=lines))
     assert (found.verdict is Verdict.FAIL) is guilty
 
 
@@ -387,7 +395,7 @@ def test_a_setting_is_blamed_for_interfaces_that_it_chooses(name: str, value: st
 def test_counters_that_are_right(rows: dict[str, list[object]]) -> None:
     fabric = "bond0" if "bond0" in rows else "eth0"
     lines = tuple(carried(host, rows) for host in NODES)
-    assert nccl_path.judged(PASSED, site(fabric=fabric), JobOutcome("exited", 1.0, lines=lines)) == PASSED
+    assert nccl_diagnostics.path_judged(PASSED, site(fabric=fabric), JobOutcome("exited", 1.0, lines=lines)) == PASSED
 
 
 STRANGE = [
@@ -408,7 +416,7 @@ STRANGE = [
 def test_lines_of_another_form_are_passed_over(value: object) -> None:
     names = ("network", "hcas", "interfaces", "ways", "settings", "direct", "no_device", "ring", "devices", "named")
     lines = [line("nccl_path", "node1", **dict.fromkeys(names, value)), line("carried", "node2", ports=value)]
-    found = nccl_path.judged(PASSED, site("mlx5_0:1"), JobOutcome("exited", 1.0, lines=tuple(lines)))
+    found = nccl_diagnostics.path_judged(PASSED, site("mlx5_0:1"), JobOutcome("exited", 1.0, lines=tuple(lines)))
     assert found.verdict in {Verdict.PASS, Verdict.FAIL}
 
 
@@ -449,7 +457,7 @@ def test_a_rank_tells_its_way_and_passes_warnings_on() -> None:
     found = events(done)
     assert found["nccl_path"]["network"] == "IB"
     assert found["result"]["ok"]
-    assert 0 < len(found["carried"]["ports"]) <= load("port_counters").MOST_CARRIERS
+    assert 0 < len(found["carried"]["ports"]) <= load("measure").MOST_CARRIERS
     assert "lo" not in found["carried"]["ports"]
     assert done.stderr.splitlines() == ["node1:1:2 [0] NCCL WARN something is odd"]
 
@@ -522,7 +530,7 @@ def test_nccl_is_asked_how_a_job_stands_that_does_not_end(listener: str) -> None
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "", "[::1]:99999999", "host.invalid:28028"])
 def test_where_nobody_listens_nothing_is_said(address: str) -> None:
-    assert load("nccl_ras").answer({"NCCL_RAS_ADDR": address}, 1.0) == []
+    assert load("nccl_log").answer({"NCCL_RAS_ADDR": address}, 1.0) == []
 
 
 # --- real counters: two network namespaces with two networks between them ---
@@ -601,7 +609,7 @@ def test_the_kernel_s_own_counters_tell_a_wrong_interface(spaces: list[str], num
         for rank, name in enumerate(spaces)
     ]
     lines = [OutputLine("stdout", 1.0, text) for one in running for text in one.communicate(timeout=60)[0].splitlines()]
-    found = nccl_path.judged(PASSED, site(), JobOutcome("exited", 1.0, lines=tuple(lines)))
+    found = nccl_diagnostics.path_judged(PASSED, site(), JobOutcome("exited", 1.0, lines=tuple(lines)))
     assert found.verdict is verdict, lines
     if verdict is Verdict.FAIL:
         assert found.hosts == NODES[:2]

@@ -12,8 +12,7 @@ from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation import suites
-from clusterctl.validation.checks import base, nccl_ways, registry, startup
+from clusterctl.validation.checks import base, nccl_ways, registry
 from node_programs import load
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def test_the_node_whose_way_is_slow_is_named_with_the_way(way: str, words: str) 
 
 def test_a_slow_node_and_a_slow_link_of_the_network_are_named() -> None:
     def over(slow: tuple[set[str], float]) -> CheckResult:
-        rounds = load("nccl_ways").rounds("nic", NODES)
+        rounds = load("nccl_sweep").rounds("nic", NODES)
         pairs = [tuple(NODES[rank] for rank in group) for groups in rounds for group in groups]
         measured = []
         for number, ends in enumerate(pairs):
@@ -196,17 +195,17 @@ def test_without_a_gpu_it_is_skipped_with_the_words_of_the_nccl_check() -> None:
 
 
 def test_the_ways_are_those_of_the_program_and_run_on_request_alone() -> None:
-    program = load("nccl_ways")
+    program = load("nccl_sweep")
     names = [f"nccl_{way}" for way in program.WAYS]
     assert [name for name, one in registry.catalogue().checks.items() if one.first_suite is None] == names
-    assert not any(set(names) & set(suites.builtin(name).checks) for name in ("smoke", "nightly", "full"))
-    own = suites.parse("extends: smoke\nchecks: {nccl_nic: {sizes: 64 MiB}, nccl_pcie: true}\n", "validation.yml")
+    assert not any(set(names) & set(registry.builtin(name).checks) for name in ("smoke", "nightly", "full"))
+    own = registry.parse("extends: smoke\nchecks: {nccl_nic: {sizes: 64 MiB}, nccl_pcie: true}\n", "validation.yml")
     assert [name for name in own.checks if name in names] == ["nccl_pcie", "nccl_nic"]
     argv = registry.select(["nccl_nic"], own)[0].program(site(NODES), 90.0)
     assert argv[argv.index("--sizes") + 1] == str(64 << 20)
     assert argv[argv.index("--operations") + 1] == "allreduce"
-    many, few = (startup.deadline_s(check("nic"), site(nodes)) for nodes in (NODES, NODES[:2]))
-    assert many > few > startup.deadline_s(check("nvlink"), site(NODES[:2]))
+    many, few = (base.deadline_s(check("nic"), site(nodes)) for nodes in (NODES, NODES[:2]))
+    assert many > few > base.deadline_s(check("nvlink"), site(NODES[:2]))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_the_ways_are_those_of_the_program_and_run_on_request_alone() -> None:
 )
 def test_a_mistake_in_a_suite_file_is_one_sentence(given: str, words: str) -> None:
     with pytest.raises(ConfigError) as error:
-        suites.parse(f"extends: smoke\nchecks:\n  {given}\n", "validation.yml")
+        registry.parse(f"extends: smoke\nchecks:\n  {given}\n", "validation.yml")
     assert words in str(error.value)
     assert str(error.value).startswith("validation.yml, line 3: checks.nccl_")
     assert "\n" not in str(error.value)

@@ -231,7 +231,7 @@ def tree(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def test_counters_and_relations_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
-    program = node_programs.load("port_counters")
+    program = node_programs.load("measure")
 
     def interface(name: str, received: int, sent: int, kind: int = 1) -> dict[str, str]:
         statistics = f"net/{name}/statistics"

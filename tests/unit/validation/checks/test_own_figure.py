@@ -4,7 +4,8 @@ import json
 
 import pytest
 from clusterctl.suite import ExternalCheck
-from clusterctl.validation.checks.parsers import UnreadableError, own_figure
+from clusterctl.validation.checks import parsers
+from clusterctl.validation.checks.parsers import UnreadableError
 
 
 def check(**keys: object) -> ExternalCheck:
@@ -16,20 +17,20 @@ DD = "64+0 records in\n64+0 records out\n67108864 bytes (67 MB, 64 MiB) copied, 
 
 def test_a_regular_expression_finds_the_figure_and_its_unit_scales_it() -> None:
     given = check(regex=r"copied, [\d.]+ s, ([\d.]+) GB/s", unit="GB/s", better="higher")
-    found = own_figure.figure(given, DD, ("node1",))
+    found = parsers.own_figure(given, DD, ("node1",))
     assert (found.quantity, found.value, found.unit, found.nodes) == ("disk", 1.2e9, "B/s", ("node1",))
     named = check(regex=r"(\d+) bytes .* copied, (?P<value>[\d.]+) s", unit="s", quantity="write_time")
-    assert own_figure.figure(named, DD).value == 0.0537
-    assert own_figure.figure(named, DD).quantity == "write_time"
+    assert parsers.own_figure(named, DD).value == 0.0537
+    assert parsers.own_figure(named, DD).quantity == "write_time"
 
 
 def test_a_figure_that_its_unit_makes_too_large_is_none() -> None:
     with pytest.raises(UnreadableError, match="is not a number"):
-        own_figure.figure(check(regex=r"([\d.e]+) GB/s", unit="GB/s"), "1e305 GB/s\n")
+        parsers.own_figure(check(regex=r"([\d.e]+) GB/s", unit="GB/s"), "1e305 GB/s\n")
 
 
 def test_several_matches_are_samples() -> None:
-    found = own_figure.figure(check(regex=r"^it (\d+)$"), "it 3\nit 1\nit 2\nit x\n" + "it 2\n" * 6)
+    found = parsers.own_figure(check(regex=r"^it (\d+)$"), "it 3\nit 1\nit 2\nit x\n" + "it 2\n" * 6)
     assert found.samples == (3, 1, 2, 2, 2, 2, 2, 2, 2)
     assert (found.value, found.low, found.high, found.confidence) == (2, 2, 2, 0.95)
 
@@ -47,12 +48,12 @@ def test_several_matches_are_samples() -> None:
 )
 def test_a_path_leads_into_json(path: str, expected: tuple[float, ...]) -> None:
     text = 'warming up {not json}\n{"a": 1, "b": [2, {"c": 3.5}], "d": [1, 2, 3], "e-f": {"g": "1e9"}}\ndone [ok]\n'
-    assert own_figure.figure(check(json_path=path), text).samples == expected
+    assert parsers.own_figure(check(json_path=path), text).samples == expected
 
 
 def test_a_list_at_the_top_and_the_last_of_several_documents() -> None:
-    assert own_figure.figure(check(json_path="[1].a"), '[{}, {"a": 7}]').value == 7
-    assert own_figure.figure(check(json_path="a"), '{"a": 1}\n{"a": 2}\n{"b": 3}\n').value == 2
+    assert parsers.own_figure(check(json_path="[1].a"), '[{}, {"a": 7}]').value == 7
+    assert parsers.own_figure(check(json_path="a"), '{"a": 1}\n{"a": 2}\n{"b": 3}\n').value == 2
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_a_list_at_the_top_and_the_last_of_several_documents() -> None:
 )
 def test_half_a_log_is_no_figure(keys: dict[str, str], text: str, words: str) -> None:
     with pytest.raises(UnreadableError) as caught:
-        own_figure.figure(check(**keys), text)
+        parsers.own_figure(check(**keys), text)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -89,4 +90,4 @@ def test_no_prefix_of_a_document_is_read_as_it() -> None:
         for cut in range(len(whole)):
             for path in ("results[0].value", "value", "[0].value"):
                 with pytest.raises(UnreadableError):
-                    own_figure.figure(check(json_path=path), whole[:cut])
+                    parsers.own_figure(check(json_path=path), whole[:cut])

@@ -15,7 +15,7 @@ import pytest
 from clusterctl.analysis import outliers, packet_loss, robust_stats
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base, startup
+from clusterctl.validation.checks import base
 from clusterctl.validation.checks.pairs import Further, Pairs, PairsOptions
 
 if TYPE_CHECKING:
@@ -249,10 +249,10 @@ def test_a_wrong_byte_goes_before_everything_else() -> None:
 def test_the_deadline_grows_with_the_rounds_unless_the_user_has_set_one() -> None:
     options = PairsOptions(budget_s=0.2, latency_bytes=(1,), bandwidth_bytes=(MIB,))
     check = Pairs(options)
-    few, many = (startup.deadline_s(check, site(count)) for count in (4, 64))
+    few, many = (base.deadline_s(check, site(count)) for count in (4, 64))
     assert many - few == pytest.approx(3 * 60 * 2 * 0.2 + 60 * (8 * 0.05 + 0.1))
     sampled = Pairs(options.model_copy(update={"max_rounds": 4}))
-    assert startup.deadline_s(sampled, site(64)) < startup.deadline_s(check, site(64))
+    assert base.deadline_s(sampled, site(64)) < base.deadline_s(check, site(64))
     own = Pairs(options.model_copy(update={"deadline_s": 60.0}))
     assert own.measuring_s(site(64)) == 0
 

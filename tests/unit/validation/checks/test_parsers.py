@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError, imb, nccl_tests, osu
+from clusterctl.validation.checks import parsers
+from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError
 
 if TYPE_CHECKING:
     from clusterctl.model.results import Figure
 
 DATA = Path(__file__).parents[3] / "data"
-PARSERS = {"nccl_tests": nccl_tests.parse, "osu": osu.parse, "imb": imb.parse}
+PARSERS = {"nccl_tests": parsers.parse_nccl_tests, "osu": parsers.parse_osu, "imb": parsers.parse_imb}
 LOGS = sorted(path for kind in PARSERS for path in (DATA / kind).iterdir() if path.name != "README.md")
 
 
@@ -26,7 +27,7 @@ def of(figures: tuple[Figure, ...], quantity: str, size: int | None = None) -> F
 
 
 def test_nccl_tests_by_its_table() -> None:
-    figures = nccl_tests.parse("$ mpirun all_reduce_perf -b 8\n" + log("nccl_tests/allreduce_16_h100.txt"))
+    figures = parsers.parse_nccl_tests("$ mpirun all_reduce_perf -b 8\n" + log("nccl_tests/allreduce_16_h100.txt"))
     bus = of(figures, "bus_bandwidth", 1 << 30)
     assert (bus.value, bus.unit, bus.operation, bus.backend, bus.better) == (
         pytest.approx(297.86e9),
@@ -41,7 +42,7 @@ def test_nccl_tests_by_its_table() -> None:
 
 
 def test_nccl_tests_by_its_json() -> None:
-    figures = nccl_tests.parse(log("nccl_tests/allreduce.json"))
+    figures = parsers.parse_nccl_tests(log("nccl_tests/allreduce.json"))
     assert of(figures, "bus_bandwidth", 1 << 20).value == pytest.approx(5.16e9)
     assert of(figures, "bus_bandwidth", 64 << 20).value == pytest.approx(52.83e9)  # there is no out-of-place half
     assert {one.operation for one in figures} == {"allreduce"}
@@ -54,7 +55,7 @@ def test_two_operations_of_one_log_with_tags_and_noise() -> None:
     begin = "# Collective test starting:"
     text = f"{begin} all_reduce_perf\n{whole}\n{noise}\n{begin} all_gather_perf\n{again}"
     tagged = "\n".join(f"[1,0]<stdout>:{line}" for line in text.splitlines())
-    operations = [one.operation for one in nccl_tests.parse(tagged) if one.quantity == "time"]
+    operations = [one.operation for one in parsers.parse_nccl_tests(tagged) if one.quantity == "time"]
     assert operations == ["allreduce"] * 7 + ["allgather"] * 7
 
 
@@ -67,7 +68,7 @@ def test_two_operations_of_one_log_with_tags_and_noise() -> None:
 )
 def test_wrong_values_of_nccl_tests_are_no_figures(old: str, new: str, says: str) -> None:
     with pytest.raises(WrongAnswerError, match=says):
-        nccl_tests.parse(log("nccl_tests/allreduce_16_h100.txt").replace(old, new))
+        parsers.parse_nccl_tests(log("nccl_tests/allreduce_16_h100.txt").replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_wrong_values_of_nccl_tests_are_no_figures(old: str, new: str, says: str
 )
 def test_json_that_is_wrong_is_no_figures(old: str, new: str, says: str) -> None:
     with pytest.raises(UnreadableError, match=says):
-        nccl_tests.parse(log("nccl_tests/allreduce.json").replace(old, new, 1))
+        parsers.parse_nccl_tests(log("nccl_tests/allreduce.json").replace(old, new, 1))
 
 
 def test_newer_columns_are_found_by_their_names() -> None:
@@ -97,19 +98,19 @@ def test_newer_columns_are_found_by_their_names() -> None:
 # Out of bounds values : 0 OK
 # Bitwise mismatches   : 0 OK
 """  # noqa: E501 - the program's own width
-    figures = nccl_tests.parse(text)
+    figures = parsers.parse_nccl_tests(text)
     assert (of(figures, "time", 1024).value, figures[0].operation) == (pytest.approx(10.5e-6), "alltoall")
     with pytest.raises(WrongAnswerError, match="bits differ"):
-        nccl_tests.parse(text.replace("mismatches   : 0 OK", "mismatches   : 4 FAILED"))
+        parsers.parse_nccl_tests(text.replace("mismatches   : 0 OK", "mismatches   : 4 FAILED"))
 
 
 def test_osu_by_its_titles_and_columns() -> None:
-    time = of(osu.parse(log("osu/allreduce.txt")), "time", 1 << 20)
+    time = of(parsers.parse_osu(log("osu/allreduce.txt")), "time", 1 << 20)
     assert (time.value, time.unit, time.operation) == (pytest.approx(3576.91e-6), "s", "allreduce")
-    pair = osu.parse(log("osu/point_to_point.txt"))
+    pair = parsers.parse_osu(log("osu/point_to_point.txt"))
     assert (of(pair, "latency", 1).value, of(pair, "latency", 1).unit) == (1.67, "us")
     assert of(pair, "bandwidth", 256 << 20).value == pytest.approx(12254.16e6)
-    many = osu.parse(log("osu/multiple_pairs.txt"))
+    many = parsers.parse_osu(log("osu/multiple_pairs.txt"))
     assert of(many, "message_rate", 64).value == 5928951.59
     assert of(many, "bandwidth", 64).operation == "multiple_pairs"
 
@@ -117,19 +118,19 @@ def test_osu_by_its_titles_and_columns() -> None:
 def test_osu_s_full_columns_and_a_barrier() -> None:
     columns = "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations"
     full = f"# OSU MPI-CUDA Broadcast Latency Test v7.3\n{columns}\n"
-    figure = of(osu.parse(full + "4   2.50   1.50   3.50   1000\n"), "time", 4)
+    figure = of(parsers.parse_osu(full + "4   2.50   1.50   3.50   1000\n"), "time", 4)
     assert (figure.value, figure.operation, figure.backend) == (pytest.approx(2.5e-6), "broadcast", "mpi")
     barrier = "# OSU MPI Barrier Latency Test v5.8\n# Avg Latency(us)\n            12.57\n"
-    assert of(osu.parse(barrier), "time").value == pytest.approx(12.57e-6)
+    assert of(parsers.parse_osu(barrier), "time").value == pytest.approx(12.57e-6)
     with pytest.raises(UnreadableError, match="cut off"):
-        osu.parse(full + "4   2.50   1.50\n")
+        parsers.parse_osu(full + "4   2.50   1.50\n")
 
 
 def test_osu_s_own_comparison_of_values_is_heard() -> None:
     text = "# OSU MPI Allreduce Latency Test v7.3\n# Size       Avg Latency(us)        Validation\n4   2.50   Pass\n"
-    assert of(osu.parse(text), "time", 4).value == pytest.approx(2.5e-6)
+    assert of(parsers.parse_osu(text), "time", 4).value == pytest.approx(2.5e-6)
     with pytest.raises(WrongAnswerError, match="Validation: Fail"):
-        osu.parse(text.replace("Pass", "Fail"))
+        parsers.parse_osu(text.replace("Pass", "Fail"))
 
 
 def test_imb_s_own_comparison_of_values_is_heard() -> None:
@@ -138,21 +139,21 @@ def test_imb_s_own_comparison_of_values_is_heard() -> None:
         f"{line}         0.00" if line.split() and line.split()[0].isdigit() else line for line in text.splitlines()
     ]
     rows = [number for number, line in enumerate(lines) if line.endswith(" 0.00") and line.split()[0].isdigit()]
-    assert of(imb.parse("\n".join(lines)), "latency", 1).value == 0.33
+    assert of(parsers.parse_imb("\n".join(lines)), "latency", 1).value == 0.33
     lines[rows[1]] = lines[rows[1]].removesuffix("0.00") + "1.00"
     with pytest.raises(WrongAnswerError, match="1 defects"):
-        imb.parse("\n".join(lines))
+        parsers.parse_imb("\n".join(lines))
 
 
 def test_imb_by_its_headers() -> None:
-    pair = imb.parse(log("imb/pingpong.txt"))
+    pair = parsers.parse_imb(log("imb/pingpong.txt"))
     assert (of(pair, "latency", 1).value, of(pair, "bandwidth", 4 << 20).value) == (0.33, pytest.approx(10392.17e6))
-    time = of(imb.parse(log("imb/alltoall.txt")), "time", 4 << 20)
+    time = of(parsers.parse_imb(log("imb/alltoall.txt")), "time", 4 << 20)
     assert (time.value, time.operation) == (pytest.approx(1787.67e-6), "alltoall")  # the slowest of most processes
 
 
 def test_a_mbyte_of_imb_is_what_its_own_figures_say() -> None:
-    old = of(imb.parse(log("imb/pingpong_old.txt")), "bandwidth", 1 << 20)
+    old = of(parsers.parse_imb(log("imb/pingpong_old.txt")), "bandwidth", 1 << 20)
     assert old.value == pytest.approx(3583.42 * 2**20)
     assert old.value == pytest.approx((1 << 20) / 279.06e-6, rel=0.01)
 
@@ -165,7 +166,7 @@ def test_imb_s_layout_of_one_line_a_figure() -> None:
 Allreduce       96                  4         1000       297.88       298.07       297.95
 # All processes entering MPI_Finalize
 """
-    assert of(imb.parse(text), "time", 4).value == pytest.approx(298.07e-6)
+    assert of(parsers.parse_imb(text), "time", 4).value == pytest.approx(298.07e-6)
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: f"{path.parent.name}-{path.name}")

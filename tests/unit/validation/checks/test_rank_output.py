@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusterctl.model.job_outcome import OutputLine
-from clusterctl.validation.checks import blame, rank_output
+from clusterctl.validation.checks import causes, rank_output
 
 
 def test_lines_that_mpirun_glued_together_are_taken_apart() -> None:
@@ -48,7 +48,7 @@ def test_a_figure_that_is_no_number_is_a_wrong_answer_and_the_record_loads_again
     line = OutputLine("stdout", 0.1, '{"rank": 0, "ok": true, "host": "node1", "figures": {"loss": NaN, "step_s": 2}}')
     (report,) = rank_output.read([line], ("node1",), {}).ranks
     assert (report.ok, report.figures) == (False, {"step_s": 2.0})
-    assert blame.wrong_words([report]) == "rank 0 on node1: loss: expected a finite number, got nan"
+    assert causes.wrong_words([report]) == "rank 0 on node1: loss: expected a finite number, got nan"
     assert type(report).model_validate_json(report.model_dump_json()) == report
 
 

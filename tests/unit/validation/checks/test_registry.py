@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from clusterctl.cli import main
 from clusterctl.support.errors import ConfigError
-from clusterctl.validation import checks, suites
+from clusterctl.validation import checks
 from clusterctl.validation.checks import base, registry
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from clusterctl.suite import MeasuringOptions
 from clusterctl.validation.checks import base, judging
-from clusterctl.validation.checks.registration import Registration
+from clusterctl.validation.checks.base import Registration
 
 
 class DiskOptions(MeasuringOptions):
@@ -85,15 +85,15 @@ def with_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def test_without_its_module_a_check_is_unknown() -> None:
     with pytest.raises(ConfigError, match=r"line 3: checks\.disk_speed: unknown check 'disk_speed'"):
-        suites.parse(SUITE, "validation.yml")
+        registry.parse(SUITE, "validation.yml")
 
 
 @pytest.mark.usefixtures("with_disk")
 def test_a_new_module_is_all_that_a_new_check_takes() -> None:
     names = [check.name for check in registry.select(None)]
     assert names[names.index("node_speed") : names.index("pairs") + 1] == ["node_speed", "disk_speed", "pairs"]
-    assert all("disk_speed" in suites.builtin(name).checks for name in ("smoke", "nightly", "full"))
-    own = suites.parse(SUITE, "validation.yml")
+    assert all("disk_speed" in registry.builtin(name).checks for name in ("smoke", "nightly", "full"))
+    own = registry.parse(SUITE, "validation.yml")
     assert [(one.check, one.value, one.unit) for one in own.references] == [("disk_speed", 1.5e9, "B/s")]
     (made,) = registry.select(["disk_speed"], own)
     assert made.deadline_s == 120
@@ -103,11 +103,11 @@ def test_a_new_module_is_all_that_a_new_check_takes() -> None:
 @pytest.mark.usefixtures("with_disk")
 def test_mistakes_about_a_new_check_are_told_like_any_other() -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'block'; did you mean 'blocks'\?"):
-        suites.parse(SUITE.replace("blocks:", "block:"), "validation.yml")
+        registry.parse(SUITE.replace("blocks:", "block:"), "validation.yml")
     with pytest.raises(ConfigError, match=r"does not measure 'disk_bandwith'; did you mean 'disk_bandwidth'\?"):
-        suites.parse(SUITE.replace("quantity: disk_bandwidth", "quantity: disk_bandwith"), "validation.yml")
+        registry.parse(SUITE.replace("quantity: disk_bandwidth", "quantity: disk_bandwith"), "validation.yml")
     with pytest.raises(ConfigError, match="one of clusterctl's own checks"):
-        suites.parse("external: [{name: disk_speed, command: ./a}]", "validation.yml")
+        registry.parse("external: [{name: disk_speed, command: ./a}]", "validation.yml")
 
 
 # --- checks by name ---------------------------------------------------------------------------------------------------

@@ -11,9 +11,8 @@ import pytest
 from captured_cluster import CPU_NODE, GPU_NODE, SLOTS, judge_training, training_site
 from clusterctl.diagnosis.training_stack import NodeStack
 from clusterctl.model.results import Verdict
-from clusterctl.validation import suites
 from clusterctl.validation.checks import base, registry
-from clusterctl.validation.checks.horovod import TrainingOptions
+from clusterctl.validation.checks.training import TrainingOptions
 from factory import captured_outcome
 
 
@@ -229,7 +228,7 @@ def test_times_of_one_side_alone_make_no_efficiency() -> None:
 
 
 def test_options_reach_the_program() -> None:
-    chosen = suites.builtin("nightly").model_copy(
+    chosen = registry.builtin("nightly").model_copy(
         update={"checks": {"training": TrainingOptions(steps=64, tolerance=1e-6)}}
     )
     (check,) = registry.build(chosen)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import role_plays
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import early_build, free_worker, kept_folder, skipped_tasks
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import background, preloaded
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def children() -> set[int]:
 
 def taken(place: Path) -> tuple[dict[str, Any] | None, list[str]]:
     notes: list[str] = []
-    return early_build.result(place, "waiting for demo", notes.append), notes
+    return background.result(place, "waiting for demo", notes.append), notes
 
 
 def test_the_task_that_needs_it_takes_the_result_once(place: Path) -> None:
-    early_build.begin(place, os.getpid(), lambda: {"changed": True, "by": os.getpid()})
+    background.begin(place, os.getpid(), lambda: {"changed": True, "by": os.getpid()})
     result, _unused = taken(place)
     assert result["by"] != os.getpid()
     assert not list(place.parent.iterdir())
@@ -59,7 +59,7 @@ def test_it_waits_and_says_so(place: Path, tmp_path: Path) -> None:
             time.sleep(0.05)
         return {"changed": True}
 
-    early_build.begin(place, os.getpid(), work)
+    background.begin(place, os.getpid(), work)
     threading.Timer(0.5, go.touch).start()
     result, (words,) = taken(place)
     assert result == {"changed": True}
@@ -70,7 +70,7 @@ def test_work_that_breaks_has_no_result(place: Path) -> None:
     def work() -> dict[str, Any]:
         raise ConnectionError("the host is gone")
 
-    early_build.begin(place, os.getpid(), work)
+    background.begin(place, os.getpid(), work)
     assert taken(place)[0] is None
 
 
@@ -87,7 +87,7 @@ def test_the_work_ends_with_the_playbook_and_cleans_up(place: Path, tmp_path: Pa
             clean.touch()
         return {}
 
-    early_build.begin(place, playbook.pid, work)
+    background.begin(place, playbook.pid, work)
     while not busy.exists() or not busy.read_text(encoding="utf-8"):
         time.sleep(0.05)
     playbook.kill()
@@ -126,7 +126,7 @@ PLAYS = """
 def played(folder: Path, monkeypatch: pytest.MonkeyPatch, *, early: bool) -> tuple[str, int]:
     """Return what Ansible printed for a user, and how many workers it forked."""
     monkeypatch.setenv("ANSIBLE_DEBUG", "1")
-    monkeypatch.setenv(skipped_tasks.VARIABLE, "1" if early else "")
+    monkeypatch.setenv(preloaded.SKIP_VARIABLE, "1" if early else "")
     done = role_plays.play(PLAYS, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     told = re.compile("PLAY|TASK|ok:|skipping:|fatal:|localhost |    msg:")
@@ -144,7 +144,7 @@ def test_a_skipped_task_costs_no_worker_and_is_told_as_before(tmp_path: Path, mo
     assert workers - fewer == skipped - 1, "all but the user's own"
 
 
-OURS = f"{kept_folder.COLLECTION}/roles/one/tasks/main.yml"
+OURS = f"{preloaded.COLLECTION}/roles/one/tasks/main.yml"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_only_plain_tasks_with_conditions_of_the_collection_are_looked_at(
     changed: dict[str, Any], path: str, looked_at: bool
 ) -> None:
     task = SimpleNamespace(when=["wanted"], loop=None, loop_with=None, delegate_to=None, no_log=None)
-    assert skipped_tasks.may_be_looked_at(SimpleNamespace(**{**vars(task), **changed}), lambda _text: path) is looked_at
+    assert preloaded.may_be_looked_at(SimpleNamespace(**{**vars(task), **changed}), lambda _text: path) is looked_at
 
 
 # --- ansible's main process waits for a free worker ---
@@ -186,17 +186,17 @@ def workers() -> Iterator[list[BaseProcess]]:
 def test_it_waits_for_the_first_that_ends(workers: list[BaseProcess]) -> None:
     workers[1].terminate()
     while all(worker.is_alive() for worker in workers):
-        free_worker.wait_for_one(workers)
+        preloaded.wait_for_one(workers)
     assert [worker.is_alive() for worker in workers] == [True, False, True]
 
 
 def test_it_does_not_wait_where_a_worker_is_free(workers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_worker.connection, "wait", lambda *_unused: pytest.fail("it waited"))
-    free_worker.wait_for_one([*workers, None])
-    free_worker.wait_for_one([])
+    monkeypatch.setattr(preloaded.connection, "wait", lambda *_unused: pytest.fail("it waited"))
+    preloaded.wait_for_one([*workers, None])
+    preloaded.wait_for_one([])
     workers[0].terminate()
     workers[0].join()
-    free_worker.wait_for_one(workers)
+    preloaded.wait_for_one(workers)
     workers.pop(0).close()
 
 
