@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.model.results import CheckResult, Culprit, Fineness, Verdict
@@ -19,12 +20,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
 import records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from clusterctl.model.results import ValidationRecord
+from clusterctl.model.results import ValidationRecord
 
 SHAPES = {
     "healthy": records.Shape(16),

@@ -6,17 +6,14 @@ import io
 import json
 import re
 import shutil
+import subprocess
 import tarfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import playing
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
-
-    from clusterctl.sandbox import Sandbox
+from clusterctl.sandbox import Sandbox
 
 PROGRAM = '#include <stdio.h>\nint answer(void);\nint main(void) { printf("%d\\n", answer()); return 0; }\n'
 LIBRARY = "int answer(void) { return 42; }\n"

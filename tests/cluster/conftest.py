@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
@@ -21,10 +22,7 @@ from clusterctl.state import paths
 from kept import Kept, is_of_a_killed_run, remove_images_of_killed_runs
 from validated import NODES, Cluster, engine, mpi_alone
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    Start = Callable[..., sandboxes.Sandbox]
+Start = Callable[..., sandboxes.Sandbox]
 
 ROOT = Path(__file__).parents[2]
 # Workers take groups in this order. The longest come first, so that all workers end at about the same time. With an

@@ -6,18 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import planting
+from clusterctl import sandbox as sandboxes
+from clusterctl.sandbox.podman import Podman
 from clusterctl.state import paths
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl import sandbox as sandboxes
-    from clusterctl.sandbox.podman import Podman
 
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 NODES = ("node1", "node2")

@@ -6,15 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import dev_locks
 import locked
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")

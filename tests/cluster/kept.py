@@ -13,14 +13,11 @@ import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterctl.sandbox import lifecycle, podman
+from clusterctl.sandbox.podman import Podman
 from clusterctl.state import paths
 from validated import Cluster
-
-if TYPE_CHECKING:
-    from clusterctl.sandbox.podman import Podman
 
 REPOSITORY = "localhost/clusterctl-kept"
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
 from clusterctl.nightly import install, scheduler
 from clusterctl.state import paths, snapshots
-from validated import CLUSTERCTL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-    from validated import Cluster
+from validated import CLUSTERCTL, Cluster
 
 QUICK = "name: quick\nchecks:\n  hello: true\n"
 

@@ -6,16 +6,12 @@ import contextlib
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from clusterctl.sandbox.podman import Podman
 from clusterctl.support.errors import HostFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from clusterctl.sandbox.podman import Podman
-    from validated import Cluster
+from validated import Cluster
 
 FLIP = Path(__file__).with_name("flip.c")
 FLIP_COPIES = Path(__file__).with_name("flip_copies.c")

@@ -7,16 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl import sandbox as sandboxes
+from clusterctl.sandbox import Sandbox
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from clusterctl.sandbox import Sandbox
 
 PLAYBOOK = str(Path(sys.executable).with_name("ansible-playbook"))
 _RECAP = re.compile(r"^(\S+)\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.MULTILINE)

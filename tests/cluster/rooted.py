@@ -10,18 +10,16 @@ import contextlib
 import json
 import re
 import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.state import paths, snapshots
 from validated import CLUSTERCTL, Cluster
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    Lie = dict[str, Any]
+Lie = dict[str, Any]
 
 PROGRAM = Path(__file__).with_name("programs") / "lying_python.py"
 LIES, TOLD = "/var/lib/lies.json", "/var/lib/lies.told"

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from clusterctl.model.results import ValidationRecord
 from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.validation import run as validation
 from clusterctl.validation import via_slurm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterctl.model.results import ValidationRecord
-    from validated import Cluster
+from validated import Cluster
 
 SUBMIT = "node1"  # Slurm's controller runs there
 EMPTY_WITHIN_S = 20.0

@@ -9,17 +9,12 @@ import sys
 import threading
 import time
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import planting
-from validated import CLUSTERCTL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from validated import Cluster
+from validated import CLUSTERCTL, Cluster
 
 PROGRAM = Path(__file__).parent / "programs" / "stalling.py"
 PYSPY = "/usr/local/bin/py-spy"

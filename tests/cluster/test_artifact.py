@@ -12,19 +12,16 @@ import signal
 import subprocess
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from artifact_lab import LINK, SMALL, WORK, Lab, Played, makefile, tarball
+from clusterctl.sandbox import Sandbox
 from clusterctl.state.files import zstd
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.sandbox import Sandbox
-
-    Start = Callable[..., Sandbox]
+Start = Callable[..., Sandbox]
 
 pytestmark = pytest.mark.cluster
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox.model import inventory_text
 from validated import Cluster, mpi_alone, result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from clusterctl import sandbox as sandboxes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

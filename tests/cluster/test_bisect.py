@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
-from clusterctl.model.results import CheckProgress, Verdict
+from clusterctl.model.results import CheckProgress, ValidationEvent, Verdict
 from clusterctl.validation import run as validation
-from validated import NODES, result
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import ValidationEvent
-    from validated import Cluster
+from validated import NODES, Cluster, result
 
 pytestmark = pytest.mark.cluster
 

@@ -7,19 +7,16 @@ import json
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from clusterctl.sandbox import Sandbox
 from clusterctl.sandbox.model import ssh_options
 from clusterctl.state import paths
 from validated import CLUSTERCTL, Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clusterctl.sandbox import Sandbox
 
 pytestmark = pytest.mark.cluster
 

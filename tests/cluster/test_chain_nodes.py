@@ -6,18 +6,15 @@ import contextlib
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from artifact_lab import WORK, Lab, Played
+from clusterctl.sandbox import Sandbox
 from validated import engine
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterctl.sandbox import Sandbox
-
-    Start = Callable[..., Sandbox]
+Start = Callable[..., Sandbox]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

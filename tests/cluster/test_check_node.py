@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-
-if TYPE_CHECKING:
-    from validated import Cluster
+from validated import Cluster
 
 pytestmark = pytest.mark.cluster
 

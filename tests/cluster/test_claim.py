@@ -12,18 +12,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from clusterctl import sandbox as sandboxes
 from clusterctl.support import content
 from validated import engine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl import sandbox as sandboxes
 
 pytestmark = pytest.mark.cluster
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from clusterctl.model.results import Verdict
 from clusterctl.suite import OPERATIONS
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import registry
 from clusterctl.validation.checks.collectives import SweepOptions
-from validated import result
-
-if TYPE_CHECKING:
-    from validated import Cluster
+from validated import Cluster, result
 
 pytestmark = pytest.mark.cluster
 

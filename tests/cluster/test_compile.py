@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from validated import CLUSTERCTL
-
-if TYPE_CHECKING:
-    from validated import Cluster
+from validated import CLUSTERCTL, Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -11,19 +11,14 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import installed
 import pytest
-from clusterctl.sandbox import images, podman
+from clusterctl.sandbox import Sandbox, images, podman
 from clusterctl.state import paths
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clusterctl.sandbox import Sandbox
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import planting
 import pytest
 from clusterctl.model.results import Verdict
@@ -11,10 +9,7 @@ from clusterctl.validation import run as validation
 from clusterctl.validation.checks import registry
 from clusterctl.validation.checks.collectives import SweepOptions
 from clusterctl.validation.checks.copies import CopiesOptions
-from validated import result
-
-if TYPE_CHECKING:
-    from validated import Cluster
+from validated import Cluster, result
 
 pytestmark = pytest.mark.cluster
 

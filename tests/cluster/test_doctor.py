@@ -5,19 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import planting
 import pytest
 from clusterctl.diagnosis import doctor
-from validated import NODES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from clusterctl.model.findings import Diagnosis
-    from validated import Cluster
+from clusterctl.model.findings import Diagnosis
+from validated import NODES, Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -6,17 +6,13 @@ import contextlib
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.state import paths, snapshots
-from validated import CLUSTERCTL
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import CLUSTERCTL, Cluster
 
 pytestmark = pytest.mark.cluster
 

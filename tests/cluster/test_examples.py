@@ -6,17 +6,13 @@ import re
 import shutil
 import struct
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pytest
-from validated import CLUSTERCTL, NODES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validated import Cluster
+from validated import CLUSTERCTL, NODES, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack"), pytest.mark.usefixtures("torch_litter")]
 

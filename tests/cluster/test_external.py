@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import registry
-from validated import result
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import Cluster, result
 
 pytestmark = pytest.mark.cluster
 

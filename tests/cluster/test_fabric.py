@@ -6,7 +6,8 @@ import contextlib
 import json
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import planting
 import pytest
@@ -15,9 +16,6 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric
 from clusterctl.remote import facts, network_probe
 from validated import NODES, Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.cluster
 

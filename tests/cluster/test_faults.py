@@ -12,17 +12,14 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
 from disturbed import NODES, Cluster, differences
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterctl import sandbox as sandboxes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import lifecycle
 from validated import CLUSTERCTL, Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

@@ -9,14 +9,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # long: without a cache, it makes two images, fetches 3 GB for each PyTorch, and compiles Open MPI for two platforms
 pytestmark = [pytest.mark.cluster, pytest.mark.long]

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.state import locks
-from validated import CLUSTERCTL, NODES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import CLUSTERCTL, NODES, Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import planting
 import pytest
+from clusterctl import sandbox as sandboxes
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric
 from clusterctl.remote import facts
 from validated import CLUSTERCTL, Cluster, result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clusterctl import sandbox as sandboxes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

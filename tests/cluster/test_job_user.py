@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.diagnosis import doctor
 from clusterctl.sandbox.model import ssh_options
 from clusterctl.validation import run as validation
-from validated import CLUSTERCTL, NODES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import CLUSTERCTL, NODES, Cluster
 
 pytestmark = pytest.mark.cluster
 

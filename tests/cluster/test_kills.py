@@ -13,18 +13,14 @@ import random
 import signal
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
 from disturbed import NODES, Cluster, differences
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from clusterctl import sandbox as sandboxes
 
 pytestmark = pytest.mark.cluster
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import planting
 import pytest
-from clusterctl.model.results import CheckStarted, Verdict
+from clusterctl.model.results import CheckResult, CheckStarted, ValidationEvent, Verdict
 from validated import NODES, Cluster, result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from clusterctl.model.results import CheckResult, ValidationEvent
 
 pytestmark = pytest.mark.cluster
 

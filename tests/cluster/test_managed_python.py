@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl import sandbox as sandboxes
+from clusterctl import sandbox as sandboxes
 
 # long: without a cache, it makes an image (2 minutes) and compiles Open MPI and CPython for Debian 11
 pytestmark = [pytest.mark.cluster, pytest.mark.long]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.model.results import Verdict
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import registry
-from validated import NODES, result
-
-if TYPE_CHECKING:
-    from validated import Cluster
+from validated import NODES, Cluster, result
 
 pytestmark = pytest.mark.cluster
 

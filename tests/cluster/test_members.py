@@ -8,19 +8,16 @@ import os
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import planting
 import pytest
 from clusterctl.model import host_keys
 from clusterctl.model.results import Verdict
+from clusterctl.sandbox import Sandbox
 from validated import CLUSTERCTL, NODES, Cluster, result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from clusterctl.sandbox import Sandbox
 
 pytestmark = pytest.mark.cluster
 

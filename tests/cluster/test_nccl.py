@@ -13,22 +13,19 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tarfile
 import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import playing
 import pytest
+from clusterctl.sandbox import Sandbox
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from clusterctl.sandbox import Sandbox
-
-    Start = Callable[..., Sandbox]
+Start = Callable[..., Sandbox]
 
 pytestmark = pytest.mark.cluster
 

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import CheckResult, Verdict
 from validated import NODES, Cluster, result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from clusterctl.model.results import CheckResult
 
 pytestmark = pytest.mark.cluster
 

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.inventory import ansible_inventory
@@ -15,12 +16,7 @@ from clusterctl.model import hosts
 from clusterctl.nightly import schedule, scheduler, storage
 from clusterctl.state import locks, paths
 from nightly_runs import Nights
-from validated import CLUSTERCTL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import CLUSTERCTL, Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from validated import CLUSTERCTL
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import CLUSTERCTL, Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -7,18 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox.podman import Podman
 
 pytestmark = pytest.mark.cluster
 

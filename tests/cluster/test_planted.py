@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import planting
 import pytest
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation.checks import registry
 from validated import Cluster, result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from clusterctl.model.results import CheckResult
 
 pytestmark = pytest.mark.cluster
 

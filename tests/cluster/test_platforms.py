@@ -6,17 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox.images import NoImageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl import sandbox as sandboxes
 
 pytestmark = pytest.mark.cluster
 

@@ -7,16 +7,14 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import locked
 import pytest
 import yaml
 from validated import CLUSTERCTL, Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack"), pytest.mark.usefixtures("torch_litter")]
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import planting
 import pytest
-from clusterctl.model.results import Verdict
+from clusterctl import sandbox as sandboxes
+from clusterctl.model.results import CheckResult, Verdict
 from validated import Cluster, result
-
-if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable, Iterator
-
-    from clusterctl import sandbox as sandboxes
-    from clusterctl.model.results import CheckResult
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]  # a sandbox of its own with PyTorch
 

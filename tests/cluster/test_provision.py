@@ -14,21 +14,18 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import installed
 import pexpect
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
+from clusterctl.sandbox.podman import Podman
 from clusterctl.state import paths, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterctl.sandbox.podman import Podman
 
 pytestmark = pytest.mark.cluster
 

@@ -9,21 +9,17 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import playing
 import pytest
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import Sandbox, podman
 from clusterctl.state import paths
 from clusterctl.support import content
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterctl.sandbox import Sandbox
-
-    Start = Callable[..., Sandbox]
+Start = Callable[..., Sandbox]
 
 pytestmark = pytest.mark.cluster
 

@@ -10,19 +10,16 @@ import contextlib
 import re
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 from artifact_lab import Lab
+from clusterctl.sandbox import Sandbox
 from clusterctl.support import content
 from validated import CLUSTERCTL, Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterctl.sandbox import Sandbox
 
 pytestmark = pytest.mark.cluster
 

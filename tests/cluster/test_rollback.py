@@ -9,7 +9,8 @@ import signal
 import subprocess
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import planting
 import pytest
@@ -17,12 +18,7 @@ from clusterctl.model.results import Verdict
 from clusterctl.model.snapshot import HostSoftware, SoftwareSet
 from clusterctl.state import paths
 from clusterctl.state import snapshots as kept
-from validated import CLUSTERCTL, NODES, result
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import CLUSTERCTL, NODES, Cluster, result
 
 pytestmark = pytest.mark.cluster
 

@@ -6,15 +6,11 @@ After each run :meth:`rooted.RootedCluster.attacked` looks at the controller, at
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
+from clusterctl.sandbox import Sandbox
 from rooted import ATTACKER, FORGED, HONEST, KEY, LAUNCHER, ROOTED, RootedCluster, lie, more, tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.sandbox import Sandbox
 
 pytestmark = pytest.mark.cluster
 

@@ -7,16 +7,11 @@ import shlex
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from validated import CLUSTERCTL, NODES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import CLUSTERCTL, NODES, Cluster
 
 pytestmark = pytest.mark.cluster
 

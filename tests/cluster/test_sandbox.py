@@ -6,24 +6,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import planting
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import Sandbox, podman
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
 from playing import said, ssh
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.sandbox import Sandbox
-
-    Start = Callable[..., Sandbox]
+Start = Callable[..., Sandbox]
 
 pytestmark = pytest.mark.cluster
 

@@ -6,17 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from clusterctl.sandbox import Sandbox
 from clusterctl.state import paths
 from validated import CLUSTERCTL, Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from clusterctl.sandbox import Sandbox
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

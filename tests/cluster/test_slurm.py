@@ -8,13 +8,15 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import planting
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import CheckResult, ValidationRecord, Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import idle_part, via_slurm
@@ -30,14 +32,7 @@ from slurm_nodes import (
     partition,
     queue,
 )
-from validated import patient, result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from clusterctl.model.results import CheckResult, ValidationRecord
-    from validated import Cluster
+from validated import Cluster, patient, result
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("slurm")]
 

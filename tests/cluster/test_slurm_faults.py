@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import planting
 import pytest
+from clusterctl.model.results import ValidationRecord
 from clusterctl.validation.checks import registry
 from slurm_nodes import by_slurm, is_empty, resumed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    from clusterctl.model.results import ValidationRecord
-    from validated import Cluster
+from validated import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.xdist_group("slurm")]
 

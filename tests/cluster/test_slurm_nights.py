@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import planting
 import pytest
@@ -12,13 +14,7 @@ from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.state import paths, proofs
 from nightly_runs import Nights
 from slurm_nodes import SUBMIT, drained, is_empty, resumed, states, with_job
-from validated import NODES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from validated import Cluster
+from validated import NODES, Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.xdist_group("slurm")]
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import planting
 import pytest
+from clusterctl.model.results import ValidationRecord
 from clusterctl.validation.checks import registry
 from slurm_nodes import AS_USER, SUBMIT, all_take_jobs, by_slurm, configured, is_empty, resumed, states, with_job
-from validated import CLUSTERCTL, NODES, patient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from clusterctl.model.results import ValidationRecord
-    from validated import Cluster
+from validated import CLUSTERCTL, NODES, Cluster, patient
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.xdist_group("slurm")]
 

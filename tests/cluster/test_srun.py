@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import planting
 import pytest
+from clusterctl import sandbox as sandboxes
 from clusterctl.diagnosis import doctor
 from clusterctl.launch import submission_text
 from clusterctl.launch.submission import Submission
@@ -14,11 +15,6 @@ from clusterctl.model.results import Verdict
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from slurm_nodes import SUBMIT, by_srun
 from validated import Cluster, result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl import sandbox as sandboxes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]  # a sandbox of its own
 

@@ -6,18 +6,14 @@ Debian 12 has PMIx 4.2.2. Open MPI 5.0 needs a newer one, so this is 4.1.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import planting
 import pytest
+from clusterctl import sandbox as sandboxes
 from clusterctl.model.results import Verdict
 from slurm_nodes import SUBMIT, by_srun
 from validated import Cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl import sandbox as sandboxes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]  # a build of Open MPI and a sandbox of its own
 

@@ -6,19 +6,14 @@ import re
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import playing
 import pytest
-from clusterctl.sandbox import podman
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from clusterctl.sandbox import Sandbox
+from clusterctl.sandbox import Sandbox, podman
 
 pytestmark = pytest.mark.cluster
 

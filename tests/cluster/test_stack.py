@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
-from clusterctl.model.results import CheckStarted, Verdict
+from clusterctl.model.results import CheckResult, CheckStarted, ValidationEvent, Verdict
 from clusterctl.validation.checks import registry
 from validated import Cluster, result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from clusterctl.model.results import CheckResult, ValidationEvent
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack")]
 

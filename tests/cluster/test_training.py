@@ -7,19 +7,14 @@ import re
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.model.results import CheckResult, ValidationRecord, Verdict
 from clusterctl.validation.checks import registry
-from validated import NODES, PYTHON, patient, result
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clusterctl.model.results import CheckResult
-    from validated import Cluster
+from validated import NODES, PYTHON, Cluster, patient, result
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack")]
 

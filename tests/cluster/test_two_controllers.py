@@ -12,18 +12,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from clusterctl.sandbox import podman
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterctl.sandbox import Sandbox
-    from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox import Sandbox, podman
+from clusterctl.sandbox.podman import Podman
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

@@ -6,25 +6,19 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import planting
 import pytest
-from clusterctl.model.results import CheckFinished, Verdict
+from clusterctl.model.results import CheckFinished, ValidationEvent, Verdict
+from clusterctl.sandbox import Sandbox
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import registry
-from validated import CLUSTERCTL, NODES, patient, result
+from validated import CLUSTERCTL, NODES, Cluster, patient, result
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.model.results import ValidationEvent
-    from clusterctl.sandbox import Sandbox
-    from validated import Cluster
-
-    Start = Callable[..., Sandbox]
+Start = Callable[..., Sandbox]
 
 pytestmark = pytest.mark.cluster
 

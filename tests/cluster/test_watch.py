@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import planting
 import pytest
 import stalled_jobs
 from clusterctl.model.job_outcome import StallRecord
 from stalled_jobs import FAULTS, HEALTHY, NAMED, PROGRAM, STALL_AFTER_S, WORDS, Told, run, run_healthy
-from validated import CLUSTERCTL, NODES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from validated import Cluster
+from validated import CLUSTERCTL, NODES, Cluster
 
 pytestmark = [
     pytest.mark.cluster,

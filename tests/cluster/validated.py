@@ -11,19 +11,15 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from clusterctl.sandbox import podman
+from clusterctl.model.results import CheckResult, ValidationEvent, ValidationRecord
+from clusterctl.sandbox import Sandbox, podman
 from clusterctl.validation import run as validation
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from clusterctl.model.results import CheckResult, ValidationEvent, ValidationRecord
-    from clusterctl.sandbox import Sandbox
 
 CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
 PYTHON = "^/usr/local/python_env[^ ]*/bin/python"

@@ -12,16 +12,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox import podman
 from clusterctl.state import paths
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 # The wheels of a CUDA framework, its environment on the builder, its pack, and its copy on the node.

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import planting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from validated import Cluster
+from validated import Cluster
 
 NODES = tuple(f"node{number}" for number in range(1, 7))
 START = ("hello", "allreduce")  # what launches and talks

@@ -14,18 +14,15 @@ import statistics
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
 import planting
 from clusterctl import sandbox as sandboxes
+from clusterctl.model.results import CheckResult
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import registry
 from validated import NODES, Cluster, mpi_alone, result
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import CheckResult
 
 CHECK = "copies"
 

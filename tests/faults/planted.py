@@ -20,9 +20,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl import sandbox as sandboxes
 from clusterctl.model import nodeset
@@ -35,14 +36,11 @@ from clusterctl.validation.checks import registry
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
+
 from cases import FAULTS, NODES, Fault
+from clusterctl.model.results import ValidationEvent, ValidationRecord
 from slurm_nodes import SUBMIT, resumed
 from validated import Cluster, mpi_alone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from clusterctl.model.results import ValidationEvent, ValidationRecord
 
 DEADLINE_S = 25.0  # of a check that hangs; the search has deadlines of its own
 LOADED_DEADLINE_S = 90.0  # the same beside busy processes: a healthy launch takes seven times as long there

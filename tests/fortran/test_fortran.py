@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl import sandbox as sandboxes
 from validated import CLUSTERCTL, Cluster, mpi_alone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 COPIED = f"/home/cluster/clusterctl/{HERE.name}"

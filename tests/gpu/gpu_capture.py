@@ -12,11 +12,9 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 for place in ("plugins/module_utils", "roles/validation/files"):

@@ -11,12 +11,10 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 for folder in ("roles/validation/files", "python"):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.diagnosis.rules import rdma
@@ -18,11 +18,9 @@ from clusterctl.model.hardware import OF_FABRIC, Hardware, HardwareLooks
 from clusterctl.support import content
 
 sys.path.append(str(content.root() / "plugins" / "module_utils"))
+
 from node_look import network
 from node_look.hardware import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NODES = ("node1", "node2", "node3", "node4", "node5")
 FAR_NODES = ("node6", "node7")  # on the second leaf

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import api_server_build
 import crds
 import pytest
 from control_plane import NAMESPACE, USER, ControlPlane, started
 from kubernetes_commands import ROLE, wait
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

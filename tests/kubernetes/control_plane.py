@@ -13,13 +13,11 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from typing_extensions import Self
+from typing_extensions import Self
 
 START_S = 600.0  # on a busy machine
 NAMESPACE = "ml"

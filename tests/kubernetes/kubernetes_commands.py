@@ -6,12 +6,10 @@ import json
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from control_plane import USER, ControlPlane
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CLUSTERCTL = (sys.executable, "-m", "clusterctl")
 GONE_S = 60.0

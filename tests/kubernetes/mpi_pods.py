@@ -11,20 +11,16 @@ import contextlib
 import hashlib
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from clusterctl.sandbox import images
+from clusterctl.sandbox.podman import Podman
 from clusterctl.support.errors import ClusterctlError
-from control_plane import NAMESPACE
+from control_plane import NAMESPACE, ControlPlane
 from nodes import NODES, Nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from clusterctl.sandbox.podman import Podman
-    from control_plane import ControlPlane
-    from typing_extensions import Self
+from typing_extensions import Self
 
 # What the documentation of mpi-operator asks of an image, with the distribution's own Open MPI, mpi4py and numpy.
 RECIPE = r"""

@@ -15,17 +15,13 @@ import ssl
 import subprocess
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from control_plane import NAMESPACE, free_port
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from control_plane import ControlPlane
-    from typing_extensions import Self
+from control_plane import NAMESPACE, ControlPlane, free_port
+from typing_extensions import Self
 
 NODES = ("node-a", "node-b")
 JOBS = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"

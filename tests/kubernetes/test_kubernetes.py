@@ -10,17 +10,14 @@ import json
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
 from control_plane import NAMESPACE, USER, ControlPlane
 from kubernetes_commands import CLUSTERCTL, ROLE, command, ran, wait
 from nodes import Nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -9,19 +9,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import mpi_pods
 import pytest
 from clusterctl.sandbox import podman
 from clusterctl.support.errors import ClusterctlError
+from control_plane import ControlPlane
 from kubernetes_commands import command, ran, wait
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from control_plane import ControlPlane
 
 # Of the standard suite, those that run in an MPIJob's pods.
 CHECKS = ("point_to_point", "broadcast", "scatter", "gather", "reduce", "allreduce", "node_speed", "pairs")

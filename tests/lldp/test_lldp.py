@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import factory
 import pytest
@@ -22,9 +23,6 @@ from clusterctl.analysis import culprit_words, outliers, robust_stats
 from clusterctl.support import content
 from clusterctl.validation import team
 from noisy_links import of_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WAIT_S = 60.0
 LEAVES = {"leaf1": ("node1", "node2"), "leaf2": ("node3", "node4")}

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from recorded_machine import Machine
-
+from recorded_machine import Machine
 
 Plant = Callable[["Machine", int], None]
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from fault import Fault, edits
 from gpu_parts import LINK_ERRORS, LINKS, MANAGER, QUERY, cards, config, folder, gpus, kind_of, slot
-from recorded_machine import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from recorded_machine import Machine
+from recorded_machine import Answer, Machine
 
 _GPUS = ("h100-sxm", "a100-sxm", "l40s-pcie")
 _SXM = ("h100-sxm", "a100-sxm")

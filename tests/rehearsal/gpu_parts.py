@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 import string
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from recorded_machine import Answer
-
-if TYPE_CHECKING:
-    from recorded_machine import Machine
+from recorded_machine import Answer, Machine
 
 QUERY = "nvidia-smi -q -x"
 LINKS = "nvidia-smi nvlink -s"

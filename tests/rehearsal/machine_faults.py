@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import machine_parts as parts
 from fault import Fault, Plant, edits, grows, prints, shows
-
-if TYPE_CHECKING:
-    from recorded_machine import Machine
+from recorded_machine import Machine
 
 _METAL = ("h100-sxm", "a100-sxm", "l40s-pcie", "dual-rail-roce", "plain-ethernet")
 _ALL = (*_METAL, "cloud-vm")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gpu_parts import add_gpus
 from machine_parts import add_mainboard
 from network_parts import add_bond, add_ethernet, add_rdma
 from recorded_machine import Machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True)

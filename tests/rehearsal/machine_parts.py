@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import time
-from typing import TYPE_CHECKING
 
-from recorded_machine import Answer
-
-if TYPE_CHECKING:
-    from recorded_machine import Machine
+from recorded_machine import Answer, Machine
 
 CPU = "/sys/devices/system/cpu"
 HUGE_PAGES = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages"

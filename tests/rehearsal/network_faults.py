@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fault import Fault, Plant, grows, prints
 from network_parts import NET, RDMA
-from recorded_machine import Answer
-
-if TYPE_CHECKING:
-    from recorded_machine import Machine
+from recorded_machine import Answer, Machine
 
 _FABRIC = ("h100-sxm", "a100-sxm")
 _ROCE = ("l40s-pcie", "dual-rail-roce")

@@ -5,12 +5,7 @@ Totals differ by node and are not 0, as on machines that have run for days. ``wo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from recorded_machine import Answer
-
-if TYPE_CHECKING:
-    from recorded_machine import Machine
+from recorded_machine import Answer, Machine
 
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"

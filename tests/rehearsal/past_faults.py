@@ -6,7 +6,6 @@ What a GPU's neighbours on the node would tell is planted on all GPUs of the nod
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import machine_faults
 import network_faults
@@ -16,9 +15,7 @@ from gpu_parts import LINK_ERRORS, LINKS, QUERY, cards, folder, gpus, kind_of
 from machine_parts import SMART
 from network_faults import cards_gone
 from network_parts import NET, RDMA
-
-if TYPE_CHECKING:
-    from recorded_machine import Machine
+from recorded_machine import Machine
 
 _SXM = ("h100-sxm", "a100-sxm")
 _GPUS = (*_SXM, "l40s-pcie")

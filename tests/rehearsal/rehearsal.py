@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import gpu_faults
 import machine_faults
@@ -28,15 +28,12 @@ from machine_kinds import MACHINES
 from network_parts import work
 
 sys.path.append(str(content.root() / "plugins" / "module_utils"))
+
+from clusterctl.model.findings import Finding
+from fault import Fault
 from node_look.hardware import record
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterctl.model.findings import Finding
-    from fault import Fault
-    from recorded_machine import Machine
-    from session_faults import SessionFault
+from recorded_machine import Machine
+from session_faults import SessionFault
 
 FAULTS: tuple[Fault, ...] = (*gpu_faults.FAULTS, *network_faults.FAULTS, *machine_faults.FAULTS)
 SESSION_FAULTS = session_faults.FAULTS

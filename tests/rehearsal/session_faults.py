@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import doctor_view
+from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model import fabric
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.diagnosis.rules.evidence import View
-
-    Record = dict[str, Any]
+Record = dict[str, Any]
 
 KIND = "provisioned"
 CULPRIT = "node3"

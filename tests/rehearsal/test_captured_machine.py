@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import captured_machine
 import pytest
@@ -12,9 +12,6 @@ from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Hardware, HardwareLooks
 from clusterctl.model.hosts import Host
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 GPU = captured_machine.GPU
 SECTIONS = ("pci", "nvidia_smi", "nvlink")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import machine_parts as parts
 import pytest
@@ -14,10 +14,7 @@ import rehearsal
 from clusterctl.diagnosis.rules import registry
 from clusterctl.model.hardware import Hardware, HardwareLooks
 from machine_kinds import MACHINES
-from recorded_machine import Answer
-
-if TYPE_CHECKING:
-    from recorded_machine import Machine
+from recorded_machine import Answer, Machine
 
 KIND = "plain-ethernet"
 WHAT = {parts.SMART: "health of nvme0n1", parts.SDR: "sensors", parts.SEL: "event log of the board"}

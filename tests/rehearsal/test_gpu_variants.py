@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import gpu_parts
 import pytest
 import recorded_machine
 import rehearsal
 from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from gpu_faults import set_for, victim
 from machine_kinds import MACHINES
-from recorded_machine import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.diagnosis.rules.evidence import View
-    from recorded_machine import Machine
+from recorded_machine import Answer, Machine
 
 KINDS = tuple(gpu_parts.MODELS)
 CULPRIT = rehearsal.CULPRIT

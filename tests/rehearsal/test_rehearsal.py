@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import gpu_faults
 import gpu_parts
 import pytest
@@ -12,10 +10,8 @@ from clusterctl.diagnosis.rules import registry
 from clusterctl.model.hardware import COUNTING, HardwareLooks, HardwareReading
 from fault import Fault
 from machine_kinds import MACHINES
-
-if TYPE_CHECKING:
-    from recorded_machine import Machine
-    from session_faults import SessionFault
+from recorded_machine import Machine
+from session_faults import SessionFault
 
 # Each fault on one kind of machine, in turn; 'make rehearsal' plays it on all of its kinds.
 PLAYED = [

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
 import rehearsal
 from clusterctl.jobs import suspects
-from clusterctl.model.hardware import COUNTING, HardwareLooks, HardwareReading
+from clusterctl.model.hardware import COUNTING, Hardware, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
 from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import facts
 from clusterctl.state import hardware_looks
 from machine_kinds import MACHINES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from clusterctl.model.hardware import Hardware
 
 NODES = tuple(f"node{number}" for number in range(1, 5))
 SUSPECT = rehearsal.CULPRIT

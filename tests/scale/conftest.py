@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import netns_nodes
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NODES = 256
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ROOT = Path("/sys/fs/cgroup")
 _EACH_S = 0.25

@@ -22,16 +22,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import netns_nodes
 from netns_meter import Group
 from scale_others import Others
 from scale_table import tables
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
 AT_ONCE = 64

@@ -9,12 +9,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.state import paths
-
-if TYPE_CHECKING:
-    from netns_nodes import Nodes
+from netns_nodes import Nodes
 
 KINDS = {"file", "block", "dir", "link", "artifact"}
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from netns_nodes import Nodes
+from netns_nodes import Nodes
 
 
 def test_all_nodes_are_looked_at_in_a_few_lines(many: Nodes) -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
-from clusterctl.model.results import Verdict
+from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.validation import run as validation
+from netns_nodes import Nodes
 from validated import Cluster, mpi_alone
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import ValidationRecord
-    from netns_nodes import Nodes
 
 NODES = 64
 RANKS = 2 * NODES

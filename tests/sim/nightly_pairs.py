@@ -6,8 +6,8 @@ on for the share of the check's deadline that the suite gives.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import simulated
@@ -16,12 +16,8 @@ from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, PairMatrix, RankReport, Verdict
 from clusterctl.validation import confirming
 from clusterctl.validation.checks import base, registry
+from clusterctl.validation.checks.base import Check
 from clusterctl.validation.checks.pairs import Pairs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.validation.checks.base import Check
 
 LAUNCH_S, ROUND_S = 30.0, 0.1  # of the simulated clock
 SUITE = "nightly"

@@ -6,20 +6,15 @@ should have, where they need one: their users type it in.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import nightly_pairs
 import numpy as np
 import simulated
 from clusterctl.analysis import packet_loss
-from clusterctl.model.results import CheckResult, Figure, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from clusterctl.model.results import PairMatrix
-    from numpy.typing import NDArray
+from clusterctl.model.results import CheckResult, Figure, PairMatrix, Verdict
+from numpy.typing import NDArray
 
 FIXED = 0.05  # the variance rule in SuperBench's own example; the threshold of the other two as well
 SEGMENTS = 20_000  # with data, on a way in one run

@@ -18,18 +18,19 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import peer_rules
 import simulated
 import verdicts
 from clusterctl import sandbox as sandboxes
-from clusterctl.model.results import CheckStarted
+from clusterctl.model.results import CheckResult, CheckStarted, PairMatrix, ValidationEvent
+from clusterctl.suite import Suite
 from clusterctl.support.errors import ClusterctlError
 from clusterctl.validation.checks import registry
 
@@ -37,11 +38,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
 
 import planting
 from validated import Cluster, mpi_alone, result
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from clusterctl.model.results import CheckResult, PairMatrix, ValidationEvent
 
 NODES = 4
 LOSS_PERCENT = 2
@@ -167,7 +163,7 @@ def faulty(cluster: Cluster, fault: Planted, rate: float, slowdown: float) -> It
         yield
 
 
-def validated(cluster: Cluster, suite: registry.Suite) -> Run:
+def validated(cluster: Cluster, suite: Suite) -> Run:
     """Validate with the check pairs alone."""
     began = [time.monotonic()]
 

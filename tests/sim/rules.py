@@ -6,17 +6,13 @@ second run that ours has. "averages" is our rule without the directions of links
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from clusterctl.analysis import agreement, outliers, robust_stats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.model.results import Culprit, PairMatrix
-    from numpy.typing import NDArray
+from clusterctl.model.results import Culprit, PairMatrix
+from numpy.typing import NDArray
 
 FIXED = 0.05  # what both usual rules call too slow
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from clusterctl.analysis.group_testing import GroupSearch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Fault(Protocol):

@@ -8,21 +8,16 @@ Every position of a bad node is tried up to 512 nodes; everything else is drawn,
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from search_faults import BadNodes, Flaky, FromSize, InRole, Together, Way, play, seeded
+from search_faults import BadNodes, Fault, Flaky, Found, FromSize, InRole, Together, Way, play, seeded
 
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-
-    from search_faults import Fault, Found
-
-    Truth = frozenset[tuple[str, frozenset[int]]]
-    Draw = Callable[[int, random.Random], tuple[Truth, Fault]]
+Truth = frozenset[tuple[str, frozenset[int]]]
+Draw = Callable[[int, random.Random], tuple[Truth, Fault]]
 
 SIZES = (2, 3, 4, 8, 16, 64, 128, 512, 1000, 10_000)
 EVERY_POSITION = 512

@@ -11,13 +11,10 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from clusterctl.model.results import PairMatrix
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 LEVEL = 1.1e9  # B/s
 ALL_PAIRS = 512  # nodes up to which every pair is measured, as the product does

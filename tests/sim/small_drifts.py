@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 from clusterctl.report import slow_nodes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 SIZES, HEALTHY, NIGHTS = 3, 20, 100
 BETWEEN, LATE, LATE_BY = 0.005, 0.002, 0.3

@@ -10,14 +10,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 from clusterctl import sandbox as sandboxes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model import fabric
 from clusterctl.model.facts import NodeFacts
-from clusterctl.model.findings import Diagnosis
+from clusterctl.model.findings import Diagnosis, Finding
 from clusterctl.model.hosts import Host
 from clusterctl.remote import login_probe
+from clusterctl.remote.login_probe import LoginKind
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.model.findings import Finding
-    from clusterctl.remote.login_probe import LoginKind
-
-    Record = dict[str, Any]
-    Change = Callable[[Record], object]
+Record = dict[str, Any]
+Change = Callable[[Record], object]
 
 CAPTURED = Path(__file__).resolve().parents[1] / "data" / "stack" / "node.json"
 NODES = ("node1", "node2", "node3", "node4")

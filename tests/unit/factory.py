@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, Inventory, InventorySources
@@ -27,9 +28,6 @@ from clusterctl.model.results import (
 from clusterctl.model.run_record import HostResult, RunRecord
 from clusterctl.model.snapshot import HostSnapshot
 from clusterctl.remote import supervisor_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Sequence
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 NASTY = (
     "\x1b[2J\x1b]0;title\x07",

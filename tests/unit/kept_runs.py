@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
-from clusterctl.model.results import Culprit, keys
+from clusterctl.model.results import Culprit, Figure, FigureKey, ValidationRecord, keys
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clusterctl.model.results import Figure, FigureKey, ValidationRecord
 
 CLUSTER = "inventory-0123abcd"
 # Two months ago, and the same for the processes that a test starts.

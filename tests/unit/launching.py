@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 from clusterctl.inventory import ansible_inventory
 from clusterctl.jobs import first_look
-from clusterctl.model.hosts import Inventory, InventorySources
-from clusterctl.model.probe import Probe
+from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
+from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import facts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from clusterctl.model.hosts import Host, InventoryOptions
-    from clusterctl.model.probe import ProbeFailure
 
 
 class Site:

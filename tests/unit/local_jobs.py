@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterctl.model.hosts import Host
+from clusterctl.model.job_outcome import MemoryKills
 from clusterctl.remote import supervised_job, supervisor_files
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from clusterctl.model.job_outcome import MemoryKills
 
 SUPERVISOR = content.role_files("validation") / "job_supervisor.py"
 # A child that leaves its parent's session and ignores TERM, as a stuck rank's relatives may.

@@ -5,20 +5,17 @@ from __future__ import annotations
 import shlex
 import sys
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
+from clusterctl import suite
 from clusterctl.model.results import CheckResult, Culprit, ValidationRecord, Verdict
+from clusterctl.model.run_record import RunRecord
 from clusterctl.nightly import notify
 from clusterctl.nightly import run as night
 from clusterctl.nightly.records import BadCheck, HookTarget, Job, Night, Proof, SchedulePlace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clusterctl import suite
-    from clusterctl.model.run_record import RunRecord
-    from clusterctl.validation.run import ValidationOptions
+from clusterctl.validation.run import ValidationOptions
 
 UTC = timezone.utc
 QUICK = notify.RetryPolicy(attempts=3, attempt_s=1.0, pause_s=0.01, deadline_s=60, grace_s=0.5)  # for a busy machine

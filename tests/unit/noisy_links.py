@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 from clusterctl.model.results import PairMatrix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def matrix(count: int, noise: float = 0.02, *, slow: dict[int, float] | None = None, seed: int = 1) -> PairMatrix:

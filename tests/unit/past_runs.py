@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import program_forks
-from clusterctl.model.results import Culprit
+from clusterctl.model.results import CheckResult, Culprit, Figure, ValidationRecord
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 from factory import check
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
-
-    from clusterctl.model.results import CheckResult, Figure, ValidationRecord
 
 __all__ = ["SLOW", "check", "figure", "record", "remember", "run"]
 

@@ -12,14 +12,12 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.cli.commands import COMMANDS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 _FORKS = multiprocessing.get_context("forkserver")

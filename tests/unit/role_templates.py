@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -12,10 +14,6 @@ from ansible._internal._templating import _jinja_plugins
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from types import ModuleType
 
 
 def variables_of(role: str, files: Iterable[str] = ("defaults/main.yml", "vars/main.yml")) -> dict[str, Any]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import changed
 import long_groups
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def commit(root: Path, hours: int, **files: str) -> str:

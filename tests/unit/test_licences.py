@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import yaml
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROOT = content.root()
 # ansible-core is under the GPL, except for ansible.module_utils, whose files are under the BSD license.

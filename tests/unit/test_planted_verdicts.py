@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import peer_rules
@@ -10,9 +10,6 @@ import planted_verdicts
 import pytest
 import verdicts
 from clusterctl.model.results import CheckResult, Culprit, Verdict
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = ("node1", "node2", "node3", "node4")
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import yaml
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 REFUSED = {"_", "bar", "baz", "foo", "tata", "toto", "tutu"}  # bad-names of ansible-test's pylint
 # Ansible reads these in each result as its own.

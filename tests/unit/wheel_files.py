@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def make_wheel(folder: Path, name: str, version: str, *requires: str, tag: str = "py3-none-any") -> Path:

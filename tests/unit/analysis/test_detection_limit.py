@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ from clusterctl.analysis import outliers, speed_verdict
 from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, Comparison, Figure, RankReport, Reference, Verdict
 from noisy_links import matrix
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 POLICY = OutlierPolicy()
 

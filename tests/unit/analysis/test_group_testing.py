@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 from clusterctl.analysis import group_trials
@@ -24,9 +24,6 @@ from search_faults import (
     play,
     seeded,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NEVER = FromSize(10**6)
 

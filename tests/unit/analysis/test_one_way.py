@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 import noisy_links
 import numpy as np
 import pytest
 from clusterctl.analysis import agreement, outliers, speed_verdict
 from clusterctl.analysis.robust_stats import OutlierPolicy
-from clusterctl.model.results import CheckResult, PairMatrix, Verdict
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import Culprit
+from clusterctl.model.results import CheckResult, Culprit, PairMatrix, Verdict
 
 POLICY = OutlierPolicy()
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 from clusterctl.analysis import agreement, outliers
 from clusterctl.analysis.robust_stats import OutlierPolicy
-from clusterctl.model.results import Better, Figure, PairMatrix
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import Culprit
+from clusterctl.model.results import Better, Culprit, Figure, PairMatrix
 
 POLICY = OutlierPolicy()
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 from clusterctl.analysis import agreement, packet_loss, speed_verdict
 from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix, Verdict
 from noisy_links import of_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 def names(count: int) -> tuple[str, ...]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.analysis import part_ledger
 from clusterctl.model.hardware import Counter, Hardware, HardwareReading, Part, PartLedger, Unseen
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DAY = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import factory
 import pytest
@@ -16,9 +16,6 @@ from clusterctl.model.run_record import HostResult, HostSummary, Note, Problem, 
 from clusterctl.support.errors import UnreachableError
 from clusterctl.support.words import escaped
 from rich.table import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FORGED = "[ 0:00] node2: FAILED in everything"
 EVIL = f"gone\n{FORGED}\r\n\x1b[2J\u202e\u2028{FORGED}\t\x9b31m[/red][bold]\u200b"

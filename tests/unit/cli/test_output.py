@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.cli import change, main, output
 from clusterctl.cli.output import shown_command
 from clusterctl.provisioning import run as provisioning
+from clusterctl.provisioning.run import ProvisionRequest
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from clusterctl.provisioning.run import ProvisionRequest
 
 
 def test_what_is_shown_of_a_command_holds_no_value() -> None:

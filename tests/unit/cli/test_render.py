@@ -4,15 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from clusterctl.cli.render import Kind
 from clusterctl.launch import submission_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def containers(document: Any) -> dict[str, Any]:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import io
 import time
-from typing import TYPE_CHECKING
 
 import factory
+import pytest
 from clusterctl.cli import progress, summary
 from clusterctl.model.run_record import (
     CriticalPath,
@@ -19,9 +19,6 @@ from clusterctl.model.run_record import (
     TaskStartedOnHost,
 )
 from rich.console import Console
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_many_alike_hosts_are_one_row() -> None:

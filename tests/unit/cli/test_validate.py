@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from clusterctl.cli import output, validate
 from clusterctl.cli.output import StreamFormat
-from clusterctl.model.results import CheckFinished, ValidationRecord
+from clusterctl.model.results import CheckFinished, ValidationEvent, ValidationRecord
 from clusterctl.validation import run as validation
 from clusterctl.validation.options import ValidationOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pytest
-    from clusterctl.model.results import ValidationEvent
 
 RECORD = Path(__file__).parents[2] / "data" / "records" / "healthy.json"
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import doctor_view
+import pytest
 from clusterctl.diagnosis import hardware
 from clusterctl.diagnosis.hardware import fabric_reader
 from clusterctl.diagnosis.rules import registry
@@ -14,11 +16,6 @@ from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import COUNTING, OF_FABRIC, Counter, Hardware, HardwareLooks, HardwareReading, Unseen
 from clusterctl.model.hosts import Host
 from clusterctl.model.probe import Probe, ProbeFailure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pytest
 
 
 def looks(layer: str, state: str, *, as_root: bool = False) -> HardwareLooks:

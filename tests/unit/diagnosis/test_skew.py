@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.diagnosis import skew
 from clusterctl.model import findings
 from clusterctl.model.facts import NodeFacts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Record = dict[str, Any]
-    Change = Callable[[Record], object]
+Record = dict[str, Any]
+Change = Callable[[Record], object]
 
 CAPTURED = Path(__file__).resolve().parents[2] / "data" / "stack" / "node.json"
 NODES = ("node1", "node2", "node3", "node4")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.diagnosis import skew, training_stack
@@ -14,19 +15,16 @@ from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
 
+
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.gpu import (
     driver_cuda,
     driver_version,
     read_gpu_information,
 )
+from clusterctl.model.findings import Finding
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.model.findings import Finding
-
-    Record = dict[str, Any]
-    Change = Callable[[Record], object]
+Record = dict[str, Any]
+Change = Callable[[Record], object]
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 NODES = ("node1", "node2", "node3", "node4")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import posixpath
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from site_pages import generated, links, repository
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 
 def dead(root: Path, pages: Iterable[str], made: Mapping[str, str]) -> list[str]:

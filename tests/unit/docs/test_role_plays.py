@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from role_plays import alone, play, roles, shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LINES = 9
 # environment counts the other nodes where it knows them; the action fabric_plan itself refuses a node without facts.

@@ -13,7 +13,9 @@ import os
 import random
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
@@ -33,12 +35,9 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(content.collections_path()))
 
+
 from ansible_collections.clusterctl.hpc.plugins.filter.hosts import hosts_lines
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules, mesh_rules, preflight_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 gate = content.module_util("node_record_gate")
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import rehearsal
 from clusterctl.diagnosis.rules import registry
-from clusterctl.model.hardware import FORMS, Counter, Event, Hardware, HardwareLooks, HardwareReading, form_of, has_form
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.hardware import (
+    FORMS,
+    Counter,
+    Event,
+    Hardware,
+    HardwareLooks,
+    HardwareReading,
+    Value,
+    form_of,
+    has_form,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from clusterctl.diagnosis.rules.evidence import View
-    from clusterctl.model.hardware import Value
 
 KINDS = ("h100-sxm", "dual-rail-roce")
 PLAIN: dict[str, Value] = {"text": "word", "number": 3, "flag": True}

@@ -6,7 +6,8 @@ import dataclasses
 import json
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import factory
 import node_programs
@@ -27,6 +28,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(content.collections_path()))
 
+
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact,
     library_closure,
@@ -43,9 +45,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     parameters,
     reading,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DATA = factory.DATA / "node_probe"
 HOST = Host("node7", "192.0.2.7")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from io import StringIO
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import factory
@@ -25,9 +25,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECORDS = [json.loads(path.read_bytes()) for path in sorted((factory.DATA / "records").glob("*.json"))]
 WATCHED = (

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 

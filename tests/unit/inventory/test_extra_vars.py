@@ -8,17 +8,15 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.inventory import ansible_call, ansible_inventory
 from clusterctl.model.hosts import InventoryOptions, InventorySources
+from clusterctl.model.run_record import Event
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from clusterctl.model.run_record import Event
 
 pytestmark = pytest.mark.programs
 

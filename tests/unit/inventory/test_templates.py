@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.inventory import ansible_call, ansible_inventory
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 

@@ -10,18 +10,15 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.jobs import flight
 from clusterctl.jobs.watch import Watch, WatchedJob
 from clusterctl.launch.compose import JobOptions, Launcher
 from clusterctl.model.facts import Gpu
+from clusterctl.model.job_outcome import StallRecord
 from factory import provisioned
 from local_jobs import GONE, HERE
-
-if TYPE_CHECKING:
-    from clusterctl.model.job_outcome import StallRecord
 
 GPU = Gpu(bus="0000:01:00.0", name="H100", driver="nvidia")
 # As struct DumpPipe and DebugInfoWriter of PyTorch: a pipe, and a record whenever something comes out of it.

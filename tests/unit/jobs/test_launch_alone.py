@@ -6,7 +6,8 @@ import inspect
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import import_graph as graph
 import pytest
@@ -18,9 +19,6 @@ from clusterctl.remote import python as remote_python
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
 from typer.models import OptionInfo
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLACE = content.root() / "distributions" / "launch"
 LIB = "clusterctl_launch/lib/clusterctl/"

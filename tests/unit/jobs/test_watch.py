@@ -8,19 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import pytest
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, verdict_of
 from clusterctl.model.hosts import Host
-from clusterctl.model.job_outcome import FlightGroup, FlightLook, NodeLook, RankState, Stack
+from clusterctl.model.job_outcome import FlightGroup, FlightLook, NodeLook, RankState, Stack, StallRecord
 from clusterctl.support.errors import ConfigError
 from local_jobs import GONE, HERE, HereLogin
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from clusterctl.model.job_outcome import StallRecord
 
 RANK = "import time\nwhile True: time.sleep(60)"
 CHATTY = "import time\nwhile True: time.sleep(0.01); open('/dev/null', 'wb', buffering=0).write(bytes(1 << 16))"

@@ -10,17 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 from clusterctl.jobs.watch import Watch, WatchedJob
+from clusterctl.model.job_outcome import StallRecord
 from factory import captured_ras
 from local_jobs import HERE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from clusterctl.model.job_outcome import StallRecord
 
 RANK = """\
 import mmap, sys, time

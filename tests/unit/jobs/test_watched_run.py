@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import factory
 import pytest
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watched_run import WatchedNodes, WatchedRun
 from clusterctl.model.hosts import Host
-from clusterctl.model.job_outcome import LoggedKill, MemoryKills
+from clusterctl.model.job_outcome import LoggedKill, MemoryKills, StallRecord
 from clusterctl.state import paths, runs
 from local_jobs import telling
 from past_runs import record, remember, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.model.job_outcome import StallRecord
 
 KILLED = (
     "step 41\nprterun noticed that process rank 1 with PID 815 on node node2 exited on\nsignal 9 (Killed).\nthe end\n"

@@ -7,7 +7,8 @@ import os
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -17,9 +18,6 @@ from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.launch.submission import Submission
 from clusterctl.support.errors import ConfigError
 from kubeflow_schemas import MPIJOB, PYTORCHJOB
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NASTY = ("python", "train.py", "--title", 'it\'s "$HOME" & `ls`; $(id)', "--deep", "$$(NAME)", "a: b # c", "", "é\n- x")
 

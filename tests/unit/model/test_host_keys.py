@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.model import host_keys
 from clusterctl.model.host_keys import HostKey
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OLD = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIGmGtmFjGgEr0E5gG7n9PzAvjZ6C6DfG2vJZ6BBxGk1A")
 OLD_RSA = HostKey("ssh-rsa", "AAAAB3NzaC1yc2EAAAADAQABAAAAgQC1")

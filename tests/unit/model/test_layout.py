@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.inventory import ansible_inventory
@@ -17,9 +18,6 @@ from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.remote import facts, python
 from clusterctl.support.errors import ConfigError
 from doctor_view import record_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ELSEWHERE = Layout("/opt/cluster")
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.nightly import run as night
 from nights import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import past_runs
@@ -13,6 +13,7 @@ from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
 from clusterctl.nightly import policy, storage
 from clusterctl.nightly import run as night
+from clusterctl.provisioning.run import ProvisionRequest
 from clusterctl.support.errors import ConfigError, LockedError
 from clusterctl.validation.checks import registry
 from nights import (
@@ -23,9 +24,6 @@ from nights import (
     command,
     provisioned,
 )
-
-if TYPE_CHECKING:
-    from clusterctl.provisioning.run import ProvisionRequest
 
 
 def test_a_good_night_writes_its_reports_and_tells_nobody(world: World, tmp_path: Path) -> None:

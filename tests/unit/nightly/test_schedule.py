@@ -5,16 +5,14 @@ import os
 import shlex
 import subprocess
 from datetime import date, datetime, time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from clusterctl.nightly import schedule, scheduler
 from clusterctl.support.errors import ConfigError
 from nights import UTC, utc
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

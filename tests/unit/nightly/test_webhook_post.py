@@ -3,18 +3,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time as clock
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.nightly import notify
 from nights import (
     QUICK,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 

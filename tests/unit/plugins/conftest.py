@@ -10,14 +10,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pytest
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 sys.path.insert(0, str(content.collections_path()))
 

@@ -9,7 +9,8 @@ import os
 import shutil
 import stat
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, artifact_pack, pack_extract
@@ -18,10 +19,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import Dam
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
 from clusterctl.state import paths
 from clusterctl.state.files import zstd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NAME = ("demo", "1.0", "0123456789abcdef")
 

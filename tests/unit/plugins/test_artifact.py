@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.action import artifact_install
@@ -13,9 +14,6 @@ from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, library_closure
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_check
-
-if TYPE_CHECKING:
-    import subprocess
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "artifact"
 

@@ -11,17 +11,14 @@ import sys
 import tarfile
 import time
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import build_files, build_user
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, forget_leftovers, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 
 def archive(path: Path, members: Mapping[str, str], compression: str = "bz2") -> str:

@@ -10,17 +10,15 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import background, source
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CONTENT = b"the release"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -7,14 +7,12 @@ import os
 import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAID = json.dumps({"run": "20261122T180000Z-provision-1", "user": "operator", "controller": "desk", "secret": "word"})
 

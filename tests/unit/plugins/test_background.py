@@ -10,18 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import role_plays
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import background, preloaded
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from multiprocessing.process import BaseProcess
 
 
 @pytest.fixture

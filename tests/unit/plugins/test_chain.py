@@ -9,17 +9,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, chain_plan, chain_relay
 from ansible_collections.clusterctl.hpc.plugins.module_utils.chain_plan import REST_S, ChainPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.programs
 PIECE = 1 << 16

@@ -6,13 +6,10 @@ import base64
 import hashlib
 import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.chain_head import ChainError, ChainHead
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SIZE = 64 << 20
 _WHOLE, _PIECE = b"aaaaaaaa", 4

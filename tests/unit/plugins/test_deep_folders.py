@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, file_transaction, tree_removal
@@ -13,10 +14,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     forget_leftovers,
     parse_manifest,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _DEPTH = 1500
 _STRANGER = 1234

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
@@ -24,9 +25,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     manifest_bytes,
 )
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,13 @@ import signal
 import subprocess
 import time
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import build_user, command, library_closure, pod_runner
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import mesh_login
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _ENVIRONMENT = {"PATH": os.environ["PATH"]}
 _ENDLESS = ["sh", "-c", "exec yes 0123456789012345678901234567890123456789"]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import network as node_network
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HOSTS = ("node1", "node2", "node3", "node4")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 from ansible_collections.clusterctl.hpc.plugins.filter import artifact, stack
 from clusterctl.support import content
 from role_templates import rendered, variables_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROLES = content.root() / "roles"
 FAMILIES = ("Debian", "RedHat", "Suse")

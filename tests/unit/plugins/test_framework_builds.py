@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import role_plays
@@ -13,9 +14,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import framework_bu
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
 from packaging.utils import parse_wheel_filename
 from role_templates import rendered, variables_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EL9, DEBIAN11 = "rocky-9-x86_64-glibc2.34-py3.9", "debian-11-x86_64-glibc2.31-py3.9"
 PACKAGES = {

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gpu_trees
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, libraries
 from clusterctl.model.facts import Gpu
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUNNING = "580.95.05"  # the driver of tests/data/node_probe/nvidia-version.open.txt
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import kernel_log, record
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 

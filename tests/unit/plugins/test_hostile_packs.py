@@ -11,9 +11,10 @@ import resource
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible.errors import AnsibleError
@@ -23,9 +24,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, bu
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MANIFEST, ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted, artifact_action
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes trees of root")
 KEY = "0123456789abcdef"

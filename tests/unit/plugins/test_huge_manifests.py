@@ -7,8 +7,8 @@ import json
 import os
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
@@ -21,9 +21,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     libraries as node_libraries,
 )
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_collect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

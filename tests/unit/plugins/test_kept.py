@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import role_plays
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import preloaded
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_plan
 from ansible_collections.clusterctl.hpc.plugins.module_utils import job_account, mesh_rules
 from ansible_collections.clusterctl.hpc.plugins.modules import host_key
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.programs
 

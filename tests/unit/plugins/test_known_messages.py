@@ -12,16 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import known_messages
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_action
 from clusterctl.validation.checks import mpirun_output
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DATA = Path(__file__).parents[2] / "data"
 EXAMPLES = json.loads((DATA / "known_messages.json").read_text(encoding="utf-8"))

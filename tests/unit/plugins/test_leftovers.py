@@ -7,15 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import brought, command, origins, packages_installed
 from ansible_collections.clusterctl.hpc.plugins.modules import leftovers, package_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = "0123456789abcdef"
 LITTER = (

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_trust_look, sshd, text_edit
@@ -31,10 +32,6 @@ from clusterctl.remote.host_key import KnownPlace
 from clusterctl.remote.shared_cache import signing
 from clusterctl.sandbox import apt
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 # All at which str.splitlines() ends a line besides a newline; a file that is opened as text ends one at \r as well.
 SEPARATORS = ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]

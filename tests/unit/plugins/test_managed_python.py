@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import role_plays
@@ -17,9 +18,6 @@ from ansible_collections.clusterctl.hpc.plugins.filter import artifact as artifa
 from ansible_collections.clusterctl.hpc.plugins.filter import stack
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROLES = content.root() / "roles"
 MODULES_CHECK = ROLES / "python_env" / "files" / "modules_check.py"

@@ -7,15 +7,13 @@ import os
 import pwd
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_trust_look
 from ansible_collections.clusterctl.hpc.plugins.modules import mesh_trust
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 sys.path.insert(0, str(content.collections_path()))
 

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import network_parts
 import pytest
@@ -23,12 +24,7 @@ from clusterctl.diagnosis.rules.table import BESIDE_PEERS, LIMITS, SUMS
 from clusterctl.model.hardware import Hardware, HardwareLooks, Unseen
 from clusterctl.support import content
 from machine_kinds import MACHINES
-from recorded_machine import Answer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from recorded_machine import Machine
+from recorded_machine import Answer, Machine
 
 pytestmark = pytest.mark.programs
 

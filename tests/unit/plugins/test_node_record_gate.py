@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from clusterctl.model.facts import NodeFacts
@@ -14,9 +15,6 @@ from doctor_view import record_of
 from hostile import JSON
 from hypothesis import given
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 gate = content.module_util("node_record_gate")
 probe = content.module_util("node_look.record")

@@ -9,15 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_links
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UTILS = "from ansible_collections.clusterctl.hpc.plugins.module_utils import"
 CALLS = "openat,write,fsync,syncfs,rename,renameat,renameat2,symlink,symlinkat"

@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
@@ -20,9 +21,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts as node_artifacts
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import record
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install, uninstall
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 KEY = "0123456789abcdef"
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, command
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module as labels
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 TREE = "/usr/local/openmpi-5.0.7-abc"
 WATCH = [

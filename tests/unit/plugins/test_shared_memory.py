@@ -6,14 +6,12 @@ import json
 import mmap
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import machine, record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.programs, pytest.mark.skipif(os.geteuid() != 0, reason="it takes another user's place")]
 

@@ -8,7 +8,9 @@ import fcntl
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
@@ -19,10 +21,6 @@ from clusterctl.model.shared_cache import EntryName
 from clusterctl.state import cache_entries
 from clusterctl.state.history import file as history
 from clusterctl.state.history.file import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 Lock = contextlib.AbstractContextManager[Any]
 

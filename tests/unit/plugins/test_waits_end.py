@@ -8,18 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
 
+
 from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_relay, login_probe, pod_runner
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import libraries, network
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SLEEP_S = 30.0
 

@@ -7,9 +7,11 @@ import http.server
 import re
 import shutil
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import wheel_locks as tool
@@ -17,10 +19,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import pip as runner
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import shipped
 from wheel_files import make_wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NODE = w.Target.of("debian-12-x86_64-glibc2.36-py3.11")
 VARIABLE = "python_env_requirements"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import node_programs
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 gpu_state, job_members, nccl_checks, rank_stacks = (
     node_programs.load(name) for name in ("gpu_state", "job_members", "nccl_checks", "rank_stacks")

@@ -8,13 +8,11 @@ import importlib.util
 import struct
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "examples").rglob("*.py"))

@@ -14,17 +14,15 @@ import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.analysis.rank_evidence import Behind, behind
 from clusterctl.model.job_outcome import FlightGroup
 from clusterctl.support import content
 from factory import DATA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FILES = content.role_files("validation")
 JOB = f"unit-flight-{os.getpid()}"

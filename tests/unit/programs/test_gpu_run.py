@@ -12,13 +12,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 from factory import captured_ras
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "tests" / "gpu" / "gpu_run.py"

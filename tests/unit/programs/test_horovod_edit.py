@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from node_programs import load
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 REPOSITORY = Path(__file__).parents[3]
 PIECES = REPOSITORY / "tests/data/horovod/horovod-0.28.1"

@@ -6,16 +6,14 @@ import json
 import math
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 from clusterctl.analysis import robust_stats
 from clusterctl.model.job_outcome import OutputLine
 from clusterctl.validation.checks import rank_output
 from node_programs import load
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
 

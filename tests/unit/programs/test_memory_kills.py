@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 sys.path.insert(0, str(content.role_files("validation")))
 import job_members

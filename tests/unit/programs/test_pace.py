@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import ModuleType
 
 import clusterctl
 import node_programs
@@ -14,10 +15,6 @@ import pytest
 from clusterctl import pace
 from clusterctl.jobs import pace as jobs_pace
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
 
 FOLDER = content.role_files("validation") / "pace"
 # Five steps of 0.4 s by a clock of its own, of which the rank waits 0.3 s.

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    import pytest
 
 sys.path.insert(0, str(content.role_files("validation")))
 import flight_record

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from clusterctl.analysis.rank_evidence import Place, place
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.role_files("validation")))
-import rank_stacks
 
-if TYPE_CHECKING:
-    from pathlib import Path
+import rank_stacks
 
 LOOP = 'Thread 7 (active+gil): "MainThread"\n    spin (train.py:3)\n    <module> (train.py:9)\n'
 WAITS = 'Thread {} (idle): "MainThread"\n    step (train.py:5)\n    <module> (train.py:9)\n'

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import node_programs
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STRANGER = 65534
 JOB = "unit-strangers-job"

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.inventory import ansible_inventory
+from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.provisioning import node_claims
 from clusterctl.provisioning.node_claims import ClaimAnswer
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from clusterctl.model.hosts import Host, InventorySources
 
 sys.path.insert(0, str(content.collections_path()))
 

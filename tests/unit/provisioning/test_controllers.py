@@ -6,25 +6,21 @@ import io
 import sys
 import tarfile
 import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.provisioning import controllers, playbook, worker, worker_part
-from clusterctl.provisioning.controllers import OWN, SharedRun, share
+from clusterctl.provisioning.ansible_events import Translator
+from clusterctl.provisioning.controllers import OWN, SharedRun, Shares, share
 from clusterctl.provisioning.playbook import End
 from clusterctl.remote import python
 from clusterctl.support.errors import ConfigError, UnreachableError
 from hypothesis import given
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from clusterctl.provisioning.ansible_events import Translator
-    from clusterctl.provisioning.controllers import Shares
 
 HOST = Host("ops2", "ops2", python="/opt/clusterctl/bin/python")
 

@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -20,9 +21,6 @@ from clusterctl.provisioning import look, plan
 from clusterctl.remote import facts
 from clusterctl.state import paths, snapshots
 from clusterctl.support.errors import ExitCode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTS = ("node1", "node2", "node3")
 

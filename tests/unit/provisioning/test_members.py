@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model.host_keys import HostKey
@@ -13,9 +14,6 @@ from clusterctl.provisioning.members import Left, Removal
 from clusterctl.remote import host_key
 from clusterctl.remote.host_key import KnownPlace
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTS = ("node1", "node2", "node3", "node4")
 LAB = InventorySources(("lab.ini",))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
@@ -13,9 +14,6 @@ from clusterctl.provisioning import collect, software
 from clusterctl.provisioning.collect import CacheFile, Tree
 from clusterctl.state import paths
 from clusterctl.state import snapshots as kept
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WHEN = datetime(2026, 3, 1, tzinfo=timezone.utc)
 LINK = "/usr/local/openmpi"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.provisioning import playbook
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _BLOCK = 1 << 20
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
@@ -12,15 +14,10 @@ from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import playbook, remove
 from clusterctl.provisioning.host_run import HostRun
+from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.provisioning.remove import RemoveRequest
 from clusterctl.state import paths, snapshots
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from clusterctl.provisioning.preview import MembersPreview
 
 NODES = ("node1", "node2", "node3")
 REST = ("node1", "node2")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from agreeing import Agreeing
@@ -15,10 +16,6 @@ from clusterctl.remote import host_key
 from clusterctl.remote.host_key import KnownPlace
 from clusterctl.state import paths, snapshots
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 OLD = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIGmGtmFjGgEr0E5gG7n9PzAvjZ6C6DfG2vJZ6BBxGk1A")
 NEW = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIBn2m5Hq0k2lE8p8QwVf3mR0n0qzQ0n7b2cYl8oK1rZq")

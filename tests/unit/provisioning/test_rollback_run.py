@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
 from agreeing import Agreeing
+from clusterctl.model.facts import NodeFacts
 from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.snapshot import HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, rollback
@@ -17,11 +19,6 @@ from clusterctl.provisioning.rollback import RollbackRequest
 from clusterctl.state import paths, runs, snapshots
 from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clusterctl.model.facts import NodeFacts
 
 WHEN = datetime(2026, 3, 1, tzinfo=timezone.utc)
 PLATFORM = "debian-12-x86_64"

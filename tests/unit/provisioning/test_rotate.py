@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
@@ -17,9 +18,6 @@ from clusterctl.remote import host_key
 from clusterctl.remote.host_key import KnownPlace
 from clusterctl.state import paths, snapshots
 from clusterctl.support.errors import ConfigError, HostFailedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NODES = ("node1", "node2")
 OLD = {name: f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOld{name}AAA" for name in NODES}

@@ -6,14 +6,12 @@ import base64
 import io
 import json
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_runner.utils.streaming import stream_dir
 from clusterctl.provisioning import runner_stream
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LINK = 0o120777 << 16
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import SharedCache as OfTheCollection
@@ -16,9 +16,6 @@ from clusterctl.model.hosts import Host
 from clusterctl.remote.shared_cache.exchange import SharedCache
 from clusterctl.support.errors import ConfigError
 from shared_caches import PLATFORM, PROGRAM, Site
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.programs,

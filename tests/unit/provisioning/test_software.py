@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
+from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.snapshot import Hold, HostDifference, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import rollback, software
@@ -15,11 +17,6 @@ from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.state import paths, runs
 from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clusterctl.model.facts import NodeFacts
 
 WHEN = datetime(2026, 3, 1, tzinfo=timezone.utc)
 PLATFORM = "debian-12-x86_64"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,13 +19,9 @@ from clusterctl.provisioning import playbook, task_results
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
+
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from clusterctl.model.run_record import HostSummary
+from clusterctl.model.run_record import HostSummary
 
 pytestmark = pytest.mark.programs
 

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
 from agreeing import Agreeing
+from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import playbook, remove
 from clusterctl.provisioning.host_run import HostRun
+from clusterctl.provisioning.preview import UninstallPreview
 from clusterctl.provisioning.remove import UninstallRequest
 from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, LockedError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clusterctl.model.facts import NodeFacts
-    from clusterctl.provisioning.preview import UninstallPreview
 
 WHEN = datetime(2026, 3, 1, tzinfo=timezone.utc)
 LINK, TREE = "/usr/local/openmpi", "/usr/local/openmpi-5.0.7-bbbbbbbbbbbbbbbb"

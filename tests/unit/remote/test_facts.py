@@ -6,14 +6,11 @@ import asyncio
 import json
 import stat
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.remote import facts, python
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

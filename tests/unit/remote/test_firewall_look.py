@@ -7,16 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model import fabric
 from clusterctl.model.hosts import Host
 from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import network_probe, python
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = ("node1", "node2", "node3")
 NETWORK = fabric.Network(

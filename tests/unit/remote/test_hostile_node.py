@@ -9,16 +9,14 @@ import stat
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.remote import facts, login_probe, network_probe, python, supervised_job
 from local_jobs import HERE, carrying, spec
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.remote import kubectl_text, pod_job
 from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
 from clusterctl.support.errors import ClusterctlError, ValidationCouldNotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 _SUBMITTED = SimpleNamespace(name="job1", resource="mpijobs.kubeflow.org", selector="a=b", pod_count=1)
 

@@ -8,17 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from clusterctl.remote.slurm import Allocation, Slurm
 from clusterctl.remote.slurm_text import SlurmRequest
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from stand_in_slurm import StandIn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from clusterctl.remote import slurm as of_slurm
@@ -13,9 +13,6 @@ from clusterctl.remote.slurm import Allocation, Slurm
 from clusterctl.remote.slurm_text import SlurmRequest
 from clusterctl.support.errors import ValidationCouldNotRunError
 from stand_in_slurm import StandIn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 REQUEST = SlurmRequest(nodes=2, time_s=90)

@@ -11,14 +11,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from clusterctl.model.job_outcome import OutputLine
 from clusterctl.remote import supervised_job
 from local_jobs import GONE, HERE, MUTE, STUBBORN, SUPERVISOR, carrying, spec
-
-if TYPE_CHECKING:
-    from clusterctl.model.job_outcome import OutputLine
 
 pytestmark = pytest.mark.programs
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.remote import supervised_job
 from local_jobs import HereLogin
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_look_at_this_machine(tmp_path: Path) -> None:

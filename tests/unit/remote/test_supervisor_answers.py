@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
+import pytest
 from clusterctl.remote import supervised_job
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def line(text: str) -> str:

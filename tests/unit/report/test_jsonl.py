@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
+from clusterctl.model.results import ValidationRecord
 from clusterctl.report import exports
 from report_records import CHECKS, HUNG, PAIRS, SLOW, record, records
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import ValidationRecord
 
 
 @pytest.mark.parametrize("one", records())

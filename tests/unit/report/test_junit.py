@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
+from clusterctl.model.results import ValidationRecord
 from clusterctl.report import exports
 from report_records import FULL, record, records
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import ValidationRecord
 
 ADMITTED: dict[str, tuple[set[str], set[str], set[str]]] = {
     "testsuites": (set(), {"name", "time", "tests", "failures", "errors"}, {"testsuite"}),

@@ -2,21 +2,15 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import factory
 import pytest
-from clusterctl.model.findings import Finding
-from clusterctl.model.results import Culprit
+from clusterctl.model.findings import Finding, NodeHealth
+from clusterctl.model.results import CheckResult, Culprit
 from clusterctl.report import run_overview
 from clusterctl.state import hardware_looks, paths
 from past_runs import SLOW, check, record, remember, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clusterctl.model.findings import NodeHealth
-    from clusterctl.model.results import CheckResult
 
 pytestmark = pytest.mark.programs
 

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
+from clusterctl.model.results import ValidationRecord
 from clusterctl.report import prometheus
 from prometheus_client.parser import text_string_to_metric_families
 from report_records import BEGAN, CHECKS, FULL, NASTY, record, records
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import ValidationRecord
 
 
 def samples(one: ValidationRecord) -> dict[str, list[tuple[dict[str, str], float]]]:

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
 from clusterctl.cli.report import schema_text
+from clusterctl.model.results import CheckResult, ValidationRecord
 from report_records import CHECKS, record, records
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import CheckResult, ValidationRecord
 
 
 def test_the_schema_is_one_itself() -> None:

@@ -4,15 +4,12 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from clusterctl.model.results import Figure
 from clusterctl.report import run_comparison
 from clusterctl.support.errors import ConfigError
 from past_runs import check, figure, record, remember, run
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import Figure
 
 
 def test_figures_stand_side_by_side_across_versions(inventory: Path) -> None:

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.report import baseline, figure_words, run_overview
 from clusterctl.support.errors import ConfigError
 from past_runs import SLOW, check, figure, record, remember, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.programs
 

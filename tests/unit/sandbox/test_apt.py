@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.sandbox import apt
 from clusterctl.sandbox.apt import Mirror, Source
 from clusterctl.sandbox.model import DEBIAN, IMAGES
 from clusterctl.sandbox.model import UBUNTU as UBUNTU_VENDOR
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = "/usr/share/keyrings/debian-archive-keyring.gpg"
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.sandbox import model, slurm
-from clusterctl.sandbox.model import Sandbox, SandboxSpec
+from clusterctl.sandbox.model import Sandbox, SandboxNode, SandboxSpec
 from clusterctl.support.errors import ConfigError, HostFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from clusterctl.sandbox.model import SandboxNode
 
 SUBNET = IPv4Network("10.90.7.0/24")
 SPEC = SandboxSpec(name="mine", nodes=3, extras=("slurm",))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model.facts import KnownHosts, NodeFacts
@@ -12,9 +13,6 @@ from clusterctl.model.hosts import Host, Inventory, InventorySources
 from clusterctl.state import certificates, paths
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PASSPHRASE = "correct horse canary"  # noqa: S105 - the test's own
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIwwYGMGDwWPrygxQ4O3kv+UcH3baMHTl4kBu/CfhWR4"

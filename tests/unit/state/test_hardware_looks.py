@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 from clusterctl.model.hardware import Counter, Event, Hardware, HardwareReading, Part
 from clusterctl.state import hardware_looks, paths
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 NOW = datetime(2026, 1, 10, tzinfo=timezone.utc)
 

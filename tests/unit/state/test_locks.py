@@ -4,16 +4,13 @@ import contextlib
 import math
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.state import locks
 from clusterctl.support.errors import LockedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from clusterctl import suite
@@ -10,9 +11,6 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import registry
 from clusterctl.validation.checks.collectives import SweepOptions
 from clusterctl.validation.checks.pairs import PairsOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 R = TypeVar("R", bound=suite.CheckOptions)
 

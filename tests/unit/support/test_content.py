@@ -1,15 +1,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ORDER = [
     "preflight",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model.hosts import Host
@@ -8,9 +9,6 @@ from clusterctl.remote import one_trip, reach
 from clusterctl.support import content, memory_room
 from clusterctl.support.errors import ConfigError, ExitCode
 from clusterctl.support.memory_room import Room
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,11 +16,9 @@ from clusterctl.report import exports, prometheus, tables
 from clusterctl.validation.check_results import CheckResults
 from clusterctl.validation.check_runner import refused_by_few
 from clusterctl.validation.checks import judging, registry
+from clusterctl.validation.checks.base import Judgement
 from factory import captured_outcome
 from report_records import record
-
-if TYPE_CHECKING:
-    from clusterctl.validation.checks.base import Judgement
 
 DATA = Path(__file__).parents[2] / "data"
 LOGS = sorted(path.stem for path in (DATA / "validation").glob("*.log"))

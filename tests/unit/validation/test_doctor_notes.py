@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import factory
+from clusterctl.model.facts import NodeFacts
 from clusterctl.model.probe import Probe
 from clusterctl.validation import gate
-
-if TYPE_CHECKING:
-    from clusterctl.model.facts import NodeFacts
 
 OWN = "its own name leads to 127.0.1.1, at which no other node finds it"
 

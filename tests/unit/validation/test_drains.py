@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import factory
+import pytest
 from clusterctl.model.drains import DrainOptions
 from clusterctl.model.hosts import Host
 from clusterctl.model.results import Culprit, Verdict
 from clusterctl.remote.slurm import Slurm
 from clusterctl.validation import run
 from stand_in_slurm import StandIn
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 HOSTS = (Host("node1.site", "x"), Host("two", "192.0.2.12"), Host("gpu7", "192.0.2.21"))
 SPEED = factory.check("speed", Verdict.FAIL, culprits=(Culprit(kind="node", nodes=("two",), words="two is slow"),))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,11 +12,9 @@ from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation.checks import base
+from clusterctl.validation.checks.base import Check
 from clusterctl.validation.checks.pairs import Further, Pairs, PairsOptions
 from clusterctl.validation.confirming import MeasuringOn
-
-if TYPE_CHECKING:
-    from clusterctl.validation.checks.base import Check
 
 MPI = "/usr/local/openmpi-5.0.7-aa"
 MIB = 1 << 20

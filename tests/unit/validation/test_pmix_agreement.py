@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import pytest
 from captured_cluster import SLOTS, site
@@ -16,9 +17,6 @@ from clusterctl.validation import run, via_slurm
 from clusterctl.validation.checks import judging, registry
 from factory import captured_outcome, node
 from node_programs import load
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[3]
 # As Slurm 22.05.8 and 18.08 say it (the latter on stderr).

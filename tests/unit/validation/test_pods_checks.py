@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model.results import ValidationRecord, Verdict
@@ -15,12 +17,7 @@ from clusterctl.state import runs
 from clusterctl.validation import via_pods
 from clusterctl.validation.checks import registry
 from clusterctl.validation.options import ValidationOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from typing_extensions import Self
+from typing_extensions import Self
 
 PROGRAMS = "/usr/local/libexec/clusterctl"
 

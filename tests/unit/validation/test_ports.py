@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import factory
 import pytest
 from clusterctl.diagnosis import training_stack
+from clusterctl.diagnosis.rules.evidence import Pair
 from clusterctl.model import fabric
+from clusterctl.model.hosts import Host
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation import ports
 from clusterctl.validation.team import ReadyNode, Team
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from clusterctl.diagnosis.rules.evidence import Pair
-    from clusterctl.model.hosts import Host
 
 NETWORK = "10.0.0.0/24"
 PASSED = CheckResult(check="hello", verdict=Verdict.PASS, reason="8 ranks on 4 nodes")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model import rank_slots, results
+from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.probe import Probe
 from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.remote import supervised_job
+from clusterctl.state import runs
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode
 from clusterctl.validation import check_results, check_runner, gate
@@ -19,13 +23,6 @@ from clusterctl.validation import run as validation
 from clusterctl.validation.checks import base, registry
 from clusterctl.validation.options import ValidationOptions
 from factory import ready_node as node
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from clusterctl.model.facts import NodeFacts
-    from clusterctl.remote import supervised_job
-    from clusterctl.state import runs
 
 pytestmark = pytest.mark.programs
 

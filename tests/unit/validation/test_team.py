@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import factory
 import pytest
 from clusterctl.diagnosis import training_stack
-from clusterctl.model.facts import CpuQuota
+from clusterctl.model.facts import CpuQuota, NodeFacts
 from clusterctl.validation import team
 from clusterctl.validation.team import ReadyNode, Team
-
-if TYPE_CHECKING:
-    from clusterctl.model.facts import NodeFacts
 
 
 def ready(name: str, number: int = 1, slots: int = 2) -> ReadyNode:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import pytest
@@ -27,10 +28,6 @@ from clusterctl.validation import check_runner, idle_part, run, via_slurm
 from clusterctl.validation.options import ValidationOptions
 from clusterctl.validation.team import ReadyNode, Team
 from stand_in_slurm import StandIn
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 SOURCES = InventorySources(("/inventory.ini",))
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from clusterctl.diagnosis.rules import changes_since_last_look, engines, gpus, machine, rdma, registry
 from clusterctl.diagnosis.rules.engines import Growth, GrowthLimit, growth, shrunk
 from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.findings import Value
 from clusterctl.model.hardware import Counter, Hardware, HardwareLooks, HardwareReading, Part
-
-if TYPE_CHECKING:
-    from clusterctl.model.findings import Value
 
 DAY_S = 86_400.0
 LIMIT = GrowthLimit(3600, "warning", "errors", "look", "a book", at_least=10)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import registry
+from clusterctl.model.findings import Finding
 from clusterctl.model.hosts import Host
 from clusterctl.provisioning import look
 from clusterctl.remote import ssh_failure
 from clusterctl.support import content
-from doctor_view import NODES, seen, told
-
-if TYPE_CHECKING:
-    from clusterctl.model.findings import Finding
-    from doctor_view import Change, Record
+from doctor_view import NODES, Change, Record, seen, told
 
 sys.path.insert(0, str(content.collections_path()))
 from ansible_collections.clusterctl.hpc.plugins.module_utils import job_user_rules

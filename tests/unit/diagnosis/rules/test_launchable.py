@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import factory
 import pytest
 from clusterctl.diagnosis.rules import launchable, registry
-from doctor_view import seen
-
-if TYPE_CHECKING:
-    from doctor_view import Record
+from doctor_view import Record, seen
 
 MIB = 1 << 20
 TMP = "/tmp"  # noqa: S108 - its name in a record

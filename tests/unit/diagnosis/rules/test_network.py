@@ -1,20 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.diagnosis.rules import launchable, machine, registry
-from clusterctl.diagnosis.rules.evidence import Blame, blame
+from clusterctl.diagnosis.rules.evidence import Blame, View, blame
 from clusterctl.model import fabric
 from clusterctl.model.hosts import Host
 from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import login_probe
-from doctor_view import NODES, failing, rdma_port, record_of, seen, told
-
-if TYPE_CHECKING:
-    from clusterctl.diagnosis.rules.evidence import View
-    from doctor_view import Change, Record
+from doctor_view import NODES, Change, Record, failing, rdma_port, record_of, seen, told
 
 
 def test_rdma_ports_are_compared() -> None:

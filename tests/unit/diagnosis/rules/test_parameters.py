@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import doctor_view
 import pytest
 from clusterctl.diagnosis.rules import parameters, registry
-from doctor_view import NODES, seen
-
-if TYPE_CHECKING:
-    from doctor_view import Change, Record
+from doctor_view import NODES, Change, Record, seen
 
 SITE = "/usr/local/etc/openmpi"
 FABRIC = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.diagnosis import doctor
@@ -11,9 +11,6 @@ from clusterctl.diagnosis.rules import registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading, Part
 from clusterctl.state import hardware_looks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DAY = datetime(2026, 3, 1, tzinfo=timezone.utc)
 DISK = Part("disk", "sda", "M", "D1", "1")

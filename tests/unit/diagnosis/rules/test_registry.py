@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+import pytest
 from clusterctl.diagnosis.rules import registry, storage
 from clusterctl.diagnosis.rules.engines import ReadingLimit, ReadingLimits
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.findings import Finding
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from clusterctl.remote import login_probe
-from doctor_view import NODES, failing, seen, told
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pytest
-    from doctor_view import Record
+from doctor_view import NODES, Record, failing, seen, told
 
 
 def worst(record: Record) -> None:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import rehearsal
 from clusterctl.diagnosis.rules import logins, registry
+from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
-from doctor_view import NODES, seen
+from doctor_view import NODES, Record, seen
 from recorded_machine import Answer, Machine
-
-if TYPE_CHECKING:
-    from clusterctl.diagnosis.rules.evidence import View
-    from doctor_view import Record
 
 
 def limited(value: str) -> View:

@@ -10,20 +10,17 @@ import threading
 import time
 import tracemalloc
 import zlib
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from clusterctl.model.shared_cache import EntryName, Envelope, Statement, blob_path
 from clusterctl.remote.shared_cache import exchange, place, s3
 from clusterctl.remote.shared_cache.store import FolderStore
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 NAME = EntryName("pack", "openmpi-1.0-0123456789abcdef")
 STATEMENT = Statement(NAME, "debian", hashlib.sha256(b"whole").hexdigest(), 5)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from clusterctl.state import history as run_history
@@ -9,9 +9,6 @@ from clusterctl.state import paths
 from clusterctl.state.history import file
 from clusterctl.support.errors import ConfigError
 from kept_runs import CLUSTER, key, record, remember
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def first_schema(path: Path) -> None:

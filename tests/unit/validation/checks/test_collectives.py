@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from clusterctl import suite
 from clusterctl.diagnosis.training_stack import NodeStack
+from clusterctl.model.job_outcome import JobOutcome
 from clusterctl.model.results import Figure, Verdict
 from clusterctl.validation.checks import base, collectives, registry
 from clusterctl.validation.checks.collectives import Collectives, HorovodSweep, NcclSweep, SweepOptions
 from factory import captured_outcome
 from node_programs import load
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from clusterctl.model.job_outcome import JobOutcome
 
 NODES = ("node1", "node2", "node3", "node4")
 SIZES = (8, 65536, 1 << 20, 1 << 22)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import node_programs
 import numpy as np
@@ -16,9 +16,6 @@ from clusterctl.model.results import Verdict
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import base, registry
 from clusterctl.validation.checks.copies import Copies, CopiesOptions, chance_of
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 MPI = "/usr/local/openmpi-5.0.7-aa"
 NODES = ("node1", "node2", "node3")

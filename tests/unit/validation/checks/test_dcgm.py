@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.diagnosis.training_stack import NodeStack
@@ -18,9 +19,6 @@ from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base, registry
 from clusterctl.validation.checks.dcgm import Dcgm, DcgmOptions
 from node_programs import load
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 pytestmark = pytest.mark.programs
 

@@ -6,7 +6,8 @@ import hashlib
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import factory
 import node_programs
@@ -15,9 +16,6 @@ from clusterctl.model.job_outcome import OutputLine
 from clusterctl.model.results import Culprit, Verdict
 from clusterctl.validation import check_runner
 from clusterctl.validation.checks import base, hello, rank_output
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SITE = base.Site("5.0.7", {"node1": 2, "node2": 2}, names={"n1": "node1", "n2": "node2"})
 WORDS = "node2 was held back 4.1 s by its control group (quota 0.1 of a core for 2 slots)"

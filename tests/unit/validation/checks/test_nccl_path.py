@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusterctl.analysis.nccl_path import FabricPath
@@ -19,9 +20,6 @@ from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base, nccl_diagnostics
 from node_programs import load
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[4]
 LOGS = ROOT / "tests" / "data" / "nccl_log"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from clusterctl.analysis import speed_verdict
@@ -14,9 +15,6 @@ from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import base, nccl_ways, registry
 from node_programs import load
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.programs
 

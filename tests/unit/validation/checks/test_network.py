@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import node_programs
 import pytest
@@ -16,10 +18,6 @@ from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.network import NetworkCheck, path
 from factory import captured_outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[4]
 MPI = "/usr/local/openmpi-5.0.7-ccfb70564932dd67"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import node_programs
 import pytest
@@ -14,9 +15,6 @@ from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.node_speed import NodeSpeed, NodeSpeedOptions
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[4]
 MPI = "/usr/local/openmpi-5.0.7-aa"

@@ -8,7 +8,8 @@ import socket
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import node_programs
 import pytest
@@ -17,9 +18,6 @@ from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.pairs import Further, Pairs, PairsOptions
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[4]
 MPI = "/usr/local/openmpi-5.0.7-aa"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from clusterctl.model.results import Figure
 from clusterctl.validation.checks import parsers
 from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerError
-
-if TYPE_CHECKING:
-    from clusterctl.model.results import Figure
 
 DATA = Path(__file__).parents[3] / "data"
 PARSERS = {"nccl_tests": parsers.parse_nccl_tests, "osu": parsers.parse_osu, "imb": parsers.parse_imb}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from clusterctl.cli import main
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation import checks
 from clusterctl.validation.checks import base, registry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MODULE = '''
 """A check that a contributor adds."""
