@@ -124,8 +124,8 @@ def test_a_server_of_a_source_that_sends_no_end_or_drips_is_given_up(
     hostile: http.server.ThreadingHTTPServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, words: str
 ) -> None:
     hostile.way = way  # type: ignore[attr-defined]
-    monkeypatch.setattr(source, "_MOST_SOURCE", 32 << 20, raising=False)
-    monkeypatch.setattr(source, "_PATIENCE_S", 4.0, raising=False)
+    monkeypatch.setattr(source, "_MOST_SOURCE", 32 << 20)
+    monkeypatch.setattr(source, "_PATIENCE_S", 4.0)
     tarball = tmp_path / "demo.tar.gz"
     tarball.write_bytes(CONTENT)
     url = f"http://127.0.0.1:{hostile.server_address[1]}/demo.tar.gz"

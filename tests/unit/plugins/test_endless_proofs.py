@@ -94,7 +94,7 @@ def test_a_loader_that_does_not_end_is_a_sentence(
     library = tmp_path / "tree" / "x.so"
     library.parent.mkdir()
     library.write_bytes(b"\x7fELF")
-    monkeypatch.setattr(library_closure, "_LOADER_S", 2.0, raising=False)
+    monkeypatch.setattr(library_closure, "_LOADER_S", 2.0)
     monkeypatch.setattr(library_closure, "_ENVIRONMENT", {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(library_closure, "elf_files", lambda _tree: [str(library)])
@@ -116,7 +116,7 @@ def test_a_proof_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) 
     groups: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda group, _number: groups.append(group))
     monkeypatch.setattr(subprocess.Popen, "kill", lambda _process: None)
-    monkeypatch.setattr(command, "_END_S", 0.2, raising=False)
+    monkeypatch.setattr(command, "_END_S", 0.2)
     began = time.monotonic()
     assert build_user.run_check(["sleep", "20"], _ENVIRONMENT, 1)[0] == command.TIMED_OUT
     assert time.monotonic() - began < 10
@@ -137,7 +137,7 @@ def test_a_child_that_is_to_end_a_builds_processes_is_not_waited_for_without_end
         lambda pid, number: plain(pid, number) if os.getpid() == tester else plain(os.getpid(), signal.SIGSTOP),
     )
     monkeypatch.setattr(build_user, "processes_of", lambda _uid: [])
-    monkeypatch.setattr(command, "_END_S", 0.2, raising=False)
+    monkeypatch.setattr(command, "_END_S", 0.2)
     signal.alarm(20)  # ends the test where it is
     try:
         build_user.end_all(60578)

@@ -379,7 +379,7 @@ def test_a_child_that_cannot_be_killed_is_left(home: Home, monkeypatch: pytest.M
     leave = os._exit
     monkeypatch.setattr(os, "_exit", lambda status: (time.sleep(60), leave(status)))
     monkeypatch.setattr(user_identity, "ANSWER_S", 1.0)
-    monkeypatch.setattr(command, "_END_S", 0.2, raising=False)
+    monkeypatch.setattr(command, "_END_S", 0.2)
     signal.alarm(8)  # ends the test where it is
     try:
         if answers:

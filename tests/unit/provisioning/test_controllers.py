@@ -177,7 +177,7 @@ def packed(files: dict[str, bytes]) -> io.BytesIO:
 
 @pytest.mark.parametrize("says", ["", "clusterctl works in /nowhere\\n", "clusterctl works in /nowhere\\n{}\\n{"])
 def test_a_worker_that_falls_silent_is_lost(says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_part, "_SILENCE_S", 1.0, raising=False)
+    monkeypatch.setattr(worker_part, "_SILENCE_S", 1.0)
     monkeypatch.setattr(worker_part, "_project", lambda *_given: [])
     monkeypatch.setattr(worker_part.playbook, "passwords_of", lambda _play: {})
     monkeypatch.setattr(worker_part.runner_stream, "transmit", lambda *_given: None)
@@ -198,7 +198,7 @@ def test_a_worker_that_takes_nothing_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(worker_part, "_SILENCE_S", 60.0 if canceled else 1.0, raising=False)
+    monkeypatch.setattr(worker_part, "_SILENCE_S", 60.0 if canceled else 1.0)
     monkeypatch.setattr(worker_part.paths, "cache_dir", lambda: SimpleNamespace(value=tmp_path))
     monkeypatch.setattr(controllers.Worker, "argv", lambda *_given: ["sleep", "15"])
     (tmp_path / "artifacts").mkdir()

@@ -128,7 +128,7 @@ def test_a_line_without_end_fills_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_log_that_unpacks_to_much_more_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_stream, "_MOST_LOG", 1 << 21, raising=False)
+    monkeypatch.setattr(runner_stream, "_MOST_LOG", 1 << 21)
     end, _heard = received(tmp_path, zipped(("stdout", 0, "x" * (3 << 21))) + line(status="failed") + line(eof=True))
     assert end.status == "failed"
     assert (tmp_path / "artifacts/run/stdout").stat().st_size == 1 << 21

@@ -92,7 +92,7 @@ def _job(kubectl: Kubectl, time_s: float = 1.0) -> PodJob:
 def test_an_api_server_that_answers_no_more_holds_no_run(
     logs: str, kubectl: Callable[[str], Kubectl], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_job, "_LATE_S", 1.0, raising=False)
+    monkeypatch.setattr(pod_job, "_LATE_S", 1.0)
     monkeypatch.setattr(pod_job, "_ASK_EVERY_S", 0.5)
     held = _job(kubectl(f'case "$*" in *logs*) {logs};; *) exit 1;; esac'))
     began = time.monotonic()
@@ -105,7 +105,7 @@ def test_an_api_server_that_answers_no_more_holds_no_run(
 def test_logs_without_end_fill_no_memory(
     what: str, kubectl: Callable[[str], Kubectl], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_job, "_LATE_S", 20.0, raising=False)
+    monkeypatch.setattr(pod_job, "_LATE_S", 20.0)
     script = f"head -c 300000000 {what}; echo; echo '[pod/p/c] last'; exec sleep 60"
     tracemalloc.start()
     held = _job(kubectl(f'case "$*" in *logs*) {script};; *) exit 1;; esac'))

@@ -311,8 +311,8 @@ def test_a_list_of_s3_ends(bucket: Callable[[Answer], Server]) -> None:
 def test_a_list_of_s3_that_was_given_up_is_read_no_further(
     bucket: Callable[[Answer], Server], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(s3, "_SHORT", timedelta(seconds=2), raising=False)
-    monkeypatch.setattr(s3, "_LIST_S", 2.0, raising=False)
+    monkeypatch.setattr(s3, "_SHORT", timedelta(seconds=2))
+    monkeypatch.setattr(s3, "_LIST_S", 2.0)
     ended: list[float] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
