@@ -73,9 +73,9 @@ def _exchange(
     waiting = memoryview(request)
     with selectors.DefaultSelector() as selector:
         for stream in (process.stdout, process.stderr):
-            selector.register(_pipe(stream), selectors.EVENT_READ)
-        os.set_blocking(_pipe(process.stdin).fileno(), False)
-        selector.register(_pipe(process.stdin), selectors.EVENT_WRITE)
+            selector.register(pipe(stream), selectors.EVENT_READ)
+        os.set_blocking(pipe(process.stdin).fileno(), False)
+        selector.register(pipe(process.stdin), selectors.EVENT_WRITE)
         while selector.get_map():
             left = end - time.monotonic()
             if left <= 0:
@@ -112,10 +112,11 @@ def _written(descriptor: int, waiting: memoryview) -> memoryview:
 
 def _close(stream: IO[bytes] | None) -> None:
     with contextlib.suppress(OSError):
-        _pipe(stream).close()
+        pipe(stream).close()
 
 
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+def pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    """Return a stream of a process that was started with pipes; its type alone could be None."""
     if stream is None:  # pragma: no cover - always a pipe here
         raise AssertionError
     return stream

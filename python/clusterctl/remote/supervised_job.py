@@ -16,7 +16,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.job_outcome import Ending, JobOutcome, MemoryKills, OutputLine, Stack, Sweep
 from clusterctl.remote import python, reach, supervisor_files
@@ -122,8 +122,8 @@ class _Stacks:
         elif time.monotonic() > self._until or all(answer.done() for answer in self._answers):
             self._until = float("inf")
             with contextlib.suppress(OSError):
-                _stdin(process).write(b"\n")
-                _stdin(process).flush()
+                python.pipe(process.stdin).write(b"\n")
+                python.pipe(process.stdin).flush()
 
     def found(self) -> tuple[Stack, ...]:
         """Return what has come: one stack of every node, then the others."""
@@ -213,7 +213,7 @@ def run(
             if isinstance(error, OSError):  # the reader of the output is gone
                 answers.on_data = None
             with contextlib.suppress(OSError):
-                _stdin(process).close()
+                python.pipe(process.stdin).close()
             _listen(process, answers, complaint, _END_WAIT_S)
             process.kill()
             sweep([login, *others], spec.job, answers.session)
@@ -221,7 +221,7 @@ def run(
         finally:
             process.kill()
             with contextlib.suppress(OSError):  # what could not be sent to a node that is gone
-                _stdin(process).close()
+                python.pipe(process.stdin).close()
     outcome = replace(
         _outcome(answers, complaint.decode("utf-8", "replace"), reach.client(login.host)), stacks=stacks.found()
     )
@@ -305,17 +305,11 @@ def _look_of(name: str, answer: Mapping[str, Any]) -> Look:
     return Look(name, places, frozenset(map(str, runs)), str(answer["folder"]), bool(answer["is"]), memory)
 
 
-def _stdin(process: subprocess.Popen[bytes]) -> IO[bytes]:
-    if process.stdin is None:  # pragma: no cover - it is always a pipe here
-        raise AssertionError
-    return process.stdin
-
-
 def _send(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> None:
     # A node that refuses the login closes the pipe; what ssh says of it is read afterwards.
     with contextlib.suppress(BrokenPipeError):
-        _stdin(process).write(json.dumps(request).encode() + b"\n")
-        _stdin(process).flush()
+        python.pipe(process.stdin).write(json.dumps(request).encode() + b"\n")
+        python.pipe(process.stdin).flush()
 
 
 def _listen(
