@@ -94,7 +94,7 @@ unit: venv  ## Tests that need no node; four at a time, since many wait for a pr
 	$(BIN)/pytest tests/unit tests/rehearsal -n 4 --dist worksteal -q
 
 # Of molecule's scenarios, the one of all roles; 'make molecule' and 'make test-all' run the roles' own too.
-SCENARIOS := tests/molecule/test_scenarios.py::test_all_roles_make_one_cluster
+SCENARIOS := $(addprefix tests/molecule/test_scenarios.py::,test_all_roles_make_one_cluster test_every_role_has_a_scenario)
 
 ON_NODES := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q --durations=60 -m 'not long'
 
