@@ -131,10 +131,9 @@ def _library_call(frame: _Frame) -> tuple[str, bool]:
 
 
 # --- Which rank keeps a collective from going on, by PyTorch's flight recorder and by NCCL's RAS ----------------------
-# The flight recorder numbers the calls of each group.
-#
-# Ranks wait in the call with one number. The rank that has not called it yet is the cause, or the one that called
-# something else, or the one that is still in an earlier call.
+# The flight recorder numbers the calls of each group, and each rank makes them in their order. The rank at the lowest
+# call keeps the others of its group waiting, or the one that called something else. A rank that itself waits for one of
+# another group is not a cause.
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ class Behind:
 
 
 def behind(flights: Mapping[int, Sequence[FlightGroup]]) -> Behind | None:
-    """Return the few ranks for which most ranks of a process group wait; None where none are set apart.
+    """Return the ranks for which others of their process groups wait; None where none are set apart.
 
     Args:
         flights: how far each rank is in each of its groups.
@@ -156,30 +155,43 @@ def behind(flights: Mapping[int, Sequence[FlightGroup]]) -> Behind | None:
     for rank, groups in flights.items():
         for one in groups:
             by_group.setdefault(one.group, {})[rank] = one
-    found = [few for group in by_group.values() if (few := _in_group(group)) is not None]
-    return found[0] if len({one.ranks for one in found}) == 1 else None
+    found = [(few, group) for group in by_group.values() if (few := _in_group(group)) is not None]
+    named = {rank for few, _group in found for rank in few.ranks}
+    waiting = {rank for few, group in found for rank in group.keys() - {*few.ranks} if group[rank].waits >= 0}
+    waiting |= {rank for rank in named for one in flights[rank] if named & {*one.peers} - {rank}}
+    ranks = tuple(sorted(named - waiting))
+    if not ranks:
+        return None
+    common = (few for few, _group in found if few.ranks == ranks)
+    return next(common, Behind(ranks, "has not made a call that others of its process groups wait in", ""))
+
+
+def _order(one: FlightGroup) -> tuple[int, bool]:
+    """Return the call that a rank is at, and whether it has made it."""
+    return (one.waits, True) if one.waits >= 0 else (one.last + 1, False)
 
 
 def _in_group(ranks: Mapping[int, FlightGroup]) -> Behind | None:
-    waiting = Counter(one.waits for one in ranks.values() if one.waits >= 0)
-    if not waiting:
+    lowest = min(map(_order, ranks.values()))
+    few = tuple(sorted(rank for rank, one in ranks.items() if _order(one) == lowest))
+    ahead = [one for one in ranks.values() if one.waits >= 0 and _order(one) > lowest]
+    if ahead and len(few) <= len(ahead) and len(few) * 2 <= len(ranks):
+        number = Counter(sorted((one.waits for one in ahead), reverse=True)).most_common(1)[0][0]
+        name = f"{_common_call(ahead, number)[0]} #{number}"
+        called = any(ranks[rank].last >= number for rank in few)
+        return Behind(few, f"is still in a call before {name}" if called else f"has not called {name}", name)
+    number, call = lowest[0], _common_call(ranks.values(), lowest[0])
+    other = [rank for rank, one in ranks.items() if one.waits == number and (one.call, one.sizes) != call]
+    if not other or len(other) * 2 >= sum(one.waits == number for one in ranks.values()):
         return None
-    number, count = waiting.most_common(1)[0]
-    there = [one for one in ranks.values() if one.waits == number]
-    call, size = Counter((one.call, one.sizes) for one in there).most_common(1)[0][0]
-    name = f"{call} #{number}"
-    tests = (
-        ([rank for rank, one in ranks.items() if one.last < number], f"has not called {name}"),
-        ([rank for rank, one in ranks.items() if 0 <= one.waits < number], f"is still in a call before {name}"),
-        (
-            [rank for rank, one in ranks.items() if one.waits == number and (one.call, one.sizes) != (call, size)],
-            f"has called something else than {name}",
-        ),
-    )
-    for few, words in tests:
-        if few and len(few) * 2 < len(ranks) and len(few) < count:
-            return Behind(tuple(sorted(few)), words, name)
-    return None
+    name = f"{call[0]} #{number}"
+    return Behind(tuple(sorted(other)), f"has called something else than {name}", name)
+
+
+def _common_call(ranks: Iterable[FlightGroup], number: int) -> tuple[str, str]:
+    """Return the call that most of those who wait in one number have made, and its sizes."""
+    there = Counter((one.call, one.sizes) for one in ranks if one.waits == number)
+    return there.most_common(1)[0][0] if there else ("", "")
 
 
 # --- Read NCCL's RAS: which processes of a job have launched fewer collectives than the others, or do not answer it ---

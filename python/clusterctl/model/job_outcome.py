@@ -143,6 +143,7 @@ class FlightGroup(Fact):
     waits: int = -1
     call: str = ""
     sizes: str = ""  # of the tensors, where they have to be the same on all ranks
+    peers: tuple[int, ...] = ()  # from which this rank receives, in any group, before it goes on to a collective
 
 
 class FlightLook(Fact):

@@ -16,6 +16,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import stat
 import sys
@@ -31,6 +32,8 @@ MOST_GROUPS = 16
 MOST_TEXT = 120
 SAME_SIZES = ("all_reduce", "broadcast", "reduce")  # every rank has to give these the same sizes
 _FORMAT = "2."
+_RECEIVES = re.compile(r":recv \d{1,9}<-(\d{1,9})$")  # their numbers within the group
+_NUMBER = re.compile(r"\d{1,9}")
 
 
 def folder(job: str) -> Path:
@@ -117,9 +120,49 @@ def groups(record: Any) -> list[dict[str, Any]]:
             if not entry.get("is_p2p", False):
                 name = entry["process_group"]
                 calls.setdefault(str(name[0])[:MOST_TEXT], []).append(_call(entry, str(name[1])))
+        idle = _without_entries(record, calls)
+        peers = _awaited(record)
     except (TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"it has another form: {type(error).__name__} {error}"[:MOST_TEXT]) from None
-    return [_group(name, entries) for name, entries in list(calls.items())[:MOST_GROUPS]]
+    found = [*(_group(name, entries) for name, entries in calls.items()), *idle][:MOST_GROUPS]
+    if found and peers:
+        found[0]["peers"] = peers
+    return found
+
+
+def _without_entries(record: dict[str, Any], calls: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the groups whose calls have all ended, by the counters of ``pg_status``.
+
+    They go by the order in which this rank made the groups, and names that count up have the same order. They count
+    calls between two ranks too, so a counter is never below the number of the last collective.
+    """
+    config, status = record.get("pg_config", {}), record.get("pg_status", {})
+    if len(config) != len(status) or not all(str(name).isdecimal() for name in (*config, *status)):
+        return []
+    pairs = list(zip(sorted(config, key=int), sorted(status, key=int)))  # noqa: B905 - strict= is of Python 3.10
+    known = {str(entry["process_group"][0]): str(entry["pg_id"]) for entry in record["entries"]}
+    if any(known.get(name, number) != number for name, number in pairs):
+        return []
+    return [
+        {"group": name, "meaning": str(config[name]["desc"])[:MOST_TEXT], "last": int(last), "last_call": ""}
+        for name, number in pairs
+        if name not in calls and (last := status[number]["last_enqueued_collective"]) is not None
+    ]
+
+
+def _awaited(record: dict[str, Any]) -> list[int]:
+    """Return the ranks from which this one receives, by the entries before its first collective that is under way."""
+    found = set()
+    for entry in record["entries"]:
+        if entry.get("retired") or entry["state"] == "completed":
+            continue
+        if not entry.get("is_p2p", False):
+            break
+        peer = _RECEIVES.search(str(entry["profiling_name"]))
+        ranks = _NUMBER.findall(str(record["pg_config"].get(str(entry["process_group"][0]), {}).get("ranks", "")))
+        if peer and int(peer.group(1)) < len(ranks):
+            found.add(int(ranks[int(peer.group(1))]))
+    return sorted(found)[:MOST_GROUPS]
 
 
 def _call(entry: dict[str, Any], meaning: str) -> dict[str, Any]:

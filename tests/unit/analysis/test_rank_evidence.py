@@ -123,7 +123,7 @@ def group(**more: object) -> FlightGroup:
         ({2: group(call="broadcast")}, "has called something else than all_reduce #1042"),
         ({2: group(sizes="[[8]]")}, "has called something else than all_reduce #1042"),
         ({}, None),
-        (dict.fromkeys(range(2, 6), GONE_ON), None),
+        (dict.fromkeys(range(1, 6), GONE_ON), None),
         ({2: group(last=1050, waits=1042)}, None),
     ],
 )
@@ -141,6 +141,39 @@ def test_two_groups_that_tell_of_different_ranks_tell_nothing() -> None:
     found = behind(flights)
     assert found is not None
     assert found.ranks == (2,)
+
+
+@pytest.mark.parametrize(
+    ("flights", "ranks"),
+    [
+        ({0: [WAITS], 1: [GONE_ON]}, (1,)),
+        ({0: [WAITS], 1: [group(last=1050, waits=1050)]}, (0,)),
+        ({rank: [WAITS if rank < 4 else GONE_ON] for rank in range(8)}, (4, 5, 6, 7)),
+        ({0: [WAITS], 1: [group(call="broadcast")]}, None),  # which of the two is wrong?
+        # Each has a culprit of its own.
+        (
+            {
+                rank: [(GONE_ON if rank in (1, 6) else WAITS).model_copy(update={"group": str(rank // 4)})]
+                for rank in range(8)
+            },
+            (1, 6),
+        ),
+        # Rank 1 waits for rank 2 in another group, or to receive from it.
+        ({0: [WAITS], 1: [GONE_ON, group(group="1")], 2: [GONE_ON.model_copy(update={"group": "1"})]}, (2,)),
+        (
+            {
+                0: [WAITS],
+                1: [GONE_ON.model_copy(update={"peers": (2,)})],
+                2: [GONE_ON.model_copy(update={"group": "1"})],
+                3: [group(group="1")],
+            },
+            (2,),
+        ),
+    ],
+)
+def test_culprits_are_of_all_groups(flights: dict[int, list[FlightGroup]], ranks: tuple[int, ...] | None) -> None:
+    found = behind(flights)
+    assert (found and found.ranks) == ranks
 
 
 def test_the_sentence_has_the_number_of_the_call_and_the_place_of_the_rank() -> None:

@@ -14,6 +14,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,32 @@ def test_what_pytorch_itself_wrote_names_the_rank_that_has_not_called(folder: Pa
         assert record is not None
         found[rank] = tuple(FlightGroup(**one) for one in record["groups"])
     assert behind(found) == Behind((2,), f"has not called {call}", call)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "words"),
+    [
+        ("gpu_error", (12, 14), "is still in a call before all_to_all #20537"),
+        ("lock_gil", (9, 14), "has not called all_to_all #45265"),
+    ],
+)
+def test_all_ranks_with_a_fault_are_named_in_a_job_with_many_groups(name: str, ranks: tuple[int], words: str) -> None:
+    with zipfile.ZipFile(DATA / "flight" / f"{name}.zip") as captured:
+        records = [flight_record.plain(captured.read(f"_dump_{rank}")) for rank in range(16)]
+    flights = {at: [FlightGroup(**one) for one in flight_record.groups(found)] for at, found in enumerate(records)}
+    told = behind(flights)
+    assert told is not None
+    assert (told.ranks, told.words) == (ranks, words)
+    healthy = {rank: groups for rank, groups in flights.items() if rank < 8}
+    assert behind(healthy) is None
+
+
+def test_a_rank_that_receives_from_others_before_its_next_collective_names_them() -> None:
+    to_peer = entry(1, "scheduled", "nccl:recv 1<-0", is_p2p=True, process_group=("3", "pipeline"))
+    found = {"version": "2.9", "pg_config": {"3": {"desc": "pipeline", "ranks": "[4, 6]"}}, "pg_status": {}}
+    first, after = ({**found, "entries": entries} for entries in ([entry(7), to_peer], [entry(7, "started"), to_peer]))
+    assert flight_record.groups(first)[0]["peers"] == [4]
+    assert "peers" not in flight_record.groups(after)[0]
 
 
 def test_a_record_of_a_job_over_nccl_that_goes_on_waits_in_no_call(folder: Path) -> None:
