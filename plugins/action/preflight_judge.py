@@ -67,7 +67,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         for host, node in nodes.items():
             problems += rules.node_problems(host, node, limits, builder=host in builders)
             its = hostvars[host]
-            settings, wrong = rules.settings(host, its, _resolve(str(its.get("ansible_host") or host)))
+            settings, wrong = rules.settings(host, its, _resolve(rules.reached_at(host, its)))
             entry, against = rules.member(settings, node, domains=domains, alone=len(inventory) == 1)
             fresh.append({**entry, **rules.for_builds(host, node, limits)})
             problems += [*wrong, *against]

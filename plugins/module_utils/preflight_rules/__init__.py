@@ -18,6 +18,7 @@ from .member import (
     merge_members,
     node_addresses,
     provides,
+    reached_at,
     settings,
     shared_address_warnings,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "node_addresses",
     "node_problems",
     "provides",
+    "reached_at",
     "settings",
     "shared_address_warnings",
     "shortened",

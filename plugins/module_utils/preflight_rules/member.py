@@ -77,7 +77,7 @@ def settings(host: str, its: Mapping[str, Any], resolved: Sequence[str]) -> tupl
     aliases = its.get("cluster_aliases") or []
     made = Settings(
         name=host,
-        reached_at=str(its.get("ansible_host") or host),
+        reached_at=reached_at(host, its),
         resolved=resolved,
         cluster_address=None if address is None else str(address),
         cluster_port=number("cluster_port", _MAX_PORT),
@@ -85,6 +85,11 @@ def settings(host: str, its: Mapping[str, Any], resolved: Sequence[str]) -> tupl
         slots=number("slots", _MAX_SLOTS),
     )
     return made, found
+
+
+def reached_at(host: str, its: Mapping[str, Any]) -> str:
+    """Return the name or address by which Ansible reaches a host; the older variable wins there."""
+    return str(its.get("ansible_ssh_host") or its.get("ansible_host") or host)
 
 
 def inventory_names(settings: Settings) -> list[str]:

@@ -20,7 +20,7 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.probe import Probe
@@ -34,6 +34,15 @@ _MAX_PORT = 65535
 _MOST_NAMED = 8
 _LOGIN_PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
 _PASSWORDS = frozenset((*_LOGIN_PASSWORDS, *templates.SUDO_PASSWORDS))
+# What Ansible reads besides these (vars of its plugins ssh and sudo); the last that is set wins, and these come last.
+_OLDER = {
+    "ansible_host": "ansible_ssh_host",
+    "ansible_port": "ansible_ssh_port",
+    "ansible_user": "ansible_ssh_user",
+    "ansible_private_key_file": "ansible_ssh_private_key_file",
+    "ansible_become_user": "ansible_sudo_user",
+}
+_DISCOVERED = frozenset({"auto", "auto_legacy", "auto_silent", "auto_legacy_silent"})
 _UNPARSED = "Unable to parse"
 _COMPLAINT = re.compile(r"Failed to parse (?:inventory|\S+) with '(?P<plugin>[\w.]+)' plugin: (?P<why>.+)")
 
@@ -268,37 +277,40 @@ def _host_names(listing: dict[str, Any]) -> list[str]:
 
 
 def _host(sources: InventorySources, name: str, variables: dict[str, Any], options: InventoryOptions) -> Host:
+    if name.count(":") > 1 and _ADDRESS.fullmatch(name):
+        port = f" ansible_port={variables['ansible_port']}" if "ansible_port" in variables else ""
+        raise ConfigError(
+            f"The inventory {sources} has the IPv6 address {name} where a host's name stands; give the host a name, as "
+            f"in 'node1 ansible_host={name}{port}'."
+        )
     if not _HOST_NAME.fullmatch(name):
         raise ConfigError(
             f"The inventory {sources} has a host named {name!r}, which is not a valid host name; use letters, digits, "
             "'.', '-' and '_' only, beginning with a letter or digit.",
         )
-    address = str(variables.get("ansible_host", name))
-    if not _ADDRESS.fullmatch(address):
+    field, address = _last(variables, "ansible_host", name)
+    if not _ADDRESS.fullmatch(str(address)):
         raise ConfigError(
-            f"In {sources}, ansible_host of {name} is {address!r}, which is neither a name nor an address."
+            f"In {sources}, {field} of {name} is {str(address)!r}, which is neither a name nor an address."
         )
-    user = options.user or variables.get("ansible_user") or variables.get("ansible_ssh_user")
+    field, user = _last(variables, "ansible_user", None)
+    user = options.user or user or None
     if user is not None and not _USER_NAME.fullmatch(str(user)):
-        raise ConfigError(f"In {sources}, ansible_user of {name} is {str(user)!r}, which is not a valid user name.")
+        raise ConfigError(f"In {sources}, {field} of {name} is {str(user)!r}, which is not a valid user name.")
     if wrong := job_login.problem(variables) or layout.prefix_problem(variables):
         raise ConfigError(f"In {sources}, {name}: {wrong}.")
-    key = (
-        options.private_key
-        or variables.get("ansible_ssh_private_key_file")
-        or variables.get("ansible_private_key_file")
-    )
+    key = options.private_key or _last(variables, "ansible_private_key_file", None)[1] or None
     return Host(
         name=name,
-        address=address,
+        address=str(address),
         port=_port(sources, name, variables),
         user=None if user is None else str(user),
         connection=str(variables.get("ansible_connection", "ssh")),
         private_key=None if key is None else str(Path(str(key)).expanduser()),
         ssh_args=_ssh_args(sources, name, variables),
-        python=str(variables.get("ansible_python_interpreter", "/usr/bin/python3")),
+        python=_python(variables),
         become=options.become or _truth(variables.get("ansible_become", False)),
-        become_user=str(variables.get("ansible_become_user", "root")),
+        become_user=str(_last(variables, "ansible_become_user", "root")[1]),
         login_password=next((word for word in _LOGIN_PASSWORDS if variables.get(word)), ""),
         sudo_password=next((str(variables[word]) for word in templates.SUDO_PASSWORDS if variables.get(word)), None),
         slots=_slots(sources, name, variables),
@@ -306,16 +318,29 @@ def _host(sources: InventorySources, name: str, variables: dict[str, Any], optio
     )
 
 
+def _last(variables: Mapping[str, Any], name: str, default: object) -> tuple[str, Any]:
+    """Return the form of a variable that Ansible's connection takes, and its value: of several, the older one wins."""
+    given = (form for form in (_OLDER[name], name) if variables.get(form) is not None)
+    form = next(given, "")
+    return (form, variables[form]) if form else (name, default)
+
+
+def _python(variables: Mapping[str, Any]) -> str:
+    """Return the interpreter; where Ansible is to look for one, the one that it takes by default."""
+    given = str(variables.get("ansible_python_interpreter") or "auto")
+    if given in _DISCOVERED:
+        return "/usr/bin/python3"
+    return given.removeprefix("/usr/bin/env ").strip()
+
+
 def _port(sources: InventorySources, name: str, variables: dict[str, Any]) -> int:
-    given = variables.get("ansible_port", variables.get("ansible_ssh_port", 22))
+    field, given = _last(variables, "ansible_port", 22)
     try:
         port = int(given)
     except (TypeError, ValueError, OverflowError):  # .inf
         port = 0
     if not 0 < port <= _MAX_PORT:
-        raise ConfigError(
-            f"In {sources}, ansible_port of {name} is {given!r}; a port is a number from 1 to {_MAX_PORT}."
-        )
+        raise ConfigError(f"In {sources}, {field} of {name} is {given!r}; a port is a number from 1 to {_MAX_PORT}.")
     return port
 
 

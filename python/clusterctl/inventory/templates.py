@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
 
 
-SUDO_PASSWORDS = ("ansible_become_password", "ansible_become_pass", "ansible_sudo_password", "ansible_sudo_pass")
+# In the order in which Ansible prefers them; it does not know the last one.
+SUDO_PASSWORDS = ("ansible_sudo_pass", "ansible_become_pass", "ansible_become_password", "ansible_sudo_password")
 _READ = (
     "ansible_host",
+    "ansible_ssh_host",
     "ansible_port",
     "ansible_ssh_port",
     "ansible_user",
@@ -39,6 +41,7 @@ _READ = (
     "ansible_python_interpreter",
     "ansible_become",
     "ansible_become_user",
+    "ansible_sudo_user",
     "cluster_address",
     "cluster_cache",
     "cluster_cache_signers",

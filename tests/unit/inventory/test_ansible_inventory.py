@@ -110,6 +110,30 @@ def test_only_a_login_password_or_another_connection_is_beyond_plain_ssh(tmp_pat
     assert "hush" not in repr(hosts["sudo"]), "neither a message nor a traceback shows it"
 
 
+def test_the_older_variables_and_a_discovered_interpreter_lead_where_ansible_goes(tmp_path: Path) -> None:
+    """Of both forms Ansible takes the older one, as the ssh command of 'ansible -m raw' shows."""
+    older = (
+        "ansible_ssh_host=10.0.0.2 ansible_ssh_port=22 ansible_ssh_user=ub ansible_ssh_private_key_file=/kb "
+        "ansible_sudo_user=sb"
+    )
+    newer = (
+        "ansible_host=10.0.0.1 ansible_port=11 ansible_user=ua ansible_private_key_file=/ka ansible_become_user=sa "
+        "ansible_become_password=pa"
+    )
+    text = f"old {older} ansible_python_interpreter=auto_silent\nboth {newer} {older} ansible_sudo_pass=pb\n"
+    text += f"new {newer} ansible_python_interpreter='/usr/bin/env python3.11'\n"
+    hosts = {host.name: host for host in ansible_inventory.load(write(tmp_path, "i.ini", text)).hosts}
+
+    def way(name: str) -> tuple[object, ...]:
+        host = hosts[name]
+        return (host.address, host.port, host.user, host.private_key, host.become_user)
+
+    assert way("old") == way("both") == ("10.0.0.2", 22, "ub", "/kb", "sb")
+    assert way("new") == ("10.0.0.1", 11, "ua", "/ka", "sa")
+    assert (hosts["both"].sudo_password, hosts["new"].sudo_password) == ("pb", "pa")
+    assert [hosts[name].python for name in ("old", "both", "new")] == ["/usr/bin/python3"] * 2 + ["python3.11"]
+
+
 def test_several_inventories_and_lists_of_hosts_are_one_cluster(tmp_path: Path) -> None:
     first = write(tmp_path, "a.ini", "[nodes]\nnode1 slots=1\nnode2\n")
     second = write(tmp_path, "b.yml", "nodes:\n  hosts:\n    node1: {slots: 4}\n    node3:\n")
@@ -164,6 +188,12 @@ def test_a_limit_with_brackets_selects_hosts_by_name(tmp_path: Path, limit: str,
         ("semicolon.ini", "[nodes]\nnode;1\n", "'node;1', which is not a valid host name"),
         ("newline.yml", 'all:\n  hosts:\n    "node\\n1": {}\n', r"'node\\n1', which is not a valid host name"),
         ("dash.ini", "[nodes]\n-node1\n", "'-node1', which is not a valid host name"),
+        (
+            "ipv6.ini",
+            "[nodes]\n[2001:db8::7]:2022\n",
+            "give the host a name, as in 'node1 ansible_host=2001:db8::7 ansible_port=2022'",
+        ),
+        ("older.ini", "node1 ansible_ssh_host=a=b\n", "ansible_ssh_host of node1 is 'a=b', which is neither"),
         ("address.ini", "node1 ansible_host='-oProxyCommand=x'\n", "neither a name nor an address"),
         ("user.ini", "node1 ansible_user=-lroot\n", "which is not a valid user name"),
         ("job.ini", "node1 cluster_user=root\n", "node1: cluster_user is 'root', .*; name another user"),
