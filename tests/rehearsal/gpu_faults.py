@@ -70,6 +70,16 @@ def _link_down(machine: Machine, _look: int) -> None:
     answer.text = head + mark + rest.replace(line, "\t Link 5: <inactive>", 1)
 
 
+def _links_inactive(machine: Machine, _look: int) -> None:
+    """Have a GPU tell what an A100 did: test/data/bad_nvlink_status.txt of Azure/azurehpc-health-checks."""
+    answer = machine.tools[LINKS]
+    head, mark, rest = answer.text.partition(f"GPU {_VICTIM}: ")
+    name, _, rest = rest.partition("\n")
+    after = rest.partition("\nGPU ")
+    said = "NVML: Unable to retrieve NVLink information as all links are inactive"
+    answer.text = f"{head}{mark}{name}\n{said}{after[1]}{after[2]}"
+
+
 def _link_errors(machine: Machine, look: int) -> None:
     if look:
         answer = machine.tools[LINK_ERRORS]
@@ -431,6 +441,7 @@ _SHOWN: tuple[Fault, ...] = (
     Fault("corrected ECC errors of one GPU grow", 18, _GPUS, _corrected_grow, "ecc", ("corrected 930 ECC errors",)),
     Fault("a page is retired", 18, _GPUS, _pages_retired, "ecc", ("1 more pages retired after double bit errors",)),
     Fault("an NVLink is down", 19, _SXM, _link_down, "nvlink", ("link 5",)),
+    Fault("all NVLinks of a GPU are down", 19, _SXM, _links_inactive, "nvlink", ("0 NVLinks up",)),
     Fault("an NVLink is slow", 19, _SXM, _link_slow, "nvlink", ("14.062 GB/s",)),
     Fault("errors of an NVLink grow", 19, _SXM, _link_errors, "nvlink", ("link 4: 17 replay",)),
     Fault("the fabric manager does not run", 19, _SXM, _no_fabric_manager, "fabric manager", ("does not run",)),

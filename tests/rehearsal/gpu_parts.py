@@ -265,7 +265,7 @@ def nvlinks(machine: Machine, node: int, kind: str) -> None:
         states.append(head)
         errors.append(head)
         if not model.links:
-            states.append("NVML: Unable to retrieve NVLink information as all links are inActive")
+            states.append("Device does not have or support Nvlink")
         for link in range(model.links):
             states.append(f"\t Link {link}: {model.link_speed} GB/s")
             errors += [f"\t Link {link}: {what} Errors: {link % 2}" for what in ("Replay", "Recovery", "CRC")]

@@ -75,6 +75,17 @@ def test_a_busy_healthy_machine_has_no_finding() -> None:
     assert "nvidia-smi" not in notes
 
 
+def test_an_idle_gpu_at_its_power_cap_is_no_finding() -> None:
+    """Of a card that idles below its clocks, the driver may give that reason."""
+
+    def idle(machine: Machine) -> None:
+        for device in gpu_parts.gpus("h100-sxm")[1:]:
+            set_for(machine, device, "<gpu_util>0 %<", "<gpu_util>98 %<")
+        set_for(machine, gpu_parts.gpus("h100-sxm")[0], "sw_power_cap>Not Active", "sw_power_cap>Active")
+
+    assert judged(changed("h100-sxm", idle))[0] == []
+
+
 def test_faults_of_programs_and_corrected_errors_are_notes() -> None:
     def log(machine: Machine) -> None:
         bus = victim(machine).removesuffix(".0")
@@ -168,11 +179,21 @@ def test_links_in_another_form_are_a_note(tool: str, text: str) -> None:
     assert f"Not looked at on node3: {'nvlink' if tool == gpu_parts.LINKS else 'nvlink errors'}: nvidia-smi" in notes
 
 
-def test_a_gpu_without_links_is_no_note() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Device does not have or support Nvlink\n",
+        "NVML: Unable to retrieve NVLink information as all links are inActive\n",
+        "Nvlink queries are not supported for Devices in MIG mode\n",
+    ],
+    ids=("empty", "l40s", "older", "mig"),
+)
+def test_a_gpu_without_links_is_no_note(text: str) -> None:
+    """The second is of an L40S with driver 595.80, the last of an H100 with driver 590.48.01."""
+
     def change(machine: Machine) -> None:
-        machine.replace(
-            gpu_parts.LINKS, "NVML: Unable to retrieve NVLink information as all links are inActive\n", "", 1
-        )
+        machine.replace(gpu_parts.LINKS, "Device does not have or support Nvlink\n", text, 1)
 
     causes, notes = judged(changed("l40s-pcie", change))
     assert causes == []

@@ -29,6 +29,7 @@ _LARGEST = 2.0**64  # no size, speed or count of a machine is larger; NaN is not
 _NAMES: Mapping[Form, Mapping[str, tuple[str, ...]]] = {
     "text": {
         "board": ("model", "firmware"),
+        "array": ("state",),
         "bond": ("mode",),
         "bond_member": ("mii_status", "bond"),
         "cpu": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,10 +20,12 @@ import rehearsal
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import record, storage
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware.record import Tree
 from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules.engines import beyond
 from clusterctl.diagnosis.rules.evidence import View
-from clusterctl.diagnosis.rules.table import BESIDE_PEERS, LIMITS, SUMS
+from clusterctl.diagnosis.rules.table import ARRAYS, BESIDE_PEERS, LIMITS, SUMS
 from clusterctl.model.hardware import Hardware, HardwareLooks, Unseen
 from clusterctl.support import content
+from factory import DATA
 from machine_kinds import MACHINES
 from recorded_machine import Answer, Machine
 
@@ -307,3 +310,18 @@ def test_a_counter_that_was_reset_and_one_at_its_end_are_notes_and_no_findings()
     told = registry.notes(seen)
     assert any("On node3, symbol_error of mlx5_0/1 is at its highest value" in note for note in told)
     assert any("On node3, link_downed of mlx5_0/1 is smaller than before" in note for note in told)
+
+
+def test_each_array_is_read_by_its_own_lines(tmp_path: Path) -> None:
+    """A raid0 before a degraded array is healthy; an inactive array is told, and the firmware's container is none."""
+    (tmp_path / "proc").mkdir()
+    shutil.copy(DATA / "hardware" / "mdstat", tmp_path / "proc" / "mdstat")
+    found = Hardware.model_validate(record.collect({"root": str(tmp_path), "sections": ["disks"]}))
+    counts = found.numbers("array", "members working"), found.numbers("array", "members")
+    lacking = {array: counts[0][array] for array in counts[1] if counts[0][array] != counts[1][array]}
+    assert lacking == {"md6": 1, "md7": 3, "md42": 2}
+    assert counts[1].keys().isdisjoint({"md10", "md12", "md126", "md00", "md120", "md101", "md4", "md219"})
+    assert found.texts("array", "state") == {"md4": "inactive"}
+    causes = [one.cause for one in beyond("node1", found, ARRAYS)]
+    assert "the array md7 has 3 of 4 members" in causes
+    assert causes[-1] == "the array md4 is inactive"

@@ -261,7 +261,8 @@ _NVIDIA = 0x10DE
 _BRIDGE = 0x0680  # other bridge: an NVSwitch
 _GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 _SPEED = re.compile(r"Link (\d+): (?:([\d.]+) GB/s|(<?inactive>?))")
-_NONE = "NVML:"  # "Unable to retrieve NVLink information as all links are inActive"
+_INACTIVE = re.compile(r"NVML: .*all links are inactive", re.IGNORECASE)
+_NONE = re.compile(r"NVML:|Device does not have or support Nvlink|Nvlink queries are not supported", re.IGNORECASE)
 _SILENT = " printed nothing"  # of tree.run: the tool ended with 0
 _ERRORS = re.compile(r"Link (\d+): (\w[\w ]*?) ?Errors?: (\d+)")
 
@@ -293,7 +294,7 @@ def _links(text: str, devices: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _unread(output: Output, links: dict[str, list[str]], form: re.Pattern, words: str, *, alone: bool) -> str:
-    """Return why links could not be read, '' if all could; a GPU without links has no line, or one of NVML.
+    """Return why links could not be read, '' if all could; a GPU without links has no line, or one that says so.
 
     Of a GPU that is alone and has no links, some drivers print nothing at all.
     """
@@ -304,7 +305,7 @@ def _unread(output: Output, links: dict[str, list[str]], form: re.Pattern, words
     if not links:
         return f"{words} names no GPU"
     odd = [device for device, lines in links.items() if lines and not any(map(form.match, lines))]
-    odd = [device for device in odd if not links[device][0].startswith(_NONE)]
+    odd = [device for device in odd if not _NONE.match(links[device][0])]
     return f"{words} tells no link of {', '.join(odd)}" if odd else ""
 
 
@@ -318,6 +319,8 @@ def _states(tree: Tree, answer: Answer, tool: str, devices: dict[str, str]) -> N
             down = [state.group(1) for state in found if state.group(3)]
             answer.reading("nvlink", device, "links up", len(speeds))
             answer.reading("nvlink", device, "links down", " ".join(down))
+        elif any(map(_INACTIVE.match, links[device])):  # of a GPU that has none, or whose links are all down
+            answer.reading("nvlink", device, "links up", 0)
         if speeds:
             answer.reading("nvlink", device, "slowest GB/s", min(speeds))
     why = _unread(output, links, _SPEED, "nvidia-smi nvlink -s", alone=len(devices) == 1)

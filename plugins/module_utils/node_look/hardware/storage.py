@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _BLOCK = "/sys/block"
 _REAL = re.compile(r"^(sd[a-z]+|nvme\d+n\d+|vd[a-z]+|hd[a-z]+)$")
-_ARRAY = re.compile(r"^(md\S+) : active.*?\[(\d+)/(\d+)\] \[([U_]+)\]", re.MULTILINE | re.DOTALL)
+_ARRAY = re.compile(r"^(md\S+) : (active|inactive)\b(.*(?:\n[ \t]+\S.*)*)", re.MULTILINE)
+_MEMBERS = re.compile(r"\[(\d+)/(\d+)\] \[[U_]+\]")
+_CONTAINER = re.compile(r"super external:(?!/)")  # of the firmware's RAID; its volumes are the arrays
 _TOOL_S = 2.0
 _MOST_ASKED = 16
 # Of the NVMe log (NVM Express base specification, SMART / Health Information): names by smartctl.
@@ -48,9 +50,13 @@ def read_disks(tree: Tree, answer: Answer, _request: Json) -> None:
         state = tree.text(f"{base}/state")
         if state:
             answer.reading("disk", name, "state", state)
-    for array, wanted, there, _members in _ARRAY.findall(tree.text("/proc/mdstat") or ""):
-        answer.reading("array", array, "members", int(wanted))
-        answer.reading("array", array, "members working", int(there))
+    for array, state, rest in _ARRAY.findall(tree.text("/proc/mdstat") or ""):
+        members = _MEMBERS.search(rest)
+        if state == "inactive" and not _CONTAINER.search(rest):
+            answer.reading("array", array, "state", state)
+        elif members:
+            answer.reading("array", array, "members", int(members.group(1)))
+            answer.reading("array", array, "members working", int(members.group(2)))
     _smart(tree, answer, disks)
 
 

@@ -251,7 +251,9 @@ def _throttled(view: View, host: str, looks: HardwareLooks) -> Iterator[Finding]
 
 
 def _capped_alone(view: View, host: str, device: str) -> bool:
-    """Whether a GPU is at its power cap and no other busy GPU of the cluster is."""
+    """Whether a busy GPU is at its power cap and no other busy GPU of the cluster is."""
+    if (view.hardware[host].now.number("gpu", "utilization", device) or 0.0) < _BUSY:
+        return False
     others = [
         looks.now.text("gpu", "throttled by", other)
         for name, looks in view.hardware.items()

@@ -68,6 +68,13 @@ ARRAYS = ReadingLimits(
             "the array {device} has {members working} of {members} members",
             "replace the lost one: 'mdadm --detail /dev/{device}'",
         ),
+        ReadingLimit(
+            "error",
+            "state",
+            "inactive",
+            "the array {device} is inactive",
+            "see what it lacks with 'mdadm --detail /dev/{device}'; 'mdadm --run /dev/{device}' starts it",
+        ),
     ),
 )
 _FIRMWARE = "set it alike in the firmware of all nodes, or with the site's tool (tuned-adm, cpupower)"
