@@ -45,7 +45,7 @@ def hosts_lines(members: Sequence[Mapping[str, Any]], domain: str = "") -> str:
             raise ValueError(f"the address of member {member['name']} is {address!r}, which is not an IP address")
         names = _names(member, domain.strip("."))
         for name in names:
-            other = owners.setdefault(name, str(member["name"]))
+            other = owners.setdefault(name.lower(), str(member["name"]))
             if other != str(member["name"]):
                 raise ValueError(f"the name '{name}' belongs to both {other} and {member['name']}; make names unique")
         if names:

@@ -144,7 +144,7 @@ _DISPLACED = "# clusterctl {} took names from: "
 
 
 def host_names(content: str) -> Dict[str, str]:
-    """Return the address of every name in lines of hosts(5).
+    """Return the address of every name in lines of hosts(5), in lower case: glibc compares names without case.
 
     Raises:
         EditError: a name has two addresses.
@@ -153,8 +153,8 @@ def host_names(content: str) -> Dict[str, str]:
     for line in lines_of(content):
         words = line.partition("#")[0].split()
         for name in words[1:]:
-            if found.setdefault(name, words[0]) != words[0]:
-                raise EditError(f"the name '{name}' has two addresses, {found[name]} and {words[0]}")
+            if found.setdefault(name.lower(), words[0]) != words[0]:
+                raise EditError(f"the name '{name}' has two addresses, {found[name.lower()]} and {words[0]}")
     return found
 
 
@@ -209,7 +209,7 @@ def block_hosts(text: str, marker: str) -> Dict[str, str]:
 def _displace(line: str, prefix: str, addresses: Mapping[str, str]) -> List[str]:
     """Return the line unchanged, or the comment that keeps it and the rest of it."""
     words = line.partition("#")[0].split()
-    taken = {name for name in words[1:] if addresses.get(name, words[0]) != words[0]}
+    taken = {name for name in words[1:] if addresses.get(name.lower(), words[0]) != words[0]}
     if not taken:
         return [line]
     left = _remainder(line, taken)

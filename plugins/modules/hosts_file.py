@@ -175,7 +175,7 @@ def without_resolvable(text: str, marker: str, content: str) -> str:
     kept: List[str] = []
     for line in text_edit.lines_of(content):
         names = line.partition("#")[0].split()[1:]
-        if not names or any(name in needed or name not in new for name in names):
+        if not names or any(name.lower() in needed or name.lower() not in new for name in names):
             kept.append(line)
     return "".join(f"{line}\n" for line in kept)
 
@@ -189,7 +189,7 @@ def with_own_names(content: str, address: str, names: Iterable[str]) -> str:
         EditError: the address is not one.
     """
     known = text_edit.host_names(content)
-    new = [name for name in dict.fromkeys(names) if name not in known and _is_own_name(name)]
+    new = [name for name in dict.fromkeys(names) if name.lower() not in known and _is_own_name(name)]
     if not address or not new:
         return content
     if not ip_address.is_address(address):

@@ -57,11 +57,11 @@ def lost_members(
     """
     if mark is None or mark["cluster"] == cluster:
         return []
-    known_names, known_addresses = set(names), set(addresses) - {""}
+    known_names, known_addresses = {name.lower() for name in names}, set(addresses) - {""}
     return sorted(
         name
         for name, address in mark["members"].items()
-        if name not in known_names and name not in known_addresses and address not in known_addresses
+        if name.lower() not in known_names and name not in known_addresses and address not in known_addresses
     )
 
 

@@ -109,10 +109,10 @@ def own_names(settings: Settings, node: Mapping[str, Any], domains: Sequence[str
         node: its facts.
         domains: domains whose names a node may give itself.
     """
-    labels = {name.partition(".")[0] for name in inventory_names(settings)}
+    labels = {name.partition(".")[0].lower() for name in inventory_names(settings)}
     ends = tuple(f".{domain.strip('.').lower()}" for domain in domains if domain.strip("."))
     own = dict.fromkeys(str(node.get(key, "")) for key in ("hostname", "fqdn"))
-    return [name for name in own if name in labels or (ends and name.lower().endswith(ends))]
+    return [name for name in own if name.lower() in labels or (ends and name.lower().endswith(ends))]
 
 
 def known_names(settings: Settings, given: Sequence[str], domains: Sequence[str] = ()) -> list[str]:
@@ -139,11 +139,13 @@ def member(
     address, problems = _address(settings, own, _default_address(node), alone=alone)
     # The port on which the node itself answered: behind a port forward, the controller uses another one.
     port = settings.cluster_port or int((node.get("ssh") or {}).get("port") or 22)
-    names = [*inventory_names(settings), *own_names(settings, node, domains)]
+    names: dict[str, str] = {}
+    for name in (*inventory_names(settings), *own_names(settings, node, domains)):
+        names.setdefault(name.lower(), name)
     aliases = [
         name
-        for name in dict.fromkeys(names)
-        if name != settings.name
+        for key, name in names.items()
+        if key != settings.name.lower()
         and _NAME.fullmatch(name)
         and not name.startswith("localhost")
         and not ip_address.is_address(name)
@@ -334,13 +336,15 @@ def membership_problems(
     """
     seen = set(visited)
     found: list[Problem] = []
-    names = {str(entry["name"]) for entry in members}
-    for hostname, hosts in _shared({host: [name] for host, name in hostnames.items()}).items():
+    names = {str(entry["name"]).lower() for entry in members}
+    for hostname, hosts in _shared({host: [name.lower()] for host, name in hostnames.items()}).items():
         found += [
             Problem(host, "hostname", f"its host name {hostname} is also that of {_others(hosts, host)}", _RENAME)
             for host in hosts
         ]
-    claims = _shared({str(m["name"]): [m["name"], *m.get("aliases", ())] for m in members})
+    claims = _shared(
+        {str(m["name"]): dict.fromkeys(map(str.lower, [m["name"], *m.get("aliases", ())])) for m in members}
+    )
     for name, hosts in claims.items():
         found += [
             Problem(host, "hostname", f"its name {name} is also that of {_others(hosts, host)}", _UNIQUE)
@@ -348,7 +352,7 @@ def membership_problems(
             if host in seen
         ]
     for host, hostname in hostnames.items():
-        if hostname in names and hostname != host:
+        if hostname.lower() in names and hostname.lower() != host.lower():
             text = f"it calls itself {hostname}, which is the inventory's name of another node"
             found.append(Problem(host, "hostname", text, _RENAME))
     for address, hosts in _shared({m["name"]: [m["address"]] for m in members if m["address"]}).items():
@@ -445,7 +449,7 @@ _UNIQUE = "correct cluster_aliases or ansible_host, or the node's own name with 
 _RENAME = "give it a unique name with 'hostnamectl set-hostname NAME'"
 
 
-def _shared(values: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+def _shared(values: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     """Return each value that more than one host has, with those hosts."""
     owners: dict[str, list[str]] = defaultdict(list)
     for host, its in values.items():

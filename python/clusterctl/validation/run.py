@@ -111,10 +111,13 @@ def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: Dr
 
 def slurm_names(hosts: Sequence[Host], found: Sequence[SlurmNode]) -> Mapping[str, str]:
     """Return the NodeName of each host that Slurm knows, by name, by the first part of the name, or by address."""
-    by_name = {node.name: node for node in found}
+    by_name = {node.name.lower(): node for node in found}
     by_address = {node.address: node for node in found}
+    names = {host.name: host.name.lower() for host in hosts}
     pairs = {
-        host.name: by_name.get(host.name) or by_name.get(host.name.partition(".")[0]) or by_address.get(host.address)
+        host.name: by_name.get(names[host.name])
+        or by_name.get(names[host.name].partition(".")[0])
+        or by_address.get(host.address)
         for host in hosts
     }
     return {host: node.name for host, node in pairs.items() if node is not None}

@@ -36,9 +36,10 @@ def of_nodes(nodes: Mapping[str, NodeFacts], rdma: Mapping[str, tuple[str, ...]]
         nodes: the facts of each node.
         rdma: the RDMA ports of each node that jobs can use, ``mlx5_0:1``.
     """
-    hosts = {*nodes, *(facts.hostname for facts in nodes.values()), *(facts.fqdn for facts in nodes.values())}
+    names = {*nodes, *(facts.hostname for facts in nodes.values()), *(facts.fqdn for facts in nodes.values())}
+    hosts = {name.lower() for name in names}
     own = {
-        name: [port for port in _of_jobs(facts, rdma.get(name, ())) if port.switch not in hosts]
+        name: [port for port in _of_jobs(facts, rdma.get(name, ())) if port.switch.lower() not in hosts]
         for name, facts in nodes.items()
     }
     ids: defaultdict[str, set[str]] = defaultdict(set)

@@ -281,12 +281,12 @@ def _host(name: str, chosen: Choice, cpus: int | None) -> Host:
 
 def _matched(hosts: Iterable[Host], found: Sequence[SlurmNode], where: str) -> list[tuple[SlurmNode, Host]]:
     """Return Slurm's node of each host, by the name or the address that both have."""
-    by_name = {node.name: node for node in found}
+    by_name = {node.name.lower(): node for node in found}
     by_address = {node.address: node for node in found}
     pairs, unknown = [], []
     for host in hosts:
-        short = host.name.partition(".")[0]
-        node = by_name.get(host.name) or by_name.get(short) or by_address.get(host.address)
+        name = host.name.lower()
+        node = by_name.get(name) or by_name.get(name.partition(".")[0]) or by_address.get(host.address)
         if node is None:
             unknown.append(host.name)
         else:

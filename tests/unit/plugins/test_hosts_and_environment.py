@@ -42,6 +42,10 @@ def test_a_member_named_by_its_address_needs_no_line() -> None:
             [{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2", "aliases": ["a"]}],
             "both a and b",
         ),
+        (
+            [{"name": "a", "address": "10.0.0.1"}, {"name": "b", "address": "10.0.0.2", "aliases": ["A"]}],
+            "'A' belongs to both a and b",
+        ),
         ([{"name": "a b", "address": "10.0.0.1"}], "'a b' of member a b is not a valid host name"),
         ([{"name": "a\n10.0.0.9 b", "address": "10.0.0.1"}], "is not a valid host name"),
         ([{"name": "a", "address": "node9"}], "'node9', which is not an IP address"),
@@ -66,6 +70,7 @@ def test_what_is_no_member_is_refused(members: list[dict[str, Any]], words: str)
         ("10.0.0.1 a\n", "10.0.0.2", ["own"], "10.0.0.1 a\n10.0.0.2 own\n"),  # an inventory of addresses has no line
         ("", "10.0.0.2", ["localhost", "localhost.localdomain", "10.0.0.9", "", "a b", "x\ny"], ""),
         ("10.0.0.1 a\n", "", ["own"], "10.0.0.1 a\n"),
+        ("10.0.0.1 gpu01\n", "10.0.0.1", ["GPU01.site", "GPU01"], "10.0.0.1 GPU01.site gpu01\n"),
     ],
 )
 def test_a_nodes_own_names_stand_behind_its_own_address_alone(

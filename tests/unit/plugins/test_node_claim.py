@@ -42,6 +42,7 @@ def node(tmp_path: Path) -> Node:
         ("theirs", ["node1", "node2"], [], []),
         ("theirs", ["node1", "node2", "node3"], [], []),
         ("theirs", ["node1"], [], ["node2"]),
+        ("theirs", ["Node1", "NODE2"], [], []),
         ("", ["node1"], ["192.0.2.1"], ["node2"]),
         ("theirs", ["a", "b"], ["192.0.2.1", "192.0.2.2"], []),
         ("theirs", ["a", "192.0.2.2"], ["192.0.2.1", ""], ["node2"]),

@@ -206,6 +206,8 @@ class TestMember:
             ({"name": "node1.example.org", "reached_at": "a.lan"}, "node1", "node1", ["a.lan", "node1"]),
             ({"name": "node1.example.org", "reached_at": "a.lan"}, "a", "b", ["a.lan", "a"]),
             ({"cluster_aliases": ["a b", "*"]}, "n1", "n1", []),  # no host names
+            ({"cluster_aliases": ["io", "IO"]}, "N1", "N1", ["io"]),
+            ({"name": "n1.lan"}, "N1", "N1.site", ["N1"]),
             ({"reached_at": "n1.lan", "resolved": ["192.0.2.9", "10.0.0.1"]}, "n1", "n1", ["n1.lan"]),
         ],
     )
@@ -235,6 +237,10 @@ class TestMember:
         its = node(hostname="own", fqdn=called)
         found, _ = rules.member(settings_of("n1", "10.0.0.1"), its, domains=[domain, "", "."])
         assert found["aliases"] == ([called] if is_taken else [])
+
+    def test_it_is_reached_at_the_address_that_ansible_takes(self) -> None:
+        its = {"ansible_host": "10.0.0.1", "ansible_ssh_host": "10.0.0.2"}
+        assert rules.settings("n", its, [])[0].reached_at == "10.0.0.2"
 
     def test_aliases_of_an_earlier_run_are_held_to_the_same_rule(self) -> None:
         settings = rules.Settings(name="n1", reached_at="n1.lan", cluster_aliases=["io"])
@@ -324,6 +330,8 @@ class TestMembership:
             ("node1 node2", {}, "node1 node2", "", ""),
             ("debian debian node3", {}, "node1 node2 node3", "node1:hostname node2:hostname", "node2"),
             ("node2 node1", {}, "node1 node2", "node1:hostname node2:hostname", ""),
+            ("NODE1 x X", {}, "node1 node2 node3", "node2:hostname node3:hostname", "node3"),
+            ("NODE2 b", {}, "node1 node2", "node1:hostname", ""),
             ("- node2", {"address": "10.0.0.9"}, "node2", "node2:address", "node1"),  # node1 is of an earlier run
             (
                 "node1 node2 node3",
@@ -333,7 +341,15 @@ class TestMembership:
                 "node2, node3",
             ),
         ],
-        ids=["healthy", "equal-names", "swapped-names", "equal-addresses", "clones"],
+        ids=[
+            "healthy",
+            "equal-names",
+            "swapped-names",
+            "equal-but-for-case",
+            "another-but-for-case",
+            "equal-addresses",
+            "clones",
+        ],
     )
     def test_members_that_cannot_be_told_apart(
         self, names: str, changes: dict[str, Any], visited: str, told: str, other: str
@@ -345,7 +361,11 @@ class TestMembership:
         assert not other or other in found[0].problem
 
     def test_one_name_for_two_members(self) -> None:
-        members = [member_of(1, aliases=["io", "a"]), member_of(2, aliases=["io"]), member_of(3, aliases=["node1"])]
+        members = [
+            member_of(1, aliases=["io", "a", "A"]),
+            member_of(2, aliases=["IO"]),
+            member_of(3, aliases=["node1"]),
+        ]
         names = {f"node{i}": f"node{i}" for i in (1, 2, 3)}
         found = rules.membership_problems(members, names, ["node2", "node3"])
         assert [(one.host, one.problem) for one in found] == [

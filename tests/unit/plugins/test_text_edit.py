@@ -78,6 +78,14 @@ def test_the_installers_line_no_longer_holds_a_name_of_the_block() -> None:
     assert hosts(text, "10.0.0.1 node1.example.org node1", "10.0.0.2 node2") == text
 
 
+def test_names_are_compared_without_case() -> None:
+    assert hosts("127.0.1.1 GPU01\n", "10.0.0.1 gpu01").startswith(
+        "# clusterctl hosts took names from: 127.0.1.1 GPU01"
+    )
+    with pytest.raises(EditError, match="'GPU01' has two addresses"):
+        hosts("", "10.0.0.1 gpu01", "10.0.0.2 GPU01")
+
+
 def test_a_line_keeps_the_names_that_the_block_does_not_need() -> None:
     text = hosts("127.0.0.1 localhost node1 # mine", "10.0.0.1 node1")
     assert "127.0.0.1\tlocalhost\n" in text.splitlines(keepends=True)

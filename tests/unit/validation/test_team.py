@@ -129,7 +129,7 @@ def test_roce_has_the_switch_of_its_interface() -> None:
 
 
 def test_another_node_at_the_other_end_of_a_cable_is_not_a_switch() -> None:
-    nodes = {"node1": wired("node1", port("eth0", "node2")), "node2": wired("node2", port("eth0", "node1"))}
+    nodes = {"node1": wired("node1", port("eth0", "node2")), "node2": wired("node2", port("eth0", "Node1"))}
     assert team.of_nodes(nodes, {}) == {}
 
 

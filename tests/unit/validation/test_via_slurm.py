@@ -48,11 +48,11 @@ def inventory(*names: str, **changed: Any) -> Inventory:
 
 
 def test_all_nodes_of_an_inventory_are_asked_for_by_their_slurm_names() -> None:
-    known = Inventory(SOURCES, (Host("a.site", "10.0.0.1"), Host("node2.site", "x")), ("a.site", "node2.site"), "")
+    known = Inventory(SOURCES, (Host("a.site", "10.0.0.1"), Host("Node2.site", "x")), ("a.site", "Node2.site"), "")
     chosen = via_slurm.choose(FOUND, known, SlurmOptions(partition="main", account="hpc"))
     assert chosen.request.nodelist == ("node1", "node2")
     assert (chosen.request.nodes, chosen.request.exclude) == (2, ())
-    assert {name: host.name for name, host in chosen.hosts.items()} == {"node1": "a.site", "node2": "node2.site"}
+    assert {name: host.name for name, host in chosen.hosts.items()} == {"node1": "a.site", "node2": "Node2.site"}
 
 
 def test_some_nodes_are_slurm_s_choice_among_those_of_the_inventory() -> None:

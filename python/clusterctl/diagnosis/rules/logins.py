@@ -81,9 +81,9 @@ def _own_lines(view: View) -> Iterator[Finding]:
         known = node.known_hosts
         if known is None or not known.has_mesh or not node.ssh.host_keys:
             continue
-        own = {entry.partition("]")[0].removeprefix("[") for entry in known.own_names}
+        own = {entry.partition("]")[0].removeprefix("[").lower() for entry in known.own_names}
         called = {name, node.hostname, node.fqdn, *view.addresses(name)}
-        if not any(fnmatchcase(word, entry) for word in called for entry in own) and not any(
+        if not any(fnmatchcase(word.lower(), entry) for word in called for entry in own) and not any(
             entry.startswith("|") for entry in own
         ):
             cause = "its known_hosts has no line of the node itself, so that a login to its own name asks a question"
@@ -304,7 +304,7 @@ def _one_name(view: View) -> Iterator[Finding]:
     called: dict[str, dict[frozenset[str], str]] = defaultdict(dict)
     for name, node in view.nodes.items():
         if node.hostname:
-            called[node.hostname].setdefault(_hardware(node), name)
+            called[node.hostname.lower()].setdefault(_hardware(node), name)
     for hostname, machines in called.items():
         if len(machines) > 1:
             cause = f"all call themselves {hostname}, and mpirun takes them for one node"

@@ -452,5 +452,5 @@ def _host(hosts: Collection[str], reader: str, device: str) -> str:
 
 def _named(hosts: Collection[str], description: str) -> str:
     """Return the host of a node description such as 'node1 mlx5_0' or 'node1 HCA-1', '' if it is none of them."""
-    word = description.partition(" ")[0]
-    return next((host for host in hosts if word in {host, host.partition(".")[0]}), "")
+    word = description.partition(" ")[0].lower()
+    return next((host for host in hosts if word in {host.lower(), host.lower().partition(".")[0]}), "")

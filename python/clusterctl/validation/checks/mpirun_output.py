@@ -90,11 +90,11 @@ def _cause(message: known_messages.Message, passage: _Passage, names: Mapping[st
 
 def _host(name: str, names: Mapping[str, str]) -> str:
     """Return the inventory's name of a node, empty for one that is unknown."""
-    bare = name.strip("[]().,;:'\"")
-    found = names.get(bare) or names.get(bare.lower())
-    if found:
-        return found
-    short = {value for key, value in names.items() if key.partition(".")[0] == bare.partition(".")[0]}
+    bare = name.strip("[]().,;:'\"").lower()
+    known = {key.lower(): value for key, value in names.items()}
+    if bare in known:
+        return known[bare]
+    short = {value for key, value in known.items() if key.partition(".")[0] == bare.partition(".")[0]}
     is_address = bare.replace(".", "").isdigit() or ":" in bare
     return short.pop() if len(short) == 1 and not is_address else ""
 

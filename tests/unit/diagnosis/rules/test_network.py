@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -234,10 +235,10 @@ def test_two_names_of_one_machine() -> None:
 
 
 def test_machines_that_call_themselves_the_same() -> None:
-    def change(record: Record) -> None:
-        record.update(hostname="ubuntu", names=[])
+    def calling(name: str) -> Callable[[Record], None]:
+        return lambda record: record.update(hostname=name, names=[])
 
-    (found,) = registry.diagnose(seen(node2=change, node3=change))
+    (found,) = registry.diagnose(seen(node2=calling("ubuntu"), node3=calling("Ubuntu")))
     assert (found.check, found.hosts) == ("names", ("node2", "node3"))
     assert found.cause.startswith("all call themselves ubuntu")
 

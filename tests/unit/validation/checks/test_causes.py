@@ -223,7 +223,7 @@ def test_a_message_names_its_node_and_its_cause_and_no_other_node(name: str) -> 
 
 def test_nodes_have_the_names_that_the_inventory_gives_them() -> None:
     said = lines("5.0/tmp-full")
-    (cause,) = mpirun_output.read(said, {"node3.example.org": "rack1-c"}, "rack1-a")
+    (cause,) = mpirun_output.read(said, {"Node3.example.org": "rack1-c"}, "rack1-a")
     assert cause.hosts == ("rack1-c",)
     (unknown,) = mpirun_output.read(said, {"other": "other"}, "other")
     assert unknown.hosts == ()
