@@ -130,8 +130,12 @@ def client_config(
 
 
 def names_of(member: Mapping[str, Any]) -> List[str]:
-    """Return the names, aliases and the address by which the nodes know a member."""
-    return list(dict.fromkeys([str(member["name"]), *map(str, member.get("aliases", ())), str(member["address"])]))
+    """Return the names, aliases and the address by which the nodes know a member.
+
+    They are in lower case: ssh lowers the name that it is given, and compares it with a certificate's names with case.
+    """
+    words = (member["name"], *member.get("aliases", ()), member["address"])
+    return list(dict.fromkeys(str(word).lower() for word in words))
 
 
 def _match(user: str, words: Sequence[str]) -> str:

@@ -420,8 +420,9 @@ class TestPlan:
 
     @staticmethod
     def found(trust: dict[str, Any], **options: Any) -> list[authorities.Request]:
+        own = ["ssh-rsa R", "ssh-ed25519 E"]
         members = [
-            {"name": f"node{number}", "address": f"10.0.0.{number}", "host_keys": ["ssh-rsa R", "ssh-ed25519 E"]}
+            {"name": f"node{number}", "aliases": [f"N{number}"], "address": f"10.0.0.{number}", "host_keys": own}
             for number in (1, 2)
         ]
         present = {name: {"revoked_keys": "", "host_keys": [], **trust} for name in ("node1", "node2")}
@@ -437,8 +438,8 @@ class TestPlan:
         assert user.nodes == ("node1", "node2")
         assert user.wanted.source_addresses == ("10.0.0.1", "10.0.0.2")
         assert [(one.nodes, one.wanted.key, one.wanted.principals) for one in hosts] == [
-            (("node1",), "ssh-ed25519 E", ("node1", "10.0.0.1")),
-            (("node2",), "ssh-ed25519 E", ("node2", "10.0.0.2")),
+            (("node1",), "ssh-ed25519 E", ("node1", "n1", "10.0.0.1")),
+            (("node2",), "ssh-ed25519 E", ("node2", "n2", "10.0.0.2")),
         ]
 
     def test_options_reach_the_certificate(self) -> None:
