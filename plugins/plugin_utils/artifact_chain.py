@@ -132,7 +132,8 @@ def mesh_user(variables: Mapping[str, Any], remote_user: str) -> str:
     """Return the user of the ssh mesh, as the role ssh_mesh chooses it."""
     key = variables.get("__ssh_mesh_key")
     of_role = str(key.get("user") or "") if isinstance(key, dict) else ""
-    return of_role or str(variables.get("cluster_user") or variables.get("ansible_user") or remote_user or "")
+    given = (variables.get(name) for name in ("cluster_user", "ansible_ssh_user", "ansible_user"))
+    return of_role or str(next(filter(None, given), None) or remote_user or "")
 
 
 def request(

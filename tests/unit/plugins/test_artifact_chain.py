@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import role_templates
 import yaml
 from ansible_collections.clusterctl.hpc.plugins.action import artifact_install as install_action
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_spread
@@ -86,12 +87,19 @@ def test_the_sums_are_of_the_pieces(artifact: CachedArtifact) -> None:
     [
         ({}, "login"),
         ({"ansible_user": "admin"}, "admin"),
+        ({"ansible_user": "admin", "ansible_ssh_user": "older"}, "older"),
+        ({"ansible_ssh_user": "older"}, "older"),
         ({"ansible_user": "admin", "cluster_user": "mpi"}, "mpi"),
         ({"cluster_user": "mpi", "__ssh_mesh_key": {"user": "jobs"}}, "jobs"),
     ],
 )
 def test_the_user_is_that_of_the_mesh(given: dict[str, Any], user: str) -> None:
     assert artifact_chain.mesh_user(given, "login") == user
+    if "__ssh_mesh_key" not in given:
+        for role in ("ssh_mesh", "environment"):
+            variables = role_templates.variables_of(role, ["defaults/main.yml"])
+            chosen = role_templates.rendered(f"{role}_user", {**variables, **given}, ())
+            assert (chosen or "login") == user
 
 
 def test_a_host_can_not_choose_a_path_or_another_host() -> None:
