@@ -125,7 +125,7 @@ def _python(name: str, variables: Mapping[str, Any]) -> str:
         found = str(variables["hostvars"][name]["ansible_python_interpreter"])
     except KeyError:
         return "python3"
-    return found if found.startswith("/") else "python3"
+    return found if found.startswith("/") and " " not in found else "python3"  # '/usr/bin/env python3'
 
 
 def mesh_user(variables: Mapping[str, Any], remote_user: str) -> str:
