@@ -140,7 +140,7 @@ def _without_entries(record: dict[str, Any], calls: dict[str, list[dict[str, Any
     if len(config) != len(status) or not all(str(name).isdecimal() for name in (*config, *status)):
         return []
     pairs = list(zip(sorted(config, key=int), sorted(status, key=int)))  # noqa: B905 - strict= is of Python 3.10
-    known = {str(entry["process_group"][0]): str(entry["pg_id"]) for entry in record["entries"]}
+    known = {str(entry["process_group"][0]): str(entry["pg_id"]) for entry in record["entries"] if "pg_id" in entry}
     if any(known.get(name, number) != number for name, number in pairs):
         return []
     return [
@@ -159,7 +159,9 @@ def _awaited(record: dict[str, Any]) -> list[int]:
         if not entry.get("is_p2p", False):
             break
         peer = _RECEIVES.search(str(entry["profiling_name"]))
-        ranks = _NUMBER.findall(str(record["pg_config"].get(str(entry["process_group"][0]), {}).get("ranks", "")))
+        ranks = _NUMBER.findall(
+            str(record.get("pg_config", {}).get(str(entry["process_group"][0]), {}).get("ranks", ""))
+        )
         if peer and int(peer.group(1)) < len(ranks):
             found.add(int(ranks[int(peer.group(1))]))
     return sorted(found)[:MOST_GROUPS]
