@@ -96,6 +96,13 @@ def test_a_journal_of_another_form_is_a_note(tmp_path: Path, text: str) -> None:
     assert found["unseen"] == [["kernel log", "journalctl -o short-unix printed no line with a time"]]
 
 
+# One record of three lines, without the ends of its lines.
+OFF_THE_BUS = (
+    "NVRM: The NVIDIA GPU 0000:b3:00.0NVRM: (PCI ID: 10de:26b5) installed in this system has"
+    "NVRM: fallen off the bus and is not responding to commands."
+)
+
+
 @pytest.mark.parametrize(
     ("line", "event"),
     [
@@ -130,6 +137,33 @@ def test_a_journal_of_another_form_is_a_note(tmp_path: Path, text: str) -> None:
         ("nvme nvme1: I/O 12 (I/O Cmd) QID 5 timeout, aborting", ["io", "nvme1", "timeout"]),
         ("bnxt_en 0000:41:00.0 ens3f0: NIC Link is Down", ["link", "ens3f0", "Down"]),
         ("tg3 0000:02:00.0 eno2: Link is down", ["link", "eno2", "down"]),
+        ("mlx5_core 0000:53:00.0 mlx5_3: Port: 1 Link DOWN", ["link", "mlx5_3", "DOWN"]),
+        ("mlx5_core 0000:53:00.0 mlx5_3: Port: 1 Link ACTIVE", None),
+        (
+            OFF_THE_BUS.replace("NVRM", "\n NVRM").strip(),
+            ["nvrm", "0000:b3:00.0", "fallen off the bus"],
+        ),
+        ("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", ["nvrm", "0000:01:00.0", "fallen off the bus"]),
+        ("NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1b06)\n NVRM: installed in this system is not", None),
+        (
+            "mlx5_core 0000:d2:00.0: poll_health:825: device's health compromised - reached miss count.",
+            ["nic", "0000:d2:00.0", "compromised"],
+        ),
+        (
+            "mlx5_core 0000:03:00.0: 0000:03:00.0:poll_health:289:(pid 0): device's health compromised - reached",
+            ["nic", "0000:03:00.0", "compromised"],
+        ),
+        (
+            "mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, High Temperature",
+            ["module", "0000:5c:00.0", "Cable error, High Temperature"],
+        ),
+        ("mlx5_core 0000:1b:00.1: Port module event: module 1, Cable unplugged", None),
+        ("watchdog: BUG: soft lockup - CPU#49 stuck for 22s! [migration/49:314]", ["lockup", "CPU#49", "soft"]),
+        ("NMI watchdog: BUG: soft lockup - CPU#113 stuck for 22s! [kopald:854]", ["lockup", "CPU#113", "soft"]),
+        ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 3", ["lockup", "cpu 3", "hard"]),
+        ("rcu: INFO: rcu_sched detected stalls on CPUs/tasks:", ["lockup", "", "stall"]),
+        ("INFO: rcu_sched self-detected stall on CPU { 17}  (t=15001 jiffies)", ["lockup", "", "stall"]),
+        ("rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-... }", ["lockup", "", "stall"]),
         ("ata1: SATA link down (SStatus 0 SControl 300)", None),
     ],
 )
@@ -151,6 +185,9 @@ SEGFAULT = "segfault at 0 ip 0000000000401106 sp 00007ffd1c1c error 4 in"
         f"EDAC MC0: 1 UE [77]: {SEGFAULT} job[401000+1000]",
         f"XFS (sda1): x[77]: {SEGFAULT} shutdown[401000+1000]",
         f"eth0: Link down[77]: {SEGFAULT} job[401000+1000]",
+        f"eth0: Link DOWN[77]: {SEGFAULT} job[401000+1000]",
+        f"NVRM: GPU 3b:00[77]: {SEGFAULT} fallen off the bus[401000+1000]",
+        f"rcu: INFO: rcu_a[77]: {SEGFAULT} detected stall[401000+1000]",
         "traps: EDAC MC0: 1 UE [77] general protection fault ip:401106 sp:7ffd error:0 in job[401000+1000]",
     ],
 )
@@ -166,6 +203,10 @@ def test_a_process_that_crashes_tells_of_no_fault_by_its_names(tmp_path: Path, t
         ("blk_update_request: critical medium error, dev sdb, sector 8", ["io", "sdb", "critical medium"]),
         ("igb 0000:01:00.0 eth1: igb: eth1 NIC Link is Down", ["link", "eth1", "Down"]),
         ("EDAC MC1: 2 CE memory read error on CPU_SrcID#0_MC#1", ["edac", "MC1", "CE"]),
+        (
+            OFF_THE_BUS.replace("NVRM: (", "\\x0aNVRM: (").replace("NVRM: f", "\\x0aNVRM: f"),
+            ["nvrm", "0000:b3:00.0", "fallen off the bus"],
+        ),
         ("XFS (dm-0): Filesystem has been shut down; shutdown due to log error", ["io", "dm-0", "XFS"]),
     ],
 )

@@ -30,6 +30,7 @@ _JOURNAL_S = 4.0
 _DAY_S = 86400.0
 _PCI = r"(?P<device>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _SWITCH = r"\((?:PCI:)?(?P<device>[0-9a-fA-F:.]+)\)"
+_GPU = r"(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _BLOCK, _DISK = r"(?:\w+: )?", r"(?P<device>(?!loop|fd|sr)\w+)"
 _NIC = r"(?:[\w.:-]+ ){0,2}(?P<device>[\w.-]+): "
 # source, pattern with the groups device and code (both optional); the first that matches a line from its begin counts.
@@ -42,6 +43,8 @@ _PATTERNS = tuple(
         # Lines with 'Severity' and 'Data' that follow repeat the code.
         ("sxid", r"(?:nvidia-)?nvswitch\d*: SXid " + _SWITCH + r": (?P<code>\d+, (?:Non-fatal|Fatal))"),
         ("nvrm", r"NVRM: GPU (?P<device>[0-9a-fA-F:.]+): RmInitAdapter (?P<code>failed)"),
+        # One record of several lines (open-gpu-kernel-modules, nv-pci.c), or one line after an Xid 79.
+        ("nvrm", r"NVRM: (?:The NVIDIA )?GPU (?:at )?" + _GPU + r":?(?=\s|\\x0a).{0,120}?(?P<code>fallen off the bus)"),
         ("aer", r"(?:[\w-]+ )?" + _PCI + r": (?:AER: )?PCIe Bus Error: severity=(?P<code>\w+(?: \([\w-]+\))?)"),
         ("mce", r"mce: \[Hardware Error\]: CPU (?P<device>\d+): Machine Check.*Bank \d+: (?P<code>[0-9a-f]{16})"),
         ("edac", r"EDAC (?P<device>MC\d+): \d+ (?P<code>CE|UE) \w"),
@@ -54,7 +57,15 @@ _PATTERNS = tuple(
         ),
         ("io", r"nvme (?P<device>nvme\d+): (?P<code>controller is down|I/O .*timeout)"),
         ("hung", r"INFO: task (?P<code>\S+):\d+ blocked for more than \d+ seconds"),
-        ("link", _NIC + r"(?:\w+: )?(?:[\w.-]+ )?(?:NIC )?Link (?:is )?(?P<code>[Dd]own)(?=$|[\s.,;])"),
+        ("lockup", r"(?:NMI )?(?:watchdog: )?BUG: (?P<code>soft) lockup - (?P<device>CPU#\d+) stuck for \d+s"),
+        ("lockup", r"(?:NMI )?watchdog: Watchdog detected (?P<code>hard) LOCKUP on (?P<device>cpu \d+)"),
+        ("lockup", r"(?:rcu: )?INFO: rcu_\w+ (?:self-)?detected (?:expedited )?(?P<code>stall)"),
+        (
+            "module",
+            r"mlx5_core " + _PCI + r": .{0,80}?Port module event\[error\]: module \d+, (?P<code>[\w ,/-]{1,80})",
+        ),
+        ("nic", r"mlx5_core " + _PCI + r": .{0,80}?device's health (?P<code>compromised)"),
+        ("link", _NIC + r"(?:\w+: )?(?:[\w.-]+ )?(?:NIC )?Link (?:is )?(?P<code>[Dd]own|DOWN)(?=$|[\s.,;])"),
     )
 )
 # A word of the line that decides what a code asks for (NVIDIA, "Analyzing Xid Errors with the Xid Catalog").
@@ -193,6 +204,8 @@ def _journal(tree: Tree, answer: Answer, since: float) -> list[tuple[float, str]
         text = rest.partition(": ")[2]  # after 'host kernel'
         if text and at.replace(".", "", 1).isdigit():
             found.append((float(at), text))
+        elif line.startswith(" ") and found:  # a record of several lines, which the ring writes so
+            found[-1] = (found[-1][0], f"{found[-1][1]}\\x0a{line.strip()}"[:_RECORD])
     if not found:
         if not output.problem:
             answer.unseen("kernel log", "journalctl -o short-unix printed no line with a time")

@@ -26,6 +26,12 @@ _DISK = "save its data, look at it with 'smartctl -a' or 'nvme smart-log', and r
 _LINK = "reseat or replace the cable or the transceiver, and look at the switch's port"
 _MEMORY = "find the module in 'ipmitool sel list' or with 'ras-mc-ctl --errors', and replace it"
 _SLOT = "reseat the card; if it comes back, try another slot or cable, then another card"
+_RDMA_DOWN = "DOWN"  # the core of RDMA writes it so, a network driver "down" or "Down"
+_LOST_GPU = ("nvrm", "fallen off the bus")
+_STUCK = (
+    "read the lines that follow in the kernel's log, which have the task and its stack, and update the kernel and the "
+    "driver that they name; in a virtual machine, see that its host has processors to spare"
+)
 # By source, what a note says of an event that is no fault.
 _HARMLESS = {
     **dict.fromkeys(("aer", "edac", "mce"), "the hardware corrected it"),
@@ -34,6 +40,11 @@ _HARMLESS = {
 # By source and code, '' for any code: severity, what happened, cure. What is not here is a note.
 _FAULTS: dict[tuple[str, str], tuple[Severity, str, str]] = {
     ("sxid", "Fatal"): ("error", "a fatal error of the NVSwitch", "drain the node, and reset all GPUs or restart it"),
+    _LOST_GPU: (
+        "error",
+        "the GPU has fallen off the bus",
+        "drain the node and restart it; if it comes back, reseat the GPU or have it replaced",
+    ),
     ("nvrm", ""): ("error", "the driver could not start the GPU", "restart the node; if it comes back, reseat the GPU"),
     ("aer", "uncorrected"): ("error", "uncorrected PCIe errors", _SLOT),
     ("mce", "uncorrected"): (
@@ -52,6 +63,18 @@ _FAULTS: dict[tuple[str, str], tuple[Severity, str, str]] = {
         "warning",
         "the task {code} was blocked for minutes",
         "look at the disk or file server that it waits for ('cat /proc/PID/stack' as root)",
+    ),
+    ("lockup", "stall"): ("warning", "a processor did not get on in the kernel (RCU stall)", _STUCK),
+    ("lockup", ""): ("warning", "it was stuck in the kernel ({code} lockup)", _STUCK),
+    ("module", ""): (
+        "warning",
+        "the cable or the transceiver of its port has an error ({code})",
+        "reseat or replace the cable or the transceiver; where it is too hot, look at the cooling",
+    ),
+    ("nic", ""): (
+        "error",
+        "the firmware of the network card does not answer",
+        "drain the node, and switch it off and on; if it comes back, update the card's firmware, then replace the card",
     ),
     ("link", ""): ("warning", "the link went down", _LINK),
 }
@@ -162,10 +185,16 @@ def _events(seen: Hardware) -> Iterator[_Event]:
     """Yield the events, with all devices of a code together; disks and links stay apart."""
     devices: dict[tuple[str, str, str], dict[str, list[Event]]] = {}
     asked = {one.device: one.code for one in sorted(seen.events, key=lambda one: one.at) if _asks(one)}
+    lost = {one.device for one in seen.events if one.source == "xid" and one.code == "79"}
+    named = {_card(one) for one in seen.events if one.source == "link" and one.code != _RDMA_DOWN}
     for event in seen.events:
         if _asks(event) and asked[event.device] != event.code:
             continue
-        apart = event.device if event.source in ("io", "link", "aer") else ""
+        if (event.source, event.code) == _LOST_GPU and event.device in lost:
+            continue  # the Xid says the same
+        if event.code == _RDMA_DOWN and _card(event) in named:
+            continue  # the interface of the port says the same
+        apart = event.device if event.source in ("io", "link", "aer", "module", "nic") else ""
         devices.setdefault((event.source, event.code, apart), {}).setdefault(event.device, []).append(event)
     for (source, code, _apart), times in devices.items():
         count = sum(
@@ -174,6 +203,11 @@ def _events(seen: Hardware) -> Iterator[_Event]:
         last = max((one for found in times.values() for one in found), key=lambda one: one.at)
         names = tuple(device for device in times if device)
         yield _Event(source, code, names or ("",), count, max(0.0, seen.time - last.at), last.text)
+
+
+def _card(event: Event) -> str:
+    """Return driver and PCI address, with which the line of a link begins."""
+    return " ".join(event.text.split()[:2])
 
 
 def _asks(event: Event) -> bool:

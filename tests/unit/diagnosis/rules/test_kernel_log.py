@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from clusterctl.diagnosis.rules import kernel_log
+from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.model.hardware import Event, Hardware, HardwareLooks
 
 
 @pytest.mark.parametrize("code", ["8", "11", "13", "25", "31", "39", "43", "44", "45", "68", "69", "98", "137", "142"])
@@ -81,3 +83,32 @@ def test_every_row_has_a_number_and_a_meaning() -> None:
     rows = (*kernel_log.XIDS.items(), *kernel_log.SXIDS.items())
     assert all(code.isdigit() and row.meaning for code, row in rows)
     assert all(bool(row.severity) == bool(row.cure) for row in kernel_log.SXIDS.values())
+
+
+GPU, CARD = "0000:b3:00.0", "0000:53:00.0"
+OFF = Event(40.0, "nvrm", GPU, "fallen off the bus", f"NVRM: GPU {GPU}: GPU has fallen off the bus.")
+XID = Event(41.0, "xid", GPU, "79", f"NVRM: Xid (PCI:{GPU}): 79, GPU has fallen off the bus.")
+DOWN = Event(40.0, "link", "ens1", "down", f"mlx5_core {CARD} ens1: Link down")
+RDMA_DOWN = Event(40.0, "link", "mlx5_3", "DOWN", f"mlx5_core {CARD} mlx5_3: Port: 1 Link DOWN")
+
+
+@pytest.mark.parametrize(
+    ("events", "severity", "words"),
+    [
+        ((OFF,), "error", f"once, 60 s ago of {GPU}: the GPU has fallen off the bus"),
+        ((OFF, XID), "error", f"Xid 79 of GPU {GPU} once, 59 s ago: the GPU has fallen off the bus"),
+        ((RDMA_DOWN,) * 2, "warning", "2 times, the last 60 s ago of mlx5_3: the link went down"),
+        ((DOWN, RDMA_DOWN) * 2, "warning", "2 times, the last 60 s ago of ens1: the link went down"),
+        ((Event(40.0, "nic", CARD, "compromised", ""),), "error", f"{CARD}: the firmware of the network card"),
+        ((Event(40.0, "module", CARD, "Cable error, High Temperature", ""),), "warning", "(Cable error, High Temp"),
+        ((Event(40.0, "lockup", "CPU#49", "soft", ""),), "warning", "of CPU#49: it was stuck in the kernel (soft lock"),
+        ((Event(40.0, "lockup", "", "stall", ""),), "warning", "once, 60 s ago: a processor did not get on in the"),
+    ],
+)
+def test_what_was_told_once_is_one_finding(events: tuple[Event, ...], severity: str, words: str) -> None:
+    look = Hardware(schema_version=1, time=100.0, events=events)
+    view = View(hosts=(), nodes={}, hardware={"node1": HardwareLooks(look)})
+    (finding,) = kernel_log.kernel_log(view)
+    assert (finding.severity, finding.hosts) == (severity, ("node1",))
+    assert words in finding.cause
+    assert finding.cure
