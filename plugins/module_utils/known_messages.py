@@ -38,6 +38,12 @@ _SETUP = "give another --kubeconfig or --context"
 _GAP = r".{0,800}?"
 _LOCAL_HOST = rf"{_GAP}Local host:\s*(?P<node>\S+)"
 _LIMITS = "in /etc/security/limits.d"
+_OPEN_PORTS = (
+    "see that no firewall on the two or between them closes the ports that jobs listen on, and that both have "
+    "addresses in one network ('clusterctl doctor' tries them)"
+)
+_COMPLETION = r"NCCL WARN NET/\w+ ?: Got completion from peer (?P<node>[^\s<]+)<\d+> with status=(?P<status>[^\s,]+)"
+_PEER = "look first for a rank that died, then at the network cards and links of the nodes ('clusterctl doctor')"
 
 
 class Row(NamedTuple):
@@ -47,12 +53,14 @@ class Row(NamedTuple):
         program: who says it, and to whom: ``mpirun`` to the user, ``ssh`` to clusterctl, ``Ansible`` at a first look.
         pattern: of a line, without regard to case; one that begins with ``(?s)`` fits across lines.
         kind: of the failure, in the words of the module that asks: a kind of probe failure, a check of the preflight,
-            or what a cause of mpirun is about. ``lost`` often is the consequence of another message.
+            or what a cause of mpirun is about. ``lost`` often is the consequence of another message, and ``peer`` of
+            the end of another rank: who says it only saw it.
         cause: what it means. It may name groups of the pattern and values of the module that asks.
         cure: what to do, with the same names.
         whom: where the node stands that has the fault: in the group ``node``; in the tag of the line (``speaker``);
-            the node whose daemon mpirun lost (``daemon``); or the way from the launch node to ``node`` (``way``). Empty
-            where it is the one that was asked.
+            the node whose daemon mpirun lost (``daemon``); the way from the launch node to ``node`` (``way``); or the
+            way (``one_way``) or the two (``pair``) from the group ``near``, else from the tag, to ``node``. Empty where
+            it is the one that was asked, or where no words tell it. ``{speaker}`` names the tag.
         source: where the words are from.
     """
 
@@ -193,6 +201,76 @@ ROWS: tuple[Row, ...] = (
         ("lost", (r"unable to reliably start one or more daemons"
                   r"|daemon has unexpectedly failed after launch and before"),
          "a daemon did not start", "look at the nodes one by one: 'clusterctl doctor'", "daemon")),
+
+    # --- what ranks, daemons, UCX, NCCL and kubectl wrote in public threads ---
+    *_said("mpirun", "open-mpi/ompi issues 12103 and 13113 (help-oob-tcp.txt)",
+        ("ports", (r"(?s)unable to complete a TCP connection.{0,80}?Local host:\s*(?P<near>\S+)\s+"
+                   r"Remote host:\s*(?P<node>\S+)"),
+         "no TCP connection to {node} comes up", _OPEN_PORTS, "one_way")),
+    *_said("mpirun", "open-mpi/ompi issues 4963, 2168 and 10734 (help-mpi-btl-tcp.txt, btl_tcp_endpoint.c)",
+        # Nobody listens any more where a rank has died.
+        ("peer", (r"(?s)failed to TCP connect to a peer.{0,200}?Local host:\s*(?P<near>\S+).{0,80}?"
+                  r"connect\(\) to (?P<node>\S+):\d+ failed\s+Error:\s*(?P<why>Connection refused)"),
+         "a rank at {node} takes no connections ({why})", _PEER, "pair"),
+        ("peer", (r"btl_tcp_endpoint\.c\S*\] connect\(\) to (?P<node>[\d.]+|\S+)(?::\d+)? failed: "
+                  r"(?P<why>Connection refused)"),
+         "a rank at {node} takes no connections ({why})", _PEER, "pair"),
+        ("ports", (r"(?s)failed to TCP connect to a peer.{0,200}?Local host:\s*(?P<near>\S+).{0,80}?"
+                   r"connect\(\) to (?P<node>\S+):\d+ failed\s+Error:\s*(?P<why>[^\r\n]+)"),
+         "no TCP connection to {node} comes up ({why})", _OPEN_PORTS, "one_way"),
+        ("ports", (r"btl_tcp_endpoint\.c\S*\] connect\(\) to (?P<node>[\d.]+|\S+)(?::\d+)? failed: "
+                   r"(?P<why>[^\r\n]+)"),
+         "no TCP connection to {node} comes up ({why})", _OPEN_PORTS, "one_way")),
+    *_said("mpirun", "open-mpi/ompi issues 12918 and 12232 (help-mpi-btl-tcp.txt)",
+        ("peer", (r"(?s)inbound MPI TCP connection request.{0,700}?Peer hostname:\s*(?P<node>\S+).{0,80}?"
+                  r"Source IP of socket:\s*(?P<address>\S+)"),
+         "its ranks connect from {address}, an address that they had not announced",
+         "set btl_tcp_if_include to the cluster's network, and see by 'ip route get' which address the node takes",
+         "node")),
+    *_said("mpirun", "open-mpi/ompi issues 1501 and 10955 (help-mca-bml-r2.txt)",
+        ("network", (r"(?s)pair of MPI processes are unable to reach each other.{0,500}?is on host:\s*(?P<near>\S+)"
+                     r".{0,80}?is on host:\s*(?P<node>\S+)\s+BTLs attempted:\s*(?P<tried>[^\r\n]{1,99})"),
+         "Open MPI knows no way between their ranks (it tried {tried})",
+         "allow tcp in OMPI_MCA_btl and in openmpi-mca-params.conf, and see that both have addresses in one network",
+         "pair")),
+    *_said("mpirun", "open-mpi/ompi issues 81, 4131, 9218 and 6618; openucx/ucx issue 6705",
+        ("peer", (r"(?:btl_tcp\w*\.c\S*\].{0,80}?(?:readv|recv\(\d+\)) failed|tcp_ep .{0,80}?recv\(\d+\) failed): "
+                  r"(?P<why>[^\r\n]+)"),
+         "a connection of {speaker} to another node broke off ({why})", _PEER),
+        ("peer", r"btl_tcp\w*\.c\S*\] remote peer (?P<why>unexpectedly closed connection)",
+         "another node ended a connection of {speaker} ({why})", _PEER)),
+    *_said("mpirun", "openucx/ucx issues 5199, 9590 and 2973",
+        ("peer", (r"(?:Error on (?P<port>\S+) .{0,80}?)?(?P<what>Transport|RNR) retry count exceeded"
+                  r"(?: on (?P<device>\S+))?"),
+         "packets of {speaker} over its RDMA port {device}{port} got no answer", _PEER)),
+    *_said("mpirun", "NVIDIA/nccl issues 1405 and 1814, src/transport/net_ib",
+        ("peer", rf"{_COMPLETION}.{{0,300}}?\bhca (?P<device>\S+)",
+         "NCCL's RDMA operations with {node} failed (status {status}, by {device} of {speaker})", _PEER, "pair"),
+        ("peer", _COMPLETION, "NCCL's RDMA operations with {node} failed (status {status})", _PEER, "pair")),
+    *_said("mpirun", "openucx/ucx issues 8229 and 8746; open-mpi/ompi issue 12345; ofiwg/libfabric issue 7324",
+        ("memlock", (r"(?P<device>\w+): ibv_create_cq\([^)]{0,40}\) failed: Cannot allocate memory"
+                     r"|ibv_create_cq\([^)]{0,40}\) failed: Cannot allocate memory"
+                     r"|Unable to (?:alloc send buffer MR|create \w+ CQ of size \d+) on \w+: Cannot allocate memory"),
+         "the limit of locked memory is too low", f"set memlock to unlimited {_LIMITS}", "speaker")),
+    *_said("mpirun", "open-mpi/ompi issue 6618; kubectl exec, which mpi-operator launches by",
+        ("", r"command terminated with exit code (?P<code>137)",
+         "its daemon was killed (exit code {code}), mostly for lack of memory",
+         "see 'kubectl describe pod' and the node's kernel log for an OOM kill, and give the pod more memory",
+         "daemon")),
+    *_said("mpirun", "open-mpi/ompi issues 10641 and 7719 (help-prte-rmaps-base.txt, help-orte-rmaps-base.txt)",
+        ("", r"(?s)not enough slots available in the\s+system to satisfy the (?P<count>\d+)\s*slots",
+         "{count} ranks are more than the nodes have slots", "ask for fewer ranks, or raise slots= of the hosts")),
+    *_said("mpirun", "horovod/horovod issues 110 and 467; openpmix/prrte issue 1493",
+        ("ssh", r"^Permission denied(?: \((?P<why>[\w,-]+)\)|, please try again)",
+         "it refuses the login of mpirun", f"{_PROVISION} (role ssh_mesh)", "daemon"),
+        ("ssh", r"^Host key verification failed",
+         "the launch node does not know its host key", f"{_PROVISION} (role ssh_mesh)", "daemon"),
+        ("ssh", r"^(?:ssh|kex)_exchange_identification: (?P<why>[^\r\n]+)",
+         "its sshd ends the connection before the login ({why})",
+         "look at the log of sshd there, and at MaxStartups in sshd_config", "daemon")),
+    *_said("mpirun", "Python, Python/pylifecycle.c and Python/initconfig.c",
+        ("", r"Fatal Python error: (?P<what>\w*init\w*(?: \w+)?): (?P<why>[^\r\n]{1,200})",
+         "Python does not start ({why})", "take PYTHONHOME and PYTHONPATH out of the environment there", "daemon")),
 
     # --- what ssh says to clusterctl; kinds of probe failures. Of {bastion}, where a way leads through one ---
     *_said("bastion", "captured with OpenSSH 9.2 (tests/data/node_probe/bastion-failures.json)",

@@ -27,7 +27,7 @@ PROGRAMS = sorted({row.program for row in known_messages.ROWS})
 NO_WORDS = re.compile(r"\(\?[^)]*>|\\[a-zA-Z]|\(\?s\)|\(\?:|\{[^}]*\}|[\\^$()?*+|\[\]]")
 MOST_S = 2.0  # of CPU; a pattern with two gaps of any length takes minutes
 NAMED = ("account", "bastion", "file", "job", "let_in", "login", "minutes", "mirror", "node", "of", "partition")
-VALUES = dict.fromkeys((*NAMED, "place", "python"), "VALUE")
+VALUES = dict.fromkeys((*NAMED, "place", "python", "speaker"), "VALUE")
 
 
 def captured() -> Iterator[dict[str, Any]]:

@@ -126,7 +126,8 @@ def _with_first_end(
     host = places[end.process]
     reports = [one for one in output.ranks if (one.host == host if per_node else one.rank == end.process)]
     is_up = any(report.state != "absent" for report in reports)
-    if not end.host and (_given(told) or (is_up and not end.by_signal)):
+    given = [one for one in _given(told) if one.subject != mpirun_output.PEER]
+    if not end.host and (given or (is_up and not end.by_signal)):
         return told
     who = "the process that mpirun started" if per_node else f"rank {end.process}"
     cause = f"{who} {end.how}{'' if is_up else ' before it was up'}"
@@ -237,7 +238,7 @@ def _blamed(
         return f"{_gone_words(gone)}; {reason}", gone
     if given:
         return causes.reason(given, reason), causes.hosts(given)
-    unplaced = [cause for cause in told if not cause.is_consequence]
+    unplaced = [cause for cause in told if not cause.is_consequence or cause.subject == mpirun_output.PEER]
     if unplaced:
         return f"{reason}: {unplaced[0].cause}", others
     return mpirun_output.with_cause(reason, output.other), others

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.support import content
-from clusterctl.validation.checks.causes import Cause
+from clusterctl.validation.checks.causes import Cause, CauseKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +29,14 @@ else:
     known_messages = content.module_util("known_messages")
 
 _MOST_TEXT = 4096  # characters of a passage; help messages have half of it, and some patterns take long on long texts
-_TAG = re.compile(r"^\[(?P<host>[^\]\[:,\s]+):\d+\]\s*")
+# Who says it: [node1:77] of Open MPI, [time] [node1:77:0:77] of UCX, [node1][[463,1],0] of a transport of Open MPI,
+# node1:77:78 [0] of NCCL, node1:rank3.program: of PSM3.
+_TAG = re.compile(
+    r"^(?:\[[\d.]+\] )?(?:\[([^\]\[:,\s]+)(?::\d+ ?)+\]|\[([^\]\[:,\s]+)\](?=\[\[\d+,\d+\],\d+\])"
+    r"|([\w.-]+):\d+:\d+ (?=\[\d+\] )|([\w.-]+):(?:rank|pid)\d+[\w.-]*: )\s*"
+)
+_SSH = "ssh"
+PEER = "peer"  # the subject of a cause that a rank only saw, such as the end of a connection
 _RULE_OFF = re.compile(r"^-{20,}$")
 _RANK_LINE = re.compile(r'\{"(?:clusterctl|rank)"')
 
@@ -58,33 +65,44 @@ def read(lines: Iterable[str], names: Mapping[str, str], launch_node: str) -> tu
         for passage in _passages(lines)
         if (message := known_messages.find("mpirun", passage.text)) is not None
     ]
-    lost = tuple(dict.fromkeys(host for _, cause in said if cause.is_consequence for host in cause.hosts))
+    lost = tuple(dict.fromkeys(host for _, cause in said if _is_loss(cause) for host in cause.hosts))
+    has_way = any(cause.subject == _SSH and cause.hosts for _, cause in said)  # of which ssh says more in a bare line
+    said = [one for one in said if one[1].hosts or one[1].subject != _SSH or not has_way]
     # One lost daemon is the one that a message of its node is about; of several, no message says which.
     given = [
         cause.at(*lost) if whom == "daemon" and len(lost) == 1 else cause
         for whom, cause in said
         if not cause.is_consequence
-    ] or [cause for _, cause in said]
+    ] or [cause for _, cause in said if cause.subject != PEER or not lost]
     first: dict[tuple[tuple[str, ...], str], Cause] = {}
     for cause in sorted(given, key=lambda cause: not cause.hosts):
         first.setdefault((cause.hosts, cause.cause), cause)
     return tuple(first.values())
 
 
+def _is_loss(cause: Cause) -> bool:
+    return cause.is_consequence and cause.subject != PEER
+
+
 def _cause(message: known_messages.Message, passage: _Passage, names: Mapping[str, str], launch_node: str) -> Cause:
-    row = message.row
-    named = _host(passage.speaker if row.whom == "speaker" else message.words.get("node", ""), names)
-    hosts = (launch_node, named) if row.whom == "way" and named not in ("", launch_node) else (named,)
-    cause, cure = message.meaning()
-    is_loss = row.kind == "lost"
+    row, speaker = message.row, _host(passage.speaker, names)
+    named = speaker if row.whom == "speaker" else _host(message.words.get("node", ""), names)
+    hosts = (named,) if named else ()
+    if row.whom == "way" and named not in ("", launch_node):
+        hosts = (launch_node, named)
+    elif row.whom in ("one_way", "pair"):  # one end alone has only seen it
+        near = _host(message.words["near"], names) if "near" in message.words else speaker
+        hosts = tuple(dict.fromkeys((near, named))) if near and named else ()
+    cause, cure = message.meaning(speaker=speaker or passage.speaker or "a node")
+    kind: CauseKind = "pair" if row.whom == "pair" else "one_way"
     return Cause(
-        hosts=hosts if named else (),
-        kind="one_way" if len(hosts) > 1 else "node",
+        hosts=hosts,
+        kind=kind if len(hosts) > 1 else "node",
         cause=cause,
         cure=cure,
         line=passage.line,
-        is_consequence=is_loss,
-        subject="" if is_loss else row.kind,
+        is_consequence=row.kind in ("lost", PEER),
+        subject="" if row.kind == "lost" else row.kind,
     )
 
 
@@ -118,7 +136,7 @@ def _passages(lines: Iterable[str]) -> Iterator[_Passage]:
             if block:
                 yield _help(block)
             block = None
-            yield _Passage(tag["host"] if tag else "", line[tag.end() :] if tag else line, line)
+            yield _Passage(tag[tag.lastindex or 0] if tag else "", line[tag.end() :] if tag else line, line)
     if block:
         yield _help(block)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterctl.model.job_outcome import JobOutcome, Sweep
@@ -196,6 +198,8 @@ EXPECTED = {
     "5.0/tmp-not-writable": ("node", ("node3",), "lost the daemon"),
     "5.0/tmp-read-only": ("node", ("node3",), "lost the daemon"),
 }
+EXAMPLES = json.loads((DATA.parent / "known_messages.json").read_text(encoding="utf-8"))
+TOLD = [one for one in EXAMPLES if "hosts" in one]
 FILES = sorted(f"{path.parent.name}/{path.stem}" for path in DATA.rglob("*.txt"))
 
 
@@ -219,6 +223,26 @@ def test_a_message_names_its_node_and_its_cause_and_no_other_node(name: str) -> 
     assert found[0].cure
     assert found[0].line
     assert {host for cause in found for host in cause.hosts} == set(hosts)
+
+
+@pytest.mark.parametrize("example", TOLD, ids=lambda one: f"{one['source'][:40]}: {one['means']}")
+def test_a_published_message_names_both_ends_and_nobody_who_only_saw_it(example: dict[str, Any]) -> None:
+    names = example["names"] or dict.fromkeys(example["hosts"])
+    said = [*example["said"].splitlines(), *example.get("then", "").splitlines()]
+    found = mpirun_output.read(said, {key: value or key for key, value in names.items()}, "x")
+    assert (found[0].kind, list(found[0].hosts)) == (example["ends"], example["hosts"])
+    assert example["means"] in found[0].cause
+    assert {host for cause in found for host in cause.hosts} == set(example["hosts"])
+
+
+def test_who_lost_a_connection_is_no_cause_beside_the_node_that_is_lost() -> None:
+    for kind in ("recv(36) failed: Connection reset by peer (104)", "remote peer unexpectedly closed connection"):
+        seen = f"[node2][[11356,1],45][btl_tcp.c:559:mca_btl_tcp_recv_blocking] {kind}"
+        found = mpirun_output.read([seen, *lines("5.0/daemon-killed")], NAMES, "node1")
+        assert [cause.hosts for cause in found] == [("node5",)]
+        (alone,) = mpirun_output.read([seen], NAMES, "node1")
+        assert (alone.hosts, alone.is_consequence, alone.subject) == ((), True, mpirun_output.PEER)
+        assert "a connection of node2" in alone.cause
 
 
 def test_nodes_have_the_names_that_the_inventory_gives_them() -> None:
