@@ -24,7 +24,9 @@ _LEAST_BYTES = 2**20  # of a node's traffic; less says nothing of the way that a
 _MOSTLY = 0.5  # of a node's traffic
 _PARTLY = 0.1  # of a node's traffic, where a setting of the node itself chose the way
 _MOST_NAMED, _MOST_PORTS = 4, 8
-_NO_GPUDIRECT = "GeForce"  # NVIDIA's documentation of GPUDirect RDMA names data-centre and workstation GPUs alone
+# NVIDIA's documentation of GPUDirect RDMA names data-centre and workstation GPUs alone. The GB10 of a DGX Spark shares
+# its memory with the processor and has none either.
+_NO_GPUDIRECT = re.compile(r"GeForce|\bGB10\b")
 _MOST_CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")  # the last is the old name of the first
 _TOPOLOGY = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_NETDEVS_POLICY", "NCCL_CROSS_NIC")
 _SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -309,7 +311,7 @@ def _alike(site: PathSite, host: str, other: str) -> bool:
 def _indirect(site: PathSite, host: str, one: NcclPath, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
     if any(_DIRECT in way for way in one.rails):
         return
-    if _NO_GPUDIRECT in site.gpus.get(host, ""):
+    if _NO_GPUDIRECT.search(site.gpus.get(host, "")):
         return
     over = _named(one.used or one.ports) or one.network
     why = _setting(
@@ -367,6 +369,7 @@ def _named(ports: Iterable[str]) -> str:
 # --- The way that NCCL's connections take on one node, as its ranks told it of NCCL's log (``nccl_log.py``) -----------
 
 NET, _SOCKET = "NET/", "NET/Socket"
+_RDMA_PLUGIN = "NET/NCCL RDMA Plugin"  # HPC-X's plugin, whose older name is IBext
 _MOST_DIGITS = 4
 _DEVICE_OF_WAY = re.compile(r"NET/[^/]+/([0-9]{1,6})(?![0-9])")
 
@@ -416,7 +419,8 @@ class NcclPath:
     @property
     def has_names(self) -> bool:
         """Whether the devices that carry connections are those that the log names."""
-        return bool(self.numbers) and any(way.startswith(f"{NET}{self.named}") for way in self.rails)
+        begins = (f"{NET}{self.named}", _RDMA_PLUGIN)
+        return bool(self.numbers) and any(way.startswith(begins) for way in self.rails)
 
 
 def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:

@@ -79,12 +79,16 @@ _PROVIDER = re.compile(r"NET/OFI Selected provider is ([\w;-]+).*\(found ([0-9]{
 _GROUP = re.compile(r"NET/OFI NIC group ([0-9]{1,6}) device #\d+ ")
 _RING = re.compile(r"Channel \d+(?:/\d+)? ?:((?: +[0-9]{1,9})+)$")
 _ENTRY = re.compile(r"\[(\d+)\](\S+?)(?:/(IB|RoCE|Ethernet))?(?=\s|$)")
+# Of NCCL 2.22 and 2.23: two ports of one card are one device, ``[0]={[0] mlx5_2:1/RoCE, [1] mlx5_3:1/RoCE}``.
+_FUSED, _PORT = re.compile(r"\[(\d+)\]=\{([^}]*)\}"), re.compile(r"\[\d+\] ?([^\s,/:]+)(?::\d+)?/(?:IB|RoCE|Ethernet)")
 _SOCKET = re.compile(r"\[\d+\]([^:\s]+):\S+<\d+>")
 _ENDS = r"\d+\[[^\]]*\] -> \d+\[[^\]]*\]"
 _CHANNEL = re.compile(rf"Channel \d+(?:/\d+)? ?: {_ENDS}(?: \[(send|receive)\])? via (\S+(?: \S+)*)")
 _MERGED = re.compile(r"NET/IB : Made virtual device \[(\d+)\] name=(\S+)")
-_SET = re.compile(r"(NCCL_[A-Z0-9_]+) set by environment to (.*?)\.?$")
-_DIRECT = re.compile(r"NET/(\S+) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'")
+# "set by environment to" is of all variables; names of interfaces and ports are told again, by old releases only so.
+_SET = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*?)\.?$")
+# NVIDIA's plugin leaves the last quotation mark out. It tells what a card can, and NCCL after it what is used.
+_DIRECT = re.compile(r"NET/.+? : GPU Direct RDMA (\([\w-]+\) )?([Ee]nabled|[Dd]isabled) for HCA \d+ '([^']+)")
 _NO_DEVICE = "NET/IB : No device found"
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
 _NOT_THE_WAY = re.compile(r"\(\d+\)|/Shared$")  # which rank of the node serves a rail, and that buffers are shared
@@ -194,6 +198,7 @@ class _Found:
         else:
             self.named, ports = kind, rest.partition(";")[0]
             self.hcas.update({int(at): f"{name}/{layer}" for at, name, layer in _ENTRY.findall(ports) if layer})
+            self.hcas.update({int(at): "+".join(_PORT.findall(fused)) for at, fused in _FUSED.findall(ports)})
 
     def _merged(self, at: str, name: str) -> None:
         self.hcas[int(at)] = name
@@ -202,8 +207,9 @@ class _Found:
         if name not in {LEVEL, SUBSYSTEMS, FILE}:
             self.settings[name] = value
 
-    def _direct(self, _kind: str, state: str, _at: str, name: str) -> None:
-        self.direct[name] = state == "Enabled"
+    def _direct(self, able: str | None, state: str, name: str) -> None:
+        if not able or name not in self.direct:
+            self.direct[name] = state.lower() == "enabled"
 
     def _channel(self, _side: str | None, way: str) -> None:
         self.ways[_NOT_THE_WAY.sub("", way)] += 1

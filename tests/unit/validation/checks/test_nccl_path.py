@@ -74,6 +74,14 @@ def test_what_a_log_says() -> None:
     assert (old["hcas"], old["interfaces"], old["version"]) == ({"0": "mlx5_0:1/IB"}, ["ib0"], "2.8.4")
     assert told("form-2.27")["version"] == "2.27.6"
     assert old["ways"] == {"NET/IB/0/GDRDMA": 1, "direct shared memory": 1, "SHM/direct/direct": 1}
+    fused = told("fused")
+    assert fused["hcas"] == {"0": "mlx5_2+mlx5_3", "1": "mlx5_0+mlx5_1"}
+    assert fused["settings"] == {"NCCL_P2P_LEVEL": "LOC"}
+    assert told("ib-left-out")["settings"] == {"NCCL_IB_HCA": "=mlx5_0:1"}
+    assert told("gb10")["direct"] == {"rocep1s0f0": False}, "what is used, not what the card can"
+    able = "node1:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA ({}) enabled for HCA 0 'mlx5_0"
+    for way in ("DMABUF", "nvidia-peermem"):
+        assert load("nccl_log").told([able.format(way)])["direct"] == {"mlx5_0": True}
     assert told("plugin")["network"] == "AWS Libfabric"
     assert load("nccl_log").told(["no word of it", ""]) == {}
 
@@ -200,6 +208,10 @@ def test_what_cannot_be_expected_is_no_fault() -> None:
     assert judged(site(), *["socket-disabled"] * 3).verdict is Verdict.PASS, "no RDMA port is up"
     cards = dict.fromkeys(NODES, "NVIDIA GeForce RTX 4090")
     assert judged(site(*ports, gpus=cards), *["ib-indirect"] * 3).verdict is Verdict.PASS
+    spark = site("rocep1s0f0:1", gpus=dict.fromkeys(NODES, "NVIDIA GB10"))
+    assert judged(spark, *["gb10"] * 3).reason.endswith("; NCCL goes over NCCL RDMA Plugin v10 (rocep1s0f0:1)")
+    others = site("rocep1s0f0:1", gpus=dict.fromkeys(NODES, "NVIDIA GB100"))
+    assert "GPUDirect RDMA is off for rocep1s0f0" in judged(others, *["gb10"] * 3).reason
     one = replace(site(*ports), slots={"node1": 2})
     assert judged(one, "socket-disabled") == PASSED, "one node has no way to others"
     failed = replace(PASSED, verdict=Verdict.FAIL)
@@ -212,6 +224,7 @@ def test_what_cannot_be_expected_is_no_fault() -> None:
     [
         ("form-2.27", 2, "NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"),
         ("form-2.28-data-direct", 2, "NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"),
+        ("fused", 4, "NCCL goes over IBext_v8 (mlx5_0+mlx5_1)"),
         ("form-timestamps", 2, "NCCL goes over IB (mlx5_0:1, mlx5_1:1) with GPUDirect RDMA"),
         ("ibext", 2, "NCCL goes over IBext_v8 (mlx5_0:1, mlx5_1:1)"),
         ("ofi-efa", 4, "NCCL goes over Libfabric with GPUDirect RDMA"),
