@@ -87,7 +87,7 @@ def _is_loss(cause: Cause) -> bool:
 def _cause(message: known_messages.Message, passage: _Passage, names: Mapping[str, str], launch_node: str) -> Cause:
     row, speaker = message.row, _host(passage.speaker, names)
     named = speaker if row.whom == "speaker" else _host(message.words.get("node", ""), names)
-    hosts = (named,) if named else ()
+    hosts: tuple[str, ...] = (named,) if named else ()
     if row.whom == "way" and named not in ("", launch_node):
         hosts = (launch_node, named)
     elif row.whom in ("one_way", "pair"):  # one end alone has only seen it
