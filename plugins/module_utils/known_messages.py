@@ -286,16 +286,56 @@ ROWS: tuple[Row, ...] = (
         ("unreachable", r"connect to host|Could not resolve hostname",
          "goes through {bastion}, which does not answer",
          "see that it is up and that ProxyJump or ProxyCommand is right")),
+    # What sshd and PAM say of the account stands before the end of the connection that follows.
+    *_said("ssh", "Slurm's pam_slurm and pam_slurm_adopt; vsoch/forward issue 29, fgci-org/fgci-ansible issue 123",
+        ("refused", r"Access denied\b.{0,80}?no active jobs on this node",
+         "lets in only users that have a Slurm job there, and {login} has none",
+         "take '--via slurm', or start inside an allocation of these nodes")),
+    *_said("ssh", "Linux-PAM 1.5 (pam_nologin, pam_unix, pam_limits) and OpenSSH 9.2 (auth-pam.c, session.c)",
+        ("refused", r"System is (?:booting up|going down)|pam_nologin",
+         "lets in nobody but root while it starts or stops", "wait, or remove /run/nologin and /etc/nologin there"),
+        ("refused", r"your account has expired",
+         "has an expired account of {login}", "renew it there ('chage --expiredate')"),
+        ("refused", r"Password change required|required to change your password|password has expired",
+         "wants {login} to change the password first", "change it there once, or renew it ('chage --lastday')"),
+        ("refused", r"too many logins for",
+         "has as many logins of {login} as it allows",
+         f"raise maxlogins {_LIMITS} there, or end logins that are left over"),
+        ("error", r"(?:exec|shell) request failed on channel \d+",
+         "starts no program for {login}", "look at the user's shell and limits there, and at the log of sshd")),
     *_said("ssh", "captured with OpenSSH 9.2 (tests/data/node_probe/ssh-failures.json)",
         ("host_key", r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed|No matching host key",
          "shows a host key that this machine does not know or that has changed",
          "verify it with the node's owner, then put it in known_hosts"),
         ("refused", r"Permission denied|Too many authentication failures|no mutual signature|account is locked",
          "refuses the login of {login}", "{let_in}"),
-        ("unreachable", (r"Connection (?:refused|timed out|closed|reset)|Operation timed out|No route to host"
-                         r"|Network is unreachable|Could not resolve hostname|kex_exchange_identification"
-                         r"|banner exchange"),
-         "does not answer", "see that it is up and that ansible_host and ansible_port are right")),
+        ("unreachable", r"Could not resolve hostname",
+         "has a name that this machine cannot resolve", "set ansible_host to its address, or correct the name"),
+        ("unreachable", r"Connection timed out|Operation timed out|No route to host|Network is unreachable",
+         "does not answer", "see that it is up and that ansible_host and ansible_port are right"),
+        ("unreachable", r"Connection refused", "refuses connections at this port",
+         "start sshd there, and see that ansible_port is right and that no firewall rejects it"),
+        ("unreachable", r"Connection (?:closed|reset)|(?:kex|ssh)_exchange_identification|banner exchange",
+         "ends the connection before the login",
+         "look at the log of sshd there, at MaxStartups in sshd_config, and at what bans addresses, such as fail2ban")),
+    # What the shell and the loader of a node say when the program of clusterctl does not run there.
+    *_said("session", "bash 5.2, ld.so of glibc 2.36 and Python 3.11 of Debian 12 (tests/data/known_messages.json)",
+        ("refused", r"This account is (?:currently )?not available",
+         "gives {login} no shell", "set the user's login shell there ('usermod -s')"),
+        ("no_python", r"Fatal Python error: (?P<what>\w*init\w*(?: \w+)?): (?P<why>[^\r\n]{1,200})",
+         "cannot start {python} ({why})", "take PYTHONHOME and PYTHONPATH out of the user's environment there"),
+        ("no_python", (r"(?<!\S)(?P<name>\S+): error while loading shared libraries: (?P<library>[^\s:]+): "
+                       r"(?P<why>[^\r\n]+)"),
+         "cannot start {name}, which does not find {library} ({why})",
+         "install that library, or take LD_LIBRARY_PATH and LD_PRELOAD out of the user's environment there"),
+        ("error", (r"(?:fork|exec)\w*: (?:retry: )?(?P<why>Resource temporarily unavailable|Cannot allocate memory)"
+                   r"|(?P<what>can't start new thread)"),
+         "can start no further process for {login}", f"raise nproc {_LIMITS} there, or end what fills the memory"),
+        # The look at a node is of Python 3.9; openSUSE Leap 15 has 3.6.
+        ("no_python", r"\nSyntaxError: ", "has a {python} that is older than Python 3.9",
+         ("install a newer one of the distribution there, and set ansible_python_interpreter to it, such as "
+          "/usr/bin/python3.11")),
+        ("error", r"Too many open files", "has no open files left for {login}", f"raise nofile {_LIMITS} there")),
 
     # --- Ansible's words for a node that could not be looked at; kinds are checks of the preflight ---
     *_said("Ansible", "ansible-core 2.19, OpenSSH 9.2 and sudo 1.9 (tests/data/known_messages.json)",
@@ -325,7 +365,9 @@ ROWS: tuple[Row, ...] = (
                     r"|module interpreter .* was not found"),
          "Python was not found at the interpreter that Ansible uses",
          "install python3, or set ansible_python_interpreter to where it is"),
-        ("unreachable", (r"refused|No route to host|unreachable|timed? ?out|Connection (?:closed|reset)"
+        ("unreachable", r"Connection refused",
+         "it refuses connections at that port", "start sshd there, and see that ansible_port is right"),
+        ("unreachable", (r"No route to host|unreachable|timed? ?out|Connection (?:closed|reset)"
                          r"|Failed to connect"),
          "it does not answer", "check that it is up and that ansible_host and ansible_port are right"),
         ("disk", r"No space left on device", "its disk is full", "free some space on / and /tmp"),

@@ -22,7 +22,6 @@ else:
 
 _SSH_FAILED = 255
 _COMMAND_NOT_FOUND = 127
-_OLD_PYTHON = "\nSyntaxError: "  # of Python before 3.8, such as 3.6 of openSUSE Leap 15
 _MOST_EVIDENCE = 300
 _SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"  # of OpenSSH's client
 
@@ -43,6 +42,10 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
     place = where(host)
     if returncode == _SSH_FAILED:
         return _classify_ssh(host, place, stderr)
+    found = known_messages.find("session", stderr)
+    if found is not None:
+        cause, cure = found.meaning(login=_login(host), python=host.python)
+        return ProbeFailure(host.name, cast("FailureKind", found.row.kind), f"{place} {cause}; {cure}.")
     sudo = next((line.strip() for line in stderr.splitlines() if line.startswith("sudo: ")), "")
     if sudo and host.python not in sudo:
         return ProbeFailure(host.name, "no_sudo", f"{place}: {_login(host)} {_sudo_words(host, sudo)}")
@@ -53,13 +56,6 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
             host.name,
             "no_python",
             f"{place} has no {host.python}; install python3 there, or set ansible_python_interpreter.",
-        )
-    if _OLD_PYTHON in stderr:
-        return ProbeFailure(
-            host.name,
-            "no_python",
-            f"{place}: {host.python} is older than Python 3.9; install a newer one of the distribution there, and set "
-            "ansible_python_interpreter to it, such as /usr/bin/python3.11.",
         )
     return ProbeFailure(
         host.name, "error", f"{place}: the probe ended with status {returncode}. {shortened(stderr)}".strip()

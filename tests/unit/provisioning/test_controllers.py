@@ -139,7 +139,7 @@ def test_an_inventory_of_workers_that_does_not_exist_is_named_as_such(word: str)
 def test_a_worker_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     done = python.Done(255, b"", b"ssh: connect to host ops2 port 22: Connection refused\n")
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "refused", done=done))
-    with pytest.raises(UnreachableError, match=r"^The worker ops2 cannot be used: ops2 .*does not answer"):
+    with pytest.raises(UnreachableError, match=r"^The worker ops2 cannot be used: ops2 .*refuses connections"):
         controllers.ready([HOST])
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply(None, "did not answer within 60 s", timed_out=True))
     with pytest.raises(UnreachableError, match="it did not answer within 60 s; see whether it hangs"):

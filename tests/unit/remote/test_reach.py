@@ -128,7 +128,7 @@ def test_a_submit_host_that_is_gone_is_named_itself() -> None:
     said = "ssh: connect to host 192.0.2.1 port 2222: Connection refused\n"
     failure = reach.classify(THROUGH, 255, said)
     assert failure.kind == "unreachable"
-    assert "login (192.0.2.1 port 2222) does not answer" in failure.message
+    assert "login (192.0.2.1 port 2222) refuses connections" in failure.message
     assert failure.message.startswith("node2")
 
 

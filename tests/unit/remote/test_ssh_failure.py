@@ -69,6 +69,34 @@ def test_a_bastion_that_the_inventory_does_not_name_is_the_nodes_own() -> None:
     assert "goes through its bastion, which does not answer" in failure.message
 
 
+@pytest.mark.parametrize(
+    ("returncode", "said", "kind", "words"),
+    [
+        (
+            255,
+            "Access denied by pam_slurm_adopt: you have no active jobs on this node",
+            "refused",
+            "user hpc has none; ",
+        ),
+        (255, "kex_exchange_identification: read: Connection reset by peer", "unreachable", "ends the connection"),
+        (255, "ssh: connect to host 192.0.2.1 port 22: Connection refused", "unreachable", "refuses connections"),
+        (1, "This account is currently not available.", "refused", "gives user hpc no shell; "),
+        (
+            1,
+            "Fatal Python error: init_fs_encoding: no codec",
+            "no_python",
+            "cannot start /usr/bin/python3 (no codec); ",
+        ),
+        (127, "python3: error while loading shared libraries: libz.so.1: cannot open", "no_python", "find libz.so.1"),
+        (254, "bash: fork: Resource temporarily unavailable", "error", "no further process for user hpc; raise nproc"),
+    ],
+)
+def test_a_node_that_answers_is_not_said_to_be_silent(returncode: int, said: str, kind: str, words: str) -> None:
+    failure = ssh_failure.classify(Host("n", "192.0.2.1", user="hpc", python="/usr/bin/python3"), returncode, said)
+    assert (failure.kind, words in failure.message) == (kind, True), failure.message
+    assert "does not answer" not in failure.message
+
+
 def test_anything_else_shows_what_was_said() -> None:
     failure = ssh_failure.classify(Host("n", "192.0.2.1"), 1, "Traceback\nMemoryError\n")
     assert failure.kind == "error"
