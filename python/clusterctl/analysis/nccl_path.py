@@ -26,7 +26,7 @@ _PARTLY = 0.1  # of a node's traffic, where a setting of the node itself chose t
 _MOST_NAMED, _MOST_PORTS = 4, 8
 # NVIDIA's documentation of GPUDirect RDMA names data-centre and workstation GPUs alone. The GB10 of a DGX Spark shares
 # its memory with the processor and has none either.
-_NO_GPUDIRECT = re.compile(r"GeForce|\bGB10\b")
+NO_GPUDIRECT = re.compile(r"GeForce|\bGB10\b")
 _MOST_CHANNELS = ("NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS")  # the last is the old name of the first
 _TOPOLOGY = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_NETDEVS_POLICY", "NCCL_CROSS_NIC")
 _SOCKET_NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -311,7 +311,7 @@ def _alike(site: PathSite, host: str, other: str) -> bool:
 def _indirect(site: PathSite, host: str, one: NcclPath, paths: Mapping[str, NcclPath]) -> Iterator[PathFault]:
     if any(_DIRECT in way for way in one.rails):
         return
-    if _NO_GPUDIRECT.search(site.gpus.get(host, "")):
+    if NO_GPUDIRECT.search(site.gpus.get(host, "")):
         return
     over = _named(one.used or one.ports) or one.network
     why = _setting(

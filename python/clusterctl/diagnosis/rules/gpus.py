@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from clusterctl.analysis.nccl_path import NO_GPUDIRECT
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import table
 from clusterctl.diagnosis.rules.engines import (
@@ -416,7 +417,8 @@ def _turns(seen: Hardware) -> Iterator[tuple[str, str]]:
     ports = [port for port, on in seen.flags("pci port", "ACS").items() if on]
     if ports:
         yield f"ACS is on at the PCI switch ports {and_more(ports, SHOWN)} between GPUs and RDMA cards", _ACS
-    if seen.text("node", "GPUDirect") == "none":
+    models = seen.texts("gpu", "model").values()
+    if seen.text("node", "GPUDirect") == "none" and not any(NO_GPUDIRECT.search(model) for model in models):
         yield "RDMA cards cannot reach the memory of GPUs: neither nvidia_peermem nor DMA-BUF is there", _PEERMEM
 
 

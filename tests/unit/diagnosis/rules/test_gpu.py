@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import registry
+from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model.findings import Finding
+from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
 from clusterctl.provisioning import look
 from clusterctl.remote import ssh_failure
@@ -188,3 +190,15 @@ def test_a_node_that_refuses_the_account_is_named_with_the_way_to_its_keys() -> 
     (found,) = registry.diagnose(view)
     assert "refuses the login of user mpi" in found.cause
     assert "cluster_user_keys" in found.cure
+
+
+@pytest.mark.parametrize(("model", "cured"), [("NVIDIA GB10", False), ("NVIDIA H100 80GB HBM3", True)])
+def test_a_gpu_that_has_no_gpudirect_lacks_no_module_for_it(model: str, cured: bool) -> None:
+    readings = (
+        HardwareReading("rdma card", "0000:01:00.0", "PCIe lanes", 16),
+        HardwareReading("gpu", "000f:01:00.0", "model", model),
+        HardwareReading("node", "", "GPUDirect", "none"),
+    )
+    look = Hardware(schema_version=1, time=0.0, readings=readings)
+    found = registry.diagnose(View(hosts=(), nodes={}, hardware={"node1": HardwareLooks(look)}))
+    assert [one.check for one in found] == ["gpudirect"] * cured
