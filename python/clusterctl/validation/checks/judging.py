@@ -88,7 +88,9 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
     )
     if crowd is not None:
         verdict, reason, hosts, told = Verdict.ERROR, crowd.words, (), ()
-    given = tuple(one for one in _given(told) if set(one.hosts) <= set(hosts) and not one.is_consequence)
+    given = tuple(
+        one for one in _given(told) if set(one.hosts) <= set(hosts) and (not one.is_consequence or one.kind == "pair")
+    )
     return Judgement(
         verdict=verdict,
         reason=reason,

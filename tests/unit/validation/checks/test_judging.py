@@ -94,6 +94,31 @@ def test_a_rank_that_was_not_up_yet_is_blamed_only_if_its_own_end_was_the_first(
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, hosts), judgement.reason
 
 
+REFUSED = (
+    "[node1][[11356,1],1][btl_tcp_endpoint.c:803:complete_connect] connect() to node2 failed: Connection refused (111)"
+)
+RETRIED = "[node1:19546:0:19546] ib_mlx5_log.c:139  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81)"
+
+
+@pytest.mark.parametrize(
+    ("said", "hosts", "words"),
+    [
+        ((REFUSED, TOLD.format("1,5", "ABORTED BY SIGNAL")), ("node3",), "rank 5 was ended by SIGSEGV"),
+        ((REFUSED,), ("node1", "node2"), "node[1-2]: a rank at node2 takes no connections"),
+        ((RETRIED,), (), "packets of node1 over its RDMA port mlx5_0:1/IB got no answer"),
+    ],
+)
+def test_who_only_saw_the_end_of_a_connection_is_not_blamed(
+    said: tuple[str, ...], hosts: tuple[str, ...], words: str
+) -> None:
+    whole = captured_outcome("killed-early-5.0.7")
+    lines = tuple(OutputLine("stderr", 1.0, text) for text in said)
+    judgement = judging.judge(site("killed-early-5.0.7"), dataclasses.replace(whole, lines=(*whole.lines, *lines)))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, hosts), judgement.reason
+    assert words in judgement.reason
+    assert [one.kind for one in judgement.culprits] == {0: [], 1: ["node"], 2: ["pair"]}[len(hosts)]
+
+
 def test_a_signal_that_mpirun_told_before_the_deadline_is_named() -> None:
     """mpirun did not end the others, or the machine was too busy for that."""
     whole = captured_outcome("died-starting-5.0.7")
