@@ -43,6 +43,7 @@ DEFAULT_FORKS = 32
 _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loaded machine takes longer
 # A machine that freezes or loses its power says nothing: without these, a task waits for it for a quarter of an hour.
 _NOTICE_SILENCE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"
+_NOT_INTERACTIVE = shlex.join(reach.NOT_INTERACTIVE)  # a terminal would echo a module that Ansible sends
 # Ansible's own default. A distribution's package manager may need a module of community.general.
 _COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
 _LOST_EVENTS = (
@@ -182,7 +183,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_PIPELINING": "True",
         "ANSIBLE_PYTHON_INTERPRETER": os.environ.get("ANSIBLE_PYTHON_INTERPRETER", "/usr/bin/python3"),
-        "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
+        "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE} {_NOT_INTERACTIVE}",
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "CLUSTERCTL_EVENTS": str(private / EVENTS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -67,6 +68,15 @@ def test_only_a_run_through_a_bastion_says_how_often_ssh_tries_again(monkeypatch
     assert (said(0), said(5)) == (None, "5"), "an ansible.cfg may say something else for other runs"
     monkeypatch.setenv("ANSIBLE_SSH_RETRIES", "2")
     assert said(5) == "2"
+
+
+def test_settings_for_people_change_no_ssh_of_ansible(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("RequestTTY force\nRemoteCommand tmux\nLocalForward 8080 localhost:80\n", encoding="utf-8")
+    words = shlex.split(playbook.environment(Path("/private"), Path("/control"))["ANSIBLE_SSH_ARGS"])
+    said = subprocess.run(["ssh", "-G", "-F", str(config), *words, "node1"], capture_output=True, text=True, check=True)
+    assert {"requesttty false", "clearallforwardings yes"} <= set(said.stdout.splitlines())
+    assert "remotecommand" not in said.stdout
 
 
 def test_the_collection_reads_each_variable_that_is_set_for_it() -> None:
