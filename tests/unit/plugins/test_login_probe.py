@@ -16,6 +16,7 @@ from clusterctl.support import content
 sys.path.insert(0, str(content.collections_path()))
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import login_probe, mesh_rules
+from ansible_collections.clusterctl.hpc.plugins.modules import mesh_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,6 +203,20 @@ def test_a_login_without_an_end_is_not_tried(configured: Callable[..., Any]) -> 
     assert failure["said"].startswith("ProxyCommand ssh -W %h:%p gate in ")
     assert "again and again" in failure["said"]
     assert (found["passed"], found["untried"]) == (0, 0)
+
+
+def test_the_role_asks_the_same_and_tries_no_login_without_an_end(
+    configured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured("Host *\n  ProxyCommand ssh -W %h:%p gate\nRequestTTY force\n")
+    targets = [{"name": "node2"}]
+    wins = mesh_login.overruled(getpass.getuser(), targets)
+    assert [one["setting"] for one in wins] == ["requesttty", "proxycommand"]
+    monkeypatch.setattr(mesh_login, "login_argv", lambda *_unused: ["false"])
+    ((_target, said),) = mesh_login.login_all(getpass.getuser(), targets, 5, {"node2": "ProxyCommand x in y line 2"})
+    told = mesh_rules.login_failure("node1", {"name": "node2", "address": "10.0.0.2"}, "mpi", said)
+    assert "ProxyCommand x in y line 2 leads ssh through one machine again and again" in told
+    assert "remove that setting" in told
 
 
 def test_what_ssh_has_started_ends_with_it(tried: Callable[[], list[str]], tmp_path: Path) -> None:
