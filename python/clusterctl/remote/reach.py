@@ -178,9 +178,11 @@ def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s:
         control_dir: folder (short path, mode 0700) of a shared connection that lives for a minute; None for a
             connection of its own.
         connect_timeout_s: seconds until an address that does not answer is given up.
+
+    A ControlPath of Ansible's arguments stays: a connection that its user opened may be the only way in.
     """
     argv = ["ssh", *NOT_INTERACTIVE, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}"]
-    if control_dir is not None:
+    if control_dir is not None and not any("controlpath" in word.lower() for word in host.ssh_args):
         argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={control_dir}/%C"]
     return [*argv, *host.login_words, "--", host.address]
 

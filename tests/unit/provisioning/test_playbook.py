@@ -79,6 +79,34 @@ def test_settings_for_people_change_no_ssh_of_ansible(tmp_path: Path) -> None:
     assert "remotecommand" not in said.stdout
 
 
+def test_a_run_takes_back_the_settings_that_its_plays_cannot_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = (
+        "[defaults]\nstrategy = free\nno_log = true\ntask_timeout = 1\n[privilege_escalation]\nbecome_ask_pass = true\n"
+    )
+    config += "[tags]\nskip = slow\n[ssh_connection]\nssh_args = -F /my/config -o ControlMaster=no\n"
+    (tmp_path / "ansible.cfg").write_text(config, encoding="utf-8")
+    place = tmp_path / "ansible.cfg"
+    assert (
+        f"strategy = free in {place} line 2 does not count in this run; its plays need linear." in playbook.overridden()
+    )
+    assert len(playbook.overridden()) == 5
+    slow = "sleep {{ 2 if inventory_hostname == 'h1' else 0 }}"
+    text = (
+        "- hosts: all\n  gather_facts: false\n  tasks:\n"
+        f'  - {{name: one, ansible.builtin.command: "{slow}", tags: [slow]}}\n'
+        "  - {name: two, ansible.builtin.ping: {}}\n"
+    )
+    end, heard = run(tmp_path, text)
+    assert end.status == "successful"
+    stages = [(one.host, one.task) for one in heard if isinstance(one, HostResult)]
+    assert sorted(stages[:2]) == [("h1", "one"), ("h2", "one")]
+    words = shlex.split(playbook.environment(Path("/private"), Path("/control"))["ANSIBLE_SSH_ARGS"])
+    assert words[:4] == ["-F", "/my/config", "-o", "ControlMaster=no"]
+
+
 def test_the_collection_reads_each_variable_that_is_set_for_it() -> None:
     given = playbook.environment(Path("/private"), Path("/control"), 0)
     ours = [name for name in given if name.startswith("CLUSTERCTL")]
