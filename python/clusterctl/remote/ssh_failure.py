@@ -74,8 +74,8 @@ def _classified(host: Host, returncode: int, stderr: str) -> ProbeFailure:
 def _sudo_words(host: Host, sudo: str) -> str:
     if _TERMINAL in sudo:  # no password helps
         return (
-            f"cannot use sudo without a terminal ({sudo}); put 'Defaults:{host.user or 'LOGIN_USER'} !requiretty' into a "
-            "file of /etc/sudoers.d with visudo."
+            f"cannot use sudo without a terminal ({sudo}); put 'Defaults:{host.user or 'LOGIN_USER'} !requiretty' into "
+            "a file of /etc/sudoers.d with visudo."
         )
     if host.sudo_password is not None and "password" in sudo:
         return (
