@@ -34,7 +34,7 @@ _SILENT = ("counter", "log", "comment")
 class Packet(NamedTuple):
     """The first packet of a connection between two nodes, as the target sees it.
 
-    ``port`` stands for both ends' ports, because Linux hands out both.
+    ``port`` is the one that was tried. It stands for both ends' ports, because Linux mostly hands out both.
     """
 
     interface: str

@@ -30,7 +30,8 @@ options:
     type: list
     elements: dict
   timeout_s:
-    description: Time limit of a connection. A connection that timed out is tried once more.
+    description: >-
+      Time limit of a connection. A connection that timed out is tried twice more, the second time after a pause.
     type: float
     default: 5
 author:
@@ -52,7 +53,8 @@ EXAMPLES = r"""
 RETURN = r"""
 results:
   description: >-
-    For each target its network, its name, the kind of result (V(ok) or the kind of failure) and the problem in words.
+    For each target its network, its name, the kind of result (V(ok) or the kind of failure), the problem in words and
+    the port.
   returned: success
   type: list
   elements: list
@@ -77,7 +79,7 @@ def main() -> None:
     )
     given = module.params
     exchange = fabric_probe.Exchange(given["name"] or "", given["token"] or "")
-    exchange.connect_all(given["targets"] or [], given["timeout_s"])
+    exchange.connect_all(given["targets"] or [], given["timeout_s"], pauses_s=fabric_probe.PAUSES_S)
     exchange.close()
     module.exit_json(changed=False, changes=[], watch=[], results=exchange.results)
 

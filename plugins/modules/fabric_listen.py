@@ -82,9 +82,10 @@ def main() -> None:
     given = module.params
     exchange = fabric_probe.Exchange(given["name"], given["token"])
     exchange.listen(given["addresses"])
-    if exchange.ports:
+    ports = {network: its[0] for network, its in exchange.ports.items()}
+    if ports:
         fabric_probe.listen_apart(exchange, given["callers"], given["lifetime_s"])
-    module.exit_json(changed=False, changes=[], watch=[], ports=exchange.ports, problems=exchange.problems)
+    module.exit_json(changed=False, changes=[], watch=[], ports=ports, problems=exchange.problems)
 
 
 if __name__ == "__main__":

@@ -221,6 +221,8 @@ def _confined(record: Record) -> None:
 FAULTS = (
     SessionFault("jobs are told the network of docker0", 1, _told_docker0, "network", ("172.17.0.0/16",)),
     SessionFault("a firewall drops connections", 2, _closed("timeout"), "ports", ("time out", "firewall")),
+    SessionFault("a firewall rejects connections", 2, _closed("rejected"), "ports", ("are rejected", "firewall")),
+    SessionFault("large packets are lost", 2, _closed("cut"), "ports", ("lose large ones", "MTU")),
     SessionFault("a firewall refuses connections", 2, _closed("refused"), "ports", ("are refused", "firewall")),
     SessionFault("its own name leads to 127.0.1.1", 3, _with(_own_name), "names", ("127.0.1.1",)),
     SessionFault("it shows a host key that nobody knows", 4, _unknown_key, "host_key", ("host key",)),

@@ -11,11 +11,17 @@ from ..plain_text import one_line
 # --- model -----------------------------------------------------------------------------------------------------------
 
 Facts = Mapping[str, Any]
-PairKind = Literal["ok", "refused", "timeout", "wrong_source", "wrong_node", "error"]
+PairKind = Literal[
+    "ok", "refused", "rejected", "no_route", "timeout", "cut", "cut_back", "wrong_source", "wrong_node", "error"
+]
 
 KIND_WORDS = {
     "refused": "connection refused",
+    "rejected": "rejected",
+    "no_route": "the source has no route",
     "timeout": "timed out",
+    "cut": "large packets are lost",
+    "cut_back": "large packets are lost on their way back",
     "wrong_source": "arrived from another address",
     "wrong_node": "another node answered",
     "error": "failed",
@@ -70,13 +76,18 @@ class Candidates(NamedTuple):
 
 
 class PairResult(NamedTuple):
-    """The result of one connection between two hosts, in the network of that key."""
+    """The result of the connections from one host to another, in the network of that key.
+
+    ``closed`` are the ports on which they failed, and ``open`` those on which they came through.
+    """
 
     network: str
     source: str
     target: str
     problem: str = ""
     kind: PairKind = "ok"
+    closed: Tuple[int, ...] = ()
+    open: Tuple[int, ...] = ()
 
 
 class Decision(NamedTuple):
@@ -225,8 +236,8 @@ def connection_results(answer: Any) -> Iterator[Tuple[str, str, PairKind, str]]:
     for entry in found[:_MOST_RESULTS] if isinstance(found, list) else ():
         if not isinstance(entry, (list, tuple)) or not all(isinstance(word, str) for word in entry):
             continue
-        if len(entry) == 4 and (entry[2] == "ok" or entry[2] in KIND_WORDS):  # noqa: PLR2004 - as said above
-            network, target, kind, problem = entry
+        if len(entry) == 5 and (entry[2] == "ok" or entry[2] in KIND_WORDS):  # noqa: PLR2004 - with its port
+            network, target, kind, problem, _port = entry
             yield network, target, kind, one_line(problem, _LONGEST_WORDS)
 
 

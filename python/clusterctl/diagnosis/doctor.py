@@ -228,17 +228,12 @@ def _between(view: View, probe: Probe, control: Path) -> View:
 
 
 def _pairs(
-    there: Sequence[Host], found: Candidates, control: Path, ports: Mapping[str, tuple[int, int]]
+    there: Sequence[Host], found: Candidates, control: Path, ports: Mapping[str, Sequence[tuple[int, int]]]
 ) -> tuple[PairResult, ...]:
     """Have nodes connect to each other, and believe in a failure when it has been seen twice."""
-    first = network_probe.probe(there, found, timeout_s=_CONNECT_S, control_dir=control, ports=ports)
-    if all(one.kind == "ok" for one in first):
-        return first
-    failed = {(one.network, one.source, one.target) for one in first if one.kind != "ok"}
-    again = network_probe.probe(there, found, timeout_s=2 * _CONNECT_S, control_dir=control, ports=ports)
-    return tuple(
-        one if (one.network, one.source, one.target) in failed else one._replace(kind="ok", problem="") for one in again
-    )
+    limits = network_probe.Limits(_CONNECT_S, control_dir=control, ports=ports)
+    first = network_probe.probe(there, found, limits)
+    return network_probe.confirmed(there, found, replace(limits, connect_s=2 * _CONNECT_S), first)
 
 
 def _logins(hosts: Sequence[Host], there: Sequence[Host], probe: Probe) -> list[login_probe.Login]:

@@ -219,7 +219,8 @@ class WatchedRun:
     def _broken(self) -> Sequence[tuple[str, str]]:
         there = [replace(host, become=False) for host in self._nodes.hosts]
         found = fabric.candidates(self._nodes.facts)
-        tried = network_probe.probe(there, found, timeout_s=_CONNECT_S, control_dir=self._nodes.control)
+        limits = network_probe.Limits(_CONNECT_S, control_dir=self._nodes.control)
+        tried = network_probe.probe(there, found, limits)
         return [(one.source, one.target) for one in tried if one.kind not in {"ok", "error"}]
 
     def _stalled(self, record: StallRecord) -> None:

@@ -1,7 +1,8 @@
 """Probe candidate networks by real connections between the nodes, with one connection per node.
 
 The program that listens and connects is ``plugins/module_utils/fabric_probe.py``. It works in two phases: first every
-node listens and tells its ports, then every node gets its targets.
+node listens on several ports and tells them, then every node gets its targets. The sources share the ports of a
+target. So the number of connections grows with the pairs, and not with the pairs times the ports.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
 from clusterctl.model import fabric
@@ -30,32 +31,48 @@ if TYPE_CHECKING:
 
 _LOGIN_S = 30.0  # from the first login until the last node listens
 _GRACE_S = 10.0  # for the answer to come back, and for a login to end
-_EPHEMERAL = (0, 1)
+_EPHEMERAL = ((0, 0),)
 _PORTS = 1 << 16
+_MOST_PORTS = 16  # of one node
+_CALLS_AGAIN = 64  # of one node, where connections to it are tried again
+_WITNESSES = 3  # other nodes that try the ports of a node again
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a trial.
+
+    Attributes:
+        connect_s: time limit of one connection; all are tried at once, and those that were late once more.
+        login_s: time limit of one login, with the start of the program.
+        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
+        seed: of the ports, and of the sample of pairs, which is taken for more than 32 nodes.
+        ports: by host, the ranges in which jobs listen, each as its first port and their number; (0, 0) stands for that
+            of the node's kernel. Several ports of the last range are tried, and one of each range before it.
+    """
+
+    connect_s: float = 5
+    login_s: float = _LOGIN_S
+    control_dir: Path | None = None
+    seed: int = 0
+    ports: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
 
 def probe(
     hosts: Sequence[Host],
     candidates: Candidates,
-    *,
-    timeout_s: float = 5,
-    login_s: float = _LOGIN_S,
-    control_dir: Path | None = None,
-    seed: int = 0,
+    limits: Limits = Limits(),
     only: Collection[tuple[str, str]] | None = None,
-    ports: Mapping[str, tuple[int, int]] | None = None,
+    before: Sequence[PairResult] = (),
 ) -> tuple[PairResult, ...]:
     """Connect the nodes with each other in every candidate network.
 
     Args:
         hosts: the nodes, reachable by plain ssh; those without an address in the candidates take no part.
         candidates: the networks to probe.
-        timeout_s: time limit of one connection; all are tried at once, and those that timed out once more.
-        login_s: time limit of one login, with the start of the program.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
-        seed: of the sample of pairs, which is taken for more than 32 nodes.
+        limits: of the trial.
         only: try these pairs, source and target, instead of all or a sample.
-        ports: by host, the first port on which jobs listen and their number; other hosts take an ephemeral port.
+        before: results of an earlier trial with the same seed; ports that failed there are tried first.
 
     Returns:
         A result for every pair and network, also for those that came through. A node that gives no answer has the
@@ -74,28 +91,63 @@ def probe(
     memory_room.allow_open_files(len(asked))  # all probes run at the same time
     memory_room.allow_for(len(asked))
     if only is None:
-        plan = fabric.pairs([name for name in names if name in taking_part], seed)
+        plan = fabric.pairs([name for name in names if name in taking_part], limits.seed)
     else:
         plan = tuple(pair for pair in dict.fromkeys(only) if taking_part.issuperset(pair))
-    return asyncio.run(_probe(asked, candidates, plan, _Limits(timeout_s, login_s, ports or {}), control_dir))
+    return asyncio.run(_probe(asked, candidates, plan, limits, before))
 
 
-@dataclass(frozen=True)
-class _Limits:
-    connect_s: float
-    login_s: float
-    ports: Mapping[str, tuple[int, int]]
+def confirmed(
+    hosts: Sequence[Host], candidates: Candidates, limits: Limits, first: Sequence[PairResult]
+) -> tuple[PairResult, ...]:
+    """Try again what failed, and return all results; what comes through now was slow.
+
+    Some other nodes try the same targets again, on as many ports. Then it is known whether a port is closed to all.
+
+    Args:
+        hosts: as in :func:`probe`.
+        candidates: as in :func:`probe`.
+        limits: with the seed of the first trial.
+        first: the results of the first trial.
+    """
+    failed = [one for one in first if one.kind != "ok"]
+    if not failed:
+        return tuple(first)
+    only = {(one.source, one.target): None for one in failed}
+    seen = Counter(target for _, target in only)
+    for one in first:
+        if one.kind == "ok" and 0 < seen[one.target] <= _WITNESSES:
+            only[one.source, one.target] = None
+            seen[one.target] += 1
+    again = {(one.network, one.source, one.target): one for one in probe(hosts, candidates, limits, tuple(only), first)}
+    closed = _closed(failed)
+    results = []
+    for one in first:
+        later = again.pop((one.network, one.source, one.target), one)
+        if one.kind == "ok" and later.kind != "ok" and not closed[one.network, one.target].intersection(later.closed):
+            later = one  # it has failed once
+        results.append(later)
+    # Of a sample, the way back of a pair may be missing in the first results.
+    return (*results, *(one for one in again.values() if one.kind != "ok"))
+
+
+def _closed(results: Iterable[PairResult]) -> dict[tuple[str, str], set[int]]:
+    """Return by network and target the ports on which connections failed."""
+    found: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for one in results:
+        found[one.network, one.target].update(one.closed)
+    return found
 
 
 async def _probe(
     hosts: Sequence[Host],
     candidates: Candidates,
     plan: Sequence[tuple[str, str]],
-    limits: _Limits,
-    control_dir: Path | None,
+    limits: Limits,
+    before: Sequence[PairResult],
 ) -> tuple[PairResult, ...]:
     token = secrets.token_hex(16)
-    peers = {host.name: _Peer(host, control_dir, limits) for host in hosts}
+    peers = {host.name: _Peer(host, limits) for host in hosts}
     at_once = reach.at_once(hosts)
     turn = asyncio.Semaphore(at_once)
 
@@ -104,11 +156,11 @@ async def _probe(
         lifetime_s = limits.login_s * (1 + len(peers) / at_once) + 2 * limits.connect_s + _GRACE_S
         async with turn:
             request = {"name": peer.name, "token": token, "addresses": addresses, "lifetime_s": lifetime_s}
-            await peer.open({**request, "ports": limits.ports.get(peer.name, _EPHEMERAL)})
+            await peer.open({**request, "ports": limits.ports.get(peer.name, _EPHEMERAL), "seed": limits.seed})
 
     try:
         await asyncio.gather(*(opened(peer) for peer in peers.values()))
-        targets = _targets(candidates, plan, peers)
+        targets = _targets(candidates, plan, peers, before)
         await asyncio.gather(*(peer.call(targets[name]) for name, peer in peers.items()))
     finally:
         await asyncio.gather(*(peer.close() for peer in peers.values()))
@@ -118,18 +170,18 @@ async def _probe(
 class _Peer:
     """The probe on one node; ``problem`` says why the node gives no answer."""
 
-    def __init__(self, host: Host, control_dir: Path | None, limits: _Limits) -> None:
+    def __init__(self, host: Host, limits: Limits) -> None:
         self.name = host.name
-        self.ports: dict[str, int] = {}
+        self.ports: dict[str, list[int]] = {}
         self.problems: dict[str, str] = {}  # by network, why it does not listen
-        self.results: dict[tuple[str, str], tuple[PairKind, str]] = {}  # by network and target
+        self.results: dict[tuple[str, str], list[tuple[PairKind, str, int]]] = defaultdict(list)  # the last: the port
         self.problem = ""
-        self._host, self._control_dir, self._limits = host, control_dir, limits
+        self._host, self._limits = host, limits
         self._talk: python.Conversation | None = None
 
     async def open(self, request: Mapping[str, Any]) -> None:
         program = python.program("fabric_probe")
-        argv = reach.command(self._host, program.argv(self._host.python), control_dir=self._control_dir)
+        argv = reach.command(self._host, program.argv(self._host.python), control_dir=self._limits.control_dir)
         try:
             self._talk = await python.Conversation.start(argv)
         except python.NoClientError:
@@ -137,7 +189,8 @@ class _Peer:
             return
         answer = await self._ask(program.data + json.dumps(request).encode() + b"\n", 1, self._limits.login_s)
         with self._reading():
-            self.ports = {network: _port(port) for network, port in answer.get("ports", {}).items()}
+            ports = answer.get("ports", {}).items()
+            self.ports = {network: [_port(port) for port in its[:_MOST_PORTS]] for network, its in ports}
             self.problems = {network: str(why) for network, why in answer.get("problems", {}).items()}
 
     async def call(self, targets: Sequence[Mapping[str, Any]]) -> None:
@@ -147,10 +200,8 @@ class _Peer:
         order = json.dumps({"targets": list(targets), "timeout_s": timeout_s}).encode() + b"\n"
         answer = await self._ask(order, 2, 2 * timeout_s + _GRACE_S)
         with self._reading():
-            self.results = {
-                (str(network), str(target)): (_kind(kind), str(why))
-                for network, target, kind, why in answer.get("results", ())
-            }
+            for network, target, kind, why, port in answer.get("results", ()):
+                self.results[str(network), str(target)].append((_kind(kind), str(why), _port(int(port))))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -198,14 +249,28 @@ def _kind(given: Any) -> PairKind:
 
 
 def _targets(
-    candidates: Candidates, plan: Sequence[tuple[str, str]], peers: Mapping[str, _Peer]
+    candidates: Candidates,
+    plan: Sequence[tuple[str, str]],
+    peers: Mapping[str, _Peer],
+    before: Sequence[PairResult],
 ) -> dict[str, list[dict[str, Any]]]:
+    """Share out the ports of each target among its callers; each calls one at least, and together they call all."""
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    failed = {(one.network, one.source, one.target): one.closed for one in before}
+    closed = _closed(before)
     for network in candidates.networks:
+        callers: dict[str, list[str]] = defaultdict(list)
         for source, target in plan:
-            port = peers[target].ports.get(network.key)
-            if port is not None and source in network.addresses:
-                found[source].append(
+            if peers[target].ports.get(network.key) and source in network.addresses:
+                callers[target].append(source)
+        for target, sources in callers.items():
+            ports = peers[target].ports[network.key]
+            each = max(1, min(len(ports), _CALLS_AGAIN // len(sources))) if before else -(-len(ports) // len(sources))
+            for number, source in enumerate(sources):
+                turn = number * each % len(ports)
+                first = (*failed.get((network.key, source, target), ()), *sorted(closed[network.key, target]))
+                order = [port for port in first if port in ports] + ports[turn:] + ports[:turn]
+                found[source] += [
                     {
                         "network": network.key,
                         "source": network.addresses[source],
@@ -213,34 +278,61 @@ def _targets(
                         "address": network.addresses[target],
                         "port": port,
                     }
-                )
+                    for port in list(dict.fromkeys(order))[:each]
+                ]
     return found
 
 
 def _results(
     candidates: Candidates, plan: Sequence[tuple[str, str]], peers: Mapping[str, _Peer]
 ) -> tuple[PairResult, ...]:
-    return tuple(
-        _result(network.key, peers[source], peers[target])
+    back = _turned_round(peers)
+    found = {
+        (network.key, source, target): _result(network.key, peers[source], peers[target])
         for network in candidates.networks
         for source, target in plan
         if source in network.addresses and target in network.addresses
-    )
+    }
+    for (key, source, target), problem in back.items():
+        if found.get((key, source, target), _NOT_TRIED).kind in {"ok", "error"}:
+            found[key, source, target] = PairResult(key, source, target, problem, "cut")
+    return tuple(found.values())
+
+
+_NOT_TRIED = PairResult("", "", "")
+
+
+def _turned_round(peers: Mapping[str, _Peer]) -> dict[tuple[str, str, str], str]:
+    """Take what was lost on its way back as what it is: large packets from the target to the source."""
+    back = {}
+    for source in peers.values():
+        for (network, target), tries in source.results.items():
+            for number, (kind, _problem, port) in enumerate(tries):
+                if kind == "cut_back" and target in peers:
+                    tries[number] = ("ok", "", port)
+                    back[network, target, source.name] = "large packets are lost"
+    return back
 
 
 def _result(network: str, source: _Peer, target: _Peer) -> PairResult:
-    kind, problem = source.results.get((network, target.name), ("error", ""))
+    """Return the result of a pair: the most frequent failure, with the ports on which there was any."""
+    tries = source.results.get((network, target.name)) or [("error", "", 0)]
+    failures = Counter((kind, problem) for kind, problem, _ in tries if kind != "ok")
+    kind: PairKind
+    kind, problem = failures.most_common(1)[0][0] if failures else ("ok", "")
     if kind == "error" and not problem:
         culprit = target if target.problem or network in target.problems else source
         problem = f"{culprit.name}: {culprit.problem or culprit.problems.get(network) or 'it gave no result'}"
-    return PairResult(network, source.name, target.name, problem, kind)
+    closed = tuple(sorted(port for kind, _, port in tries if kind != "ok" and port))
+    opened = tuple(sorted(port for kind, _, port in tries if kind == "ok"))
+    return PairResult(network, source.name, target.name, problem, kind, closed, opened)
 
 
 # Ask nodes which rule of their firewall drops connections of other nodes: where nft can be read, and nothing else.
 
 MODULE = "firewall_rules"
-# What a firewall does to a connection; firewalld's answer that it is prohibited reads "No route to host".
-_BLOCKED = frozenset({"refused", "timeout", "error"})
+# What a firewall does to a connection.
+_BLOCKED = frozenset({"refused", "rejected", "timeout"})
 _MOST = 64  # packets of one node; more of them say the same
 _LONGEST = 200
 
@@ -259,6 +351,7 @@ def wanted(found: Candidates, pairs: Iterable[PairResult]) -> dict[str, list[tup
                 "interface": network.interfaces[pair.target],
                 "source": network.addresses[pair.source],
                 "target": network.addresses[pair.target],
+                **({"port": pair.closed[0]} if pair.closed else {}),
             }
             its.append((pair.source, packet))
     return asked

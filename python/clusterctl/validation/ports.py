@@ -20,10 +20,8 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import causes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
-    from clusterctl.diagnosis.rules.evidence import Pair
     from clusterctl.model.results import CheckResult
     from clusterctl.validation.checks.causes import Cause
     from clusterctl.validation.team import Team
@@ -42,20 +40,25 @@ class PortFindings:
 
 
 def between(team: Team, timeout_s: float, control: Path | None = None) -> PortFindings:
-    """Have the nodes connect to each other once, and return which connections fail, with their direction.
+    """Have the nodes connect to each other, and return which connections fail, with their direction.
 
     Args:
         team: the nodes.
-        timeout_s: time limit of one connection, which is tried twice.
+        timeout_s: time limit of one connection; what fails is tried again.
         control: the folder of shared ssh connections.
     """
     view = _view(team)
-    return judged(_tried(view, timeout_s, control=control))
+    if view.candidates is None:
+        return judged(view)
+    limits = _limits(view, timeout_s, control=control)
+    first = network_probe.probe(view.hosts, view.candidates, limits)
+    return judged(replace(view, pairs=network_probe.confirmed(view.hosts, view.candidates, limits, first)))
 
 
 def judged(view: View) -> PortFindings:
     """Judge connections by the rules of doctor: errors are causes, warnings are notes."""
-    failed = {(one.source, one.target) for one in view.pairs if one.kind not in {"ok", "error"}}
+    key = network.of_jobs(view)
+    failed = {(one.source, one.target) for one in view.pairs if one.network == key and one.kind not in {"ok", "error"}}
     found = tuple(network.between(view))
     notes = (
         f"Ports on {nodeset.folded(one.hosts)}: {one.cause}; {one.cure}." for one in found if one.severity != "error"
@@ -95,14 +98,20 @@ class PortTrial:
         """Return the result of the first check as a FAIL where ports are closed, and notes of what was not tried."""
         view = self._first.result()
         found = judged(view)
-        if added(result, found) is not result:
-            found = judged(_confirmed(view))
+        if view.candidates is not None and added(result, found) is not result:
+            limits = _limits(view, _CONFIRM_S, self._seed)
+            pairs = network_probe.confirmed(view.hosts, view.candidates, limits, view.pairs)
+            found = judged(replace(view, pairs=pairs))
         return added(result, found), found.notes
 
     def _try(self) -> None:
+        view = self._view
         try:
             # Without shared connections: a job that shared the login of this thread would end with it.
-            self._first.set_result(_tried(self._view, _CONNECT_S, seed=self._seed))
+            if view.candidates is not None:
+                limits = _limits(view, _CONNECT_S, self._seed)
+                view = replace(view, pairs=network_probe.probe(view.hosts, view.candidates, limits))
+            self._first.set_result(view)
         except BaseException as error:  # noqa: BLE001 - wait() raises it where it is heard
             self._first.set_exception(error)
 
@@ -119,36 +128,5 @@ def _view(team: Team) -> View:
     return View(hosts=hosts, nodes=nodes, candidates=candidates)
 
 
-def _tried(
-    view: View,
-    timeout_s: float,
-    *,
-    control: Path | None = None,
-    seed: int = 0,
-    only: Collection[Pair] | None = None,
-) -> View:
-    if view.candidates is None:
-        return view
-    pairs = network_probe.probe(
-        view.hosts,
-        view.candidates,
-        timeout_s=timeout_s,
-        login_s=_LOGIN_S,
-        control_dir=control,
-        seed=seed,
-        only=only,
-        ports=parameters.tcp_ports(view.nodes),
-    )
-    return replace(view, pairs=pairs)
-
-
-def _confirmed(view: View) -> View:
-    """Try again what failed: what passes now was slow."""
-    failed = [(one.source, one.target) for one in view.pairs if one.kind != "ok"]
-    again = {(one.network, one.source, one.target): one for one in _tried(view, _CONFIRM_S, only=failed).pairs}
-    return replace(
-        view,
-        pairs=tuple(
-            one if one.kind == "ok" else again.get((one.network, one.source, one.target), one) for one in view.pairs
-        ),
-    )
+def _limits(view: View, timeout_s: float, seed: int = 0, control: Path | None = None) -> network_probe.Limits:
+    return network_probe.Limits(timeout_s, _LOGIN_S, control, seed, parameters.tcp_ports(view.nodes))

@@ -61,7 +61,7 @@ def decided(variables: dict[str, Any], *, broken: tuple[str, str] | None = None,
         variables["hostvars"][host]["heard"] = {"ports": {NET: 4000}, "problems": {}}
         variables["hostvars"][host]["called"] = {
             "results": [
-                [NET, target, *(("timeout", "timed out") if (host, target) == broken else ("ok", ""))]
+                [NET, target, *(("timeout", "timed out") if (host, target) == broken else ("ok", "")), "40001"]
                 for target in HOSTS
                 if target != host
             ]
@@ -204,8 +204,12 @@ def test_one_node_needs_no_proof_and_no_network() -> None:
 
 _HEARD = [5, [], "x", None, {"ports": [NET]}, {"ports": {NET: "22; x"}}, {"ports": {NET: []}}, {"ports": {NET: 70000}}]
 _HEARD += [{"ports": {NET: True}}, {"ports": 5}, {"problems": 5}, {"problems": [NET]}, {"problems": {NET: {"a": 1}}}]
-_CALLED = [5, {"results": 5}, {"results": [5]}, {"results": [[NET, "node1"]]}, {"results": [[[], {}, [], {}]]}]
-_CALLED += [{"results": [[NET, "node1", [], {}]]}, {"results": {"a": 1}}, {"results": [[NET, "node1", "best", 5]]}]
+_CALLED = [5, {"results": 5}, {"results": [5]}, {"results": [[NET, "node1"]]}, {"results": [[[], {}, [], {}, ""]]}]
+_CALLED += [
+    {"results": [[NET, "node1", [], {}, []]]},
+    {"results": {"a": 1}},
+    {"results": [[NET, "node1", "best", 5, "7"]]},
+]
 
 
 @pytest.mark.parametrize("said", _HEARD)
@@ -224,7 +228,7 @@ def test_an_answer_of_another_form_is_a_failed_connection_of_its_node(key: str, 
     plan = act(fabric_plan, variables, **PLAN)
     for host in HOSTS:
         variables["hostvars"][host]["heard"] = {"ports": {NET: 4000}, "problems": {}}
-        results = [[NET, target, "ok", ""] for target in HOSTS if target != host]
+        results = [[NET, target, "ok", "", "40001"] for target in HOSTS if target != host]
         variables["hostvars"][host]["called"] = {"results": results}
     variables["hostvars"]["node3"] = {**variables["hostvars"]["node3"], "called": {}, key: said}
     decided = act(fabric_decide, variables, plan=plan, **DECIDE)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,18 +46,18 @@ def call(*targets: dict[str, Any], name: str = "a", timeout_s: float = 5) -> lis
     exchange = fabric_probe.Exchange(name, TOKEN)
     exchange.connect_all(list(targets), timeout_s)
     exchange.close()
-    return exchange.results
+    return [result[:4] for result in exchange.results]
 
 
 def test_a_connection_that_comes_through_is_ok() -> None:
     with listening("b", "127.0.0.3") as other:
-        assert call(target("b", "127.0.0.3", other.ports[NET])) == [[NET, "b", "ok", ""]]
-    assert other.answered == {("a", other.ports[NET])}
+        assert call(target("b", "127.0.0.3", other.ports[NET][0])) == [[NET, "b", "ok", ""]]
+    assert other.answered == {("a", other.ports[NET][0])}
 
 
 def test_many_at_once_are_all_answered() -> None:
     with listening("b", "127.0.0.3") as other:
-        results = call(*[target("b", "127.0.0.3", other.ports[NET])] * 200)
+        results = call(*[target("b", "127.0.0.3", other.ports[NET][0])] * 200)
     assert [result[2] for result in results] == ["ok"] * 200
 
 
@@ -61,11 +65,11 @@ def test_it_listens_on_a_free_port_of_the_range_that_jobs_use() -> None:
     with closing(socket.create_server(("127.0.0.3", 0))) as taken:
         first = taken.getsockname()[1]
         other = fabric_probe.Exchange("b", TOKEN)
-        other.listen({NET: "127.0.0.3"}, (first, 2))
+        other.listen({NET: "127.0.0.3"}, [(first, 2)])
         full = fabric_probe.Exchange("c", TOKEN)
-        full.listen({NET: "127.0.0.3"}, (first, 1))
+        full.listen({NET: "127.0.0.3"}, [(first, 1)])
     other.close()
-    assert (other.ports, other.problems) == ({NET: first + 1}, {})
+    assert (other.ports, other.problems) == ({NET: [first + 1]}, {})
     assert full.ports == {}
     assert f"every port that was tried from {first} to {first} is in use" in full.problems[NET]
 
@@ -88,7 +92,7 @@ def test_a_closed_port_refuses() -> None:
 )
 def test_whoever_else_answers_is_told(name: str, token: str, words: str) -> None:
     with listening(name, "127.0.0.3", token) as other:
-        port = other.ports[NET]
+        port = other.ports[NET][0]
         ((_, _, kind, problem),) = call(target("b", "127.0.0.3", port))
     assert kind == "wrong_node"
     assert words.format(port=port) in problem
@@ -123,6 +127,114 @@ def answer_the_second(server: socket.socket) -> None:
     with server.accept()[0], server.accept()[0] as second:
         second.recv(512)
         second.send(f"clusterctl-fabric {TOKEN} b 127.0.0.2\n".encode())
+        assert len(second.recv(1 << 16, socket.MSG_WAITALL)) == 1 << 16
+        second.send(b"+")
+        second.sendall(b"x" * (1 << 16))
+
+
+def test_after_a_pause_it_is_tried_a_third_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = iter(("timeout", "cut_back", "ok"))
+    exchange = fabric_probe.Exchange("a", TOKEN)
+    paused: list[float] = []
+
+    def connect(targets: list[dict[str, Any]], _timeout_s: float) -> None:
+        for one in targets:
+            exchange.results.append([NET, one["name"], next(kinds), "", str(one["port"])])
+
+    monkeypatch.setattr(exchange, "connect", connect)
+    monkeypatch.setattr(exchange, "run", lambda _go_on, until, **_: paused.append(until - time.monotonic()))
+    exchange.connect_all([target("b", "127.0.0.3", 9)], 1, pauses_s=fabric_probe.PAUSES_S)
+    exchange.close()
+    assert [result[2] for result in exchange.results] == ["ok"]
+    assert 5 < paused[3] <= 6  # the kernel drops an unused entry of a full neighbour table after 5 s
+
+
+@pytest.mark.parametrize("code", ["EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM", "ECONNRESET"])
+def test_what_a_firewall_answers_is_a_rejection(code: str) -> None:
+    number = getattr(errno, code)
+    exchange = fabric_probe.Exchange("a", TOKEN)
+    failure = exchange._failure(target("b", "192.0.2.1", 9), number)  # noqa: SLF001 - no firewall here answers so
+    exchange.close()
+    assert failure == ("rejected", os.strerror(number))
+
+
+def test_what_the_callers_own_kernel_answers_is_told_apart() -> None:
+    assert call(target("b", "192.0.2.1", 9)) == [[NET, "b", "no_route", "Invalid argument"]]  # from 127.0.0.2
+
+
+def test_a_connection_that_is_reset_is_rejected() -> None:
+    with closing(socket.create_server(("127.0.0.3", 0))) as server:
+        answers = threading.Thread(target=reset, args=(server,))
+        answers.start()
+        results = call(target("b", "127.0.0.3", server.getsockname()[1]))
+        answers.join()
+    assert results == [[NET, "b", "rejected", "Connection reset by peer"]]
+
+
+def reset(server: socket.socket) -> None:
+    link = server.accept()[0]
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    link.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind", "problem"),
+    [
+        (b"+", "cut_back", "large packets are lost on their way back"),
+        (b"+" + b"x" * 100, "timeout", "100 of 65536 bytes came back"),
+        (b"", "timeout", "65536 of 65536 bytes arrived"),  # its kernel has them, and the program is late
+    ],
+)
+def test_large_packets_that_do_not_come_back_are_told_from_slow_ones(sent: bytes, kind: str, problem: str) -> None:
+    with closing(socket.create_server(("127.0.0.3", 0))) as server:
+        answers = threading.Thread(target=answer_in_part, args=(server, sent), daemon=True)
+        answers.start()
+        results = call(target("b", "127.0.0.3", server.getsockname()[1]), timeout_s=0.5)
+        answers.join()
+    assert results == [[NET, "b", kind, problem]]
+
+
+def answer_in_part(server: socket.socket, sent: bytes) -> None:
+    for _ in range(2):
+        with server.accept()[0] as link:
+            link.recv(512)
+            link.send(f"clusterctl-fabric {TOKEN} b 127.0.0.2\n".encode())
+            link.recv(1 << 16, socket.MSG_WAITALL)
+            link.send(sent)
+            link.recv(1)  # until the caller hangs up
+
+
+def test_large_packets_that_do_not_arrive_are_told() -> None:
+    exchange = fabric_probe.Exchange("a", TOKEN)
+    with closing(socket.socket()) as link:
+        waiting = fabric_probe._Call(link, 0, target("b", "192.0.2.1", 9))  # noqa: SLF001 - no link here has an MTU
+        waiting.words, waiting.due = b"x" * 65536, 65537
+        assert exchange._late(waiting) == ("cut", "large packets are lost")  # noqa: SLF001
+        waiting.words = b"x" * 65436
+        assert exchange._late(waiting) == ("timeout", "100 of 65536 bytes arrived")  # noqa: SLF001
+    exchange.close()
+
+
+def test_ports_are_spread_over_the_range_and_a_small_one_is_left_to_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = fabric_probe.spread([(1024, 100), (40000, 7000)])
+    assert parts == [(1024, 100), *((40000 + 1000 * part, 1000) for part in range(7))]
+    assert fabric_probe.spread([(40000, 9)]) == [(40000, 4), (40004, 5)]
+    assert fabric_probe.spread([(40000, 1)]) == [(40000, 1)]
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split())
+    parts = fabric_probe.spread([(0, 0)])
+    assert (len(parts), parts[0][0], sum(parts[-1]) - 1) == (8, low, high)
+    monkeypatch.setattr(fabric_probe, "_PORT_RANGE", "/nonexistent")
+    assert fabric_probe.spread([(0, 0)])[0][0] == 32768
+
+
+def test_the_same_seed_leads_to_the_same_ports() -> None:
+    found = []
+    for _ in range(2):
+        exchange = fabric_probe.Exchange("b", TOKEN)
+        exchange.listen({NET: "127.0.0.3"}, fabric_probe.spread([(0, 0)]), "7 b")
+        found.append(exchange.ports)
+        exchange.close()
+    assert found[0] == found[1]
 
 
 def test_an_address_that_is_gone_is_told_on_either_side() -> None:
@@ -137,14 +249,14 @@ def test_an_address_that_is_gone_is_told_on_either_side() -> None:
 
 def test_ipv6_is_spoken_as_well() -> None:
     with listening("b", "::1") as other:
-        assert call(target("b", "::1", other.ports[NET], source="::1"))[0][2] == "ok"
+        assert call(target("b", "::1", other.ports[NET][0], source="::1"))[0][2] == "ok"
 
 
 def test_the_listener_apart_ends_when_all_were_answered() -> None:
     exchange = fabric_probe.Exchange("b", TOKEN)
     exchange.listen({NET: "127.0.0.3"})
     fabric_probe.listen_apart(exchange, callers=1, lifetime_s=20)
-    port = exchange.ports[NET]
+    port = exchange.ports[NET][0]
     exchange.close()  # this process's own end of it
     assert call(target("b", "127.0.0.3", port))[0][2] == "ok"
     assert gone(port)
@@ -154,7 +266,7 @@ def test_the_listener_apart_ends_by_its_deadline() -> None:
     exchange = fabric_probe.Exchange("b", TOKEN)
     exchange.listen({NET: "127.0.0.3"})
     fabric_probe.listen_apart(exchange, callers=9, lifetime_s=0.5)
-    port = exchange.ports[NET]
+    port = exchange.ports[NET][0]
     exchange.close()
     assert gone(port)
 

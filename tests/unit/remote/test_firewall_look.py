@@ -32,7 +32,7 @@ def pair(source: str, target: str, kind: str = "timeout") -> Any:
 def test_only_what_a_firewall_may_have_stopped_is_asked_of_its_target() -> None:
     pairs = [pair("node1", "node2"), pair("node3", "node2", "refused"), pair("node1", "node3", "wrong_node")]
     pairs += [pair("node2", "node3", "ok"), pair("node1", "node2"), pair("node1", "node2")._replace(network="other")]
-    pairs += [pair("node2", "node1", "error")]  # "No route to host" is how a rule that says "prohibited" reads
+    pairs += [pair("node2", "node1", "rejected"), pair("node1", "node4", "error")]
     asked = network_probe.wanted(FOUND, pairs)
     assert list(asked) == ["node2", "node1"]
     assert [source for source, _ in asked["node2"]] == ["node1", "node3"]

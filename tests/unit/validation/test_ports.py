@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import factory
 import pytest
@@ -12,6 +11,7 @@ from clusterctl.diagnosis.rules.evidence import Pair
 from clusterctl.model import fabric
 from clusterctl.model.hosts import Host
 from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.remote import network_probe
 from clusterctl.validation import ports
 from clusterctl.validation.team import ReadyNode, Team
 
@@ -37,17 +37,22 @@ class Nodes:
     def __init__(self, *kinds: dict[Pair, fabric.PairKind]) -> None:
         self.kinds = list(kinds)
         self.asked: list[Sequence[Pair]] = []
-        self.given: list[dict[str, Any]] = []
+        self.given: list[network_probe.Limits] = []
 
     def probe(
-        self, hosts: Sequence[Host], candidates: fabric.Candidates, *, only: Collection[Pair] | None, **given: Any
+        self,
+        hosts: Sequence[Host],
+        candidates: fabric.Candidates,
+        limits: network_probe.Limits,
+        only: Collection[Pair] | None = None,
+        _before: Sequence[fabric.PairResult] = (),
     ) -> tuple[fabric.PairResult, ...]:
         assert not any(host.become for host in hosts)
         assert [network.key for network in candidates.networks] == [NETWORK]
         plan = tuple(only) if only is not None else fabric.pairs([host.name for host in hosts])
         kinds = self.kinds[min(len(self.asked), len(self.kinds) - 1)]
         self.asked.append(plan)
-        self.given.append(given)
+        self.given.append(limits)
         results = []
         for source, target in plan:
             kind = kinds.get((source, target), "ok")
@@ -59,7 +64,7 @@ class Nodes:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Nodes:
     nodes = Nodes(*request.param)
-    monkeypatch.setattr(ports.network_probe, "probe", nodes.probe)
+    monkeypatch.setattr(network_probe, "probe", nodes.probe)
     return nodes
 
 
@@ -71,8 +76,8 @@ def tried(result: CheckResult = PASSED) -> tuple[CheckResult, tuple[str, ...]]:
 def test_where_all_come_through_the_result_stays_and_nothing_is_tried_twice(asked: Nodes) -> None:
     assert tried() == (PASSED, ())
     assert [len(plan) for plan in asked.asked] == [12]
-    assert asked.given[0]["seed"] == 7
-    assert asked.given[0]["control_dir"] is None  # a job must not hang on the login of this trial
+    assert asked.given[0].seed == 7
+    assert asked.given[0].control_dir is None  # a job must not hang on the login of this trial
 
 
 @pytest.mark.parametrize("asked", [[{("node2", "node4"): "timeout"}]], indirect=True)
@@ -82,8 +87,8 @@ def test_a_port_that_is_closed_one_way_is_a_fail_with_both_ends_and_the_directio
     assert [(one.kind, one.nodes) for one in found.culprits] == [("one_way", ("node2", "node4"))]
     assert found.reason.startswith(f"connections from node2 to node4 in {NETWORK} time out; {PASSED.reason}; ")
     assert "firewall" in found.culprits[0].cure
-    assert asked.asked[1:] == [(("node2", "node4"),)]
-    assert asked.given[1]["timeout_s"] > asked.given[0]["timeout_s"]
+    assert asked.asked[1:] == [(("node2", "node4"), ("node1", "node4"), ("node3", "node4"))]  # with two witnesses
+    assert asked.given[1].connect_s > asked.given[0].connect_s
 
 
 @pytest.mark.parametrize("asked", [[{("node2", "node4"): "timeout", ("node4", "node2"): "refused"}]], indirect=True)
@@ -125,7 +130,7 @@ def test_an_error_of_the_trial_is_heard(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*_: object, **__: object) -> None:
         raise ValueError("broken")
 
-    monkeypatch.setattr(ports.network_probe, "probe", broken)
+    monkeypatch.setattr(network_probe, "probe", broken)
     with pytest.raises(ValueError, match="broken"):
         ports.PortTrial(TEAM, seed=0).wait()
 

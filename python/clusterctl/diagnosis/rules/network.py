@@ -7,6 +7,7 @@ that is off, or without a carrier on every node, is meant to be so.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules.engines import groups, unlike
@@ -18,7 +19,7 @@ from clusterctl.model.findings import Finding, Severity
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
     from clusterctl.model.fabric import Network, PairKind, PairResult
@@ -27,9 +28,15 @@ if TYPE_CHECKING:
 
 _SOFTWARE = frozenset({"bridge", "tun", "virtual"})  # kinds of interfaces that programs make on their own
 _SHOWN_RULES = 2
+_SHOWN_PORTS = 4
+_BY_PORT = frozenset({"refused", "rejected", "timeout"})
+_SAYS_WHY = frozenset({"error", "rejected", "no_route"})
 _WORDS: Mapping[PairKind, str] = {
     "refused": "are refused",
+    "rejected": "are rejected",
+    "no_route": "are stopped by the source's own kernel",
     "timeout": "time out",
+    "cut": "carry small packets and lose large ones",
     "wrong_source": "arrive with another source address",
     "wrong_node": "are answered by another node",
     "error": "could not be tried",
@@ -40,7 +47,13 @@ _OPEN = (
 )
 _CURES: Mapping[PairKind, str] = {
     "refused": _OPEN,
+    "rejected": f"{_OPEN}; without a firewall, see that the address answers ('ip neigh' at the source)",
+    "no_route": "look there at 'ip route get' with the target's address, and at rules of SELinux and AppArmor",
     "timeout": _OPEN,
+    "cut": (
+        "set the same MTU on both interfaces and on all switches and tunnels between them, and let ICMP pass that asks "
+        "for fragments; 'ping -M do -s SIZE' finds the largest size that passes, to which headers of 28 bytes are added"
+    ),
     "wrong_source": "look for address translation or a route over another interface between them",
     "wrong_node": "look for an address that two machines have",
     "error": "see that the nodes answer, and run doctor again",
@@ -66,6 +79,12 @@ def between(view: View) -> Iterator[Finding]:
     network, _ = _judged(view)
     if network is not None:
         yield from _connections(view, network)
+
+
+def of_jobs(view: View) -> str:
+    """Return the key of the network that jobs go over, '' where there is none."""
+    network, _ = _judged(view)
+    return network.key if network is not None else ""
 
 
 def _judged(view: View) -> tuple[Network | None, Finding | None]:
@@ -96,34 +115,94 @@ def _why(view: View) -> str:
     return "; ".join(telling[:3]) or "there is none that is up"
 
 
+@dataclass(frozen=True)
+class _Failures:
+    """Connections that failed in one way.
+
+    ``passing`` has the ports that pass, by target, where some ports alone are closed.
+    """
+
+    network: Network
+    kind: PairKind
+    failed: Mapping[Pair, PairResult]
+    tried: Sequence[Pair]
+    passing: Mapping[str, Collection[int]]
+
+    @property
+    def check(self) -> str:
+        return "network" if self.kind == "error" else "ports"
+
+    @property
+    def severity(self) -> Severity:
+        return "warning" if self.kind == "error" else "error"
+
+    def finding(self, view: View, hosts: tuple[str, ...], where: str, pairs: Iterable[Pair]) -> Finding:
+        """Return the finding about these pairs; ``where`` says between whom, with a space before it."""
+        its = [self.failed[pair] for pair in pairs]
+        cause = f"connections{where} in {self.network.key} {_WORDS[self.kind]}{self._why(its)}{self._ports(its)}"
+        cause += _rule(view, [(one.source, one.target) for one in its])
+        return Finding(self.check, self.severity, hosts, cause, _CURES[self.kind])
+
+    def _why(self, its: Sequence[PairResult]) -> str:
+        told = list(dict.fromkeys(one.problem for one in its if one.problem)) if self.kind in _SAYS_WHY else []
+        return f" ({and_more(told, 1)})" if told else ""
+
+    def _ports(self, its: Sequence[PairResult]) -> str:
+        if not self.passing:
+            return ""
+        closed = {port for one in its for port in one.closed}
+        passing = {port for target in {one.target for one in its} for port in self.passing.get(target, ())} - closed
+        return f" on {_ports(sorted(closed))}, and come through on {_ports(sorted(passing))}"
+
+
+def _ports(numbers: Sequence[int]) -> str:
+    if len(numbers) > _SHOWN_PORTS:
+        return f"{len(numbers)} ports from {numbers[0]} to {numbers[-1]}"
+    return f"port{'s' if len(numbers) > 1 else ''} {and_more(map(str, numbers), _SHOWN_PORTS)}"
+
+
+def _failures(view: View, network: Network) -> Iterator[_Failures]:
+    its = [one for one in view.pairs if one.network == network.key]
+    passing: dict[str, set[int]] = defaultdict(set)
+    for one in its:
+        passing[one.target].update(one.open)
+
+    def is_partial(one: PairResult) -> bool:
+        """Whether its target has ports that pass, and those that fail here pass for nobody."""
+        passed = passing[one.target]
+        return one.kind in _BY_PORT and bool(passed and one.closed) and passed.isdisjoint(one.closed)
+
+    found: dict[tuple[PairKind, bool], dict[Pair, PairResult]] = defaultdict(dict)
+    for one in its:
+        if one.kind != "ok":
+            found[one.kind, is_partial(one)][one.source, one.target] = one
+    for (kind, partial), failed in found.items():
+        closed: dict[str, set[int]] = defaultdict(set)
+        for one in failed.values():
+            closed[one.target].update(one.closed)
+        tried = [  # of some ports, only who tried one of them can tell
+            (one.source, one.target)
+            for one in its
+            if not partial or closed[one.target].intersection((*one.closed, *one.open))
+        ]
+        open_ports = {target: passing[target] for target in closed} if partial else {}
+        yield _Failures(network, kind, failed, tried, open_ports)
+
+
 def _connections(view: View, network: Network) -> Iterator[Finding]:
-    kinds: dict[PairKind, dict[Pair, PairResult]] = defaultdict(dict)
-    for result in view.pairs:
-        if result.network == network.key and result.kind != "ok":
-            pair = (result.source, result.target)
-            # A rule that says "prohibited" reads like a missing route.
-            kind: PairKind = "refused" if result.kind == "error" and pair in view.firewalls else result.kind
-            kinds[kind][pair] = result
-    tried = [(one.source, one.target) for one in view.pairs if one.network == network.key]
-    for kind, failed in kinds.items():
-        severity: Severity = "warning" if kind == "error" else "error"
-        check = "network" if kind == "error" else "ports"
-        if is_everywhere(len(failed), len(tried), len(view.nodes)):
-            cause = f"connections between them in {network.key} {_WORDS[kind]}{_rule(view, failed)}"
-            yield Finding(check, severity, ends(failed), cause, _CURES[kind])
+    for failures in _failures(view, network):
+        failed, tried = failures.failed, failures.tried
+        targets = {target for _, target in failed}
+        if len(targets) * 2 > len(view.nodes) and is_everywhere(len(failed), len(tried), len(view.nodes)):
+            yield failures.finding(view, ends(failed), " between them", failed)
             continue
         blamed, rest = blame(failed, len(view.nodes), tried)
         for one in blamed:
             others = nodeset.folded(one.others)
-            where = f"from {others} to it" if one.role == "target" else f"from it to {others}"
-            detail = ""
-            if kind == "error":
-                pair = (one.others[0], one.host) if one.role == "target" else (one.host, one.others[0])
-                detail = f" ({failed[pair].problem})"
+            where = f" from {others} to it" if one.role == "target" else f" from it to {others}"
             its = [(other, one.host) if one.role == "target" else (one.host, other) for other in one.others]
-            cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}{_rule(view, its)}"
-            yield Finding(check, severity, (one.host,), cause, _CURES[kind])
-        yield from _alone(view, network, kind, rest, failed)
+            yield failures.finding(view, (one.host,), where, its)
+        yield from _alone(view, failures, rest)
 
 
 def _rule(view: View, pairs: Iterable[Pair]) -> str:
@@ -136,15 +215,10 @@ def _rule(view: View, pairs: Iterable[Pair]) -> str:
     return f"; {and_more(told, _SHOWN_RULES, '; ')}" if told else ""
 
 
-def _alone(
-    view: View, network: Network, kind: PairKind, rest: Sequence[Pair], failed: Mapping[Pair, PairResult]
-) -> Iterator[Finding]:
+def _alone(view: View, failures: _Failures, rest: Sequence[Pair]) -> Iterator[Finding]:
     """Tell of two nodes that get on with others: one line where it is both ways, and one where there are many."""
-    severity: Severity = "warning" if kind == "error" else "error"
-    check = "network" if kind == "error" else "ports"
     if len({frozenset(pair) for pair in rest}) > FEW_PAIRS:
-        cause = f"connections in {network.key} {_WORDS[kind]}: {shown(rest)}{_rule(view, rest)}"
-        yield Finding(check, severity, ends(rest), cause, _CURES[kind])
+        yield failures.finding(view, ends(rest), f" {shown(rest)}", rest)
         return
     told: set[Pair] = set()
     for source, target in rest:
@@ -152,11 +226,9 @@ def _alone(
             continue
         told |= {(source, target), (target, source)}
         both = (target, source) in rest
-        where = f"between {source} and {target}" if both else f"from {source} to {target}"
-        detail = f" ({failed[source, target].problem})" if kind == "error" else ""
+        where = f" between {source} and {target}" if both else f" from {source} to {target}"
         its = [(source, target), (target, source)] if both else [(source, target)]
-        cause = f"connections {where} in {network.key} {_WORDS[kind]}{detail}{_rule(view, its)}"
-        yield Finding(check, severity, (source, target), cause, _CURES[kind])
+        yield failures.finding(view, (source, target), where, its)
 
 
 def _recorded(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:

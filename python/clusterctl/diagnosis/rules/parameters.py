@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "environment"
 _LAST_PORT = 65535
+_LOWEST, _EPHEMERAL = (1024, 256), (0, 0)  # ranges of ports
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _OF_SERIES = {"oob_tcp_if_exclude": "4.", "prte_if_exclude": "5."}  # the other series does not know the parameter
 _BETWEEN_NODES = {"tcp", "ofi", "openib", "portals4", "uct", "ugni", "usnic"}  # byte transfer layers
@@ -72,18 +73,22 @@ def _taken(node: NodeFacts) -> list[Parameter]:
     return [one for one in node.parameters if one.in_session]
 
 
-def tcp_ports(nodes: Mapping[str, NodeFacts]) -> dict[str, tuple[int, int]]:
-    """Return, for each node that limits Open MPI's TCP ports, the first one and their number.
+def tcp_ports(nodes: Mapping[str, NodeFacts]) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Return by node the ranges in which jobs listen, each as its first port and their number.
 
-    The defaults are those of Open MPI (btl_tcp_port_min_v4 and btl_tcp_port_range_v4).
+    0 as the first port stands for the range of the node's kernel, which NCCL, gloo and PRRTE take ports from. Open MPI
+    takes the lowest free port of a range of its own, unless RDMA carries its messages. Where a site limits that range,
+    it counts alone. The defaults are those of Open MPI (btl_tcp_port_min_v4 and btl_tcp_port_range_v4).
     """
-    found = {}
+    found: dict[str, tuple[tuple[int, int], ...]] = {}
     for host, node in nodes.items():
         given = {one.name.removeprefix("OMPI_MCA_"): one.value for one in sorted(_taken(node), key=_rank, reverse=True)}
         first, count = given.get("btl_tcp_port_min_v4", "1024"), given.get("btl_tcp_port_range_v4", "64511")
         if (first, count) != ("1024", "64511") and _NUMBER.fullmatch(first) and _NUMBER.fullmatch(count):
             low = min(max(1024, int(first)), _LAST_PORT)
-            found[host] = low, min(max(1, int(count)), _LAST_PORT + 1 - low)
+            found[host] = ((low, min(max(1, int(count)), _LAST_PORT + 1 - low)),)
+        else:
+            found[host] = (_EPHEMERAL,) if _has_rdma(node) else (_LOWEST, _EPHEMERAL)
     return found
 
 

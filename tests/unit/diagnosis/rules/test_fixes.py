@@ -51,7 +51,7 @@ COMMANDS = {
         "swapoff": RISK,
         "taskset": LOOK,
     },
-    "network": {"clusterctl": OTHER},
+    "network": {"clusterctl": OTHER, "ip": LOOK, "ping": LOOK},
     "parameters": {"show_gids": LOOK},
     "rdma": {
         "dcb": "",

@@ -92,7 +92,8 @@ def test_many_pairs_are_one_line() -> None:
     pairs = [("node1", "node2"), ("node2", "node3"), ("node3", "node4"), ("node4", "node1")]
     (found,) = registry.diagnose(connected(seen(), *((*pair, "timeout") for pair in pairs)))
     assert found.hosts == NODES
-    assert found.cause.startswith("connections in 10.0.0.0/24 time out: from node1 to node2, from node2 to node3, ")
+    assert found.cause.startswith("connections from node1 to node2, from node2 to node3, ")
+    assert found.cause.endswith(" in 10.0.0.0/24 time out")
 
 
 def test_what_fails_everywhere_is_one_line() -> None:
@@ -137,15 +138,65 @@ def test_the_rule_of_a_firewall_stands_beside_the_connections_that_it_stops() ->
     assert found.cause.endswith(f"time out; on node[1-4] {rule}")
 
 
-def test_a_rule_that_says_prohibited_is_a_firewall_and_no_missing_route() -> None:
+def test_what_could_not_be_tried_is_a_warning() -> None:
     view = connected(seen(), *((other, "node2", "error") for other in NODES if other != "node2"))
     assert {(one.check, one.severity) for one in registry.diagnose(view)} == {("network", "warning")}
+
+
+def test_a_rule_that_says_prohibited_is_a_firewall_and_no_missing_route() -> None:
+    view = connected(seen(), *((other, "node2", "rejected") for other in NODES if other != "node2"))
+    (found,) = registry.diagnose(view)
+    assert (found.check, found.severity, found.hosts) == ("ports", "error", ("node2",))
+    assert found.cause == "connections from node[1,3-4] to it in 10.0.0.0/24 are rejected (seen)"
     rule = "firewalld stops them there: zone public, reject"
     view = dataclasses.replace(view, firewalls={(other, "node2"): rule for other in NODES if other != "node2"})
     (found,) = registry.diagnose(view)
-    assert (found.check, found.severity, found.hosts) == ("ports", "error", ("node2",))
-    assert found.cause.endswith(f"are refused; on node2 {rule}")
+    assert found.hosts == ("node2",)
+    assert found.cause.endswith(f"are rejected (seen); on node2 {rule}")
     assert "fabric_open_firewall" in found.cure
+
+
+@pytest.mark.parametrize("kind", ["rejected", "no_route", "cut"])
+def test_one_way_that_fails_is_told_with_its_direction(kind: fabric.PairKind) -> None:
+    (found,) = registry.diagnose(connected(seen(), ("node4", "node1", kind)))
+    assert (found.check, found.severity, found.hosts) == ("ports", "error", ("node4", "node1"))
+    assert found.cause.startswith("connections from node4 to node1 in 10.0.0.0/24 ")
+
+
+LOW, MIDDLE, HIGH = 33000, 45000, 57000
+
+
+def on_ports(closing: tuple[str, ...], sources: tuple[str, ...] = NODES, port: int = HIGH) -> View:
+    """Return a view in which these targets close a port to some sources; each source has tried two of the three."""
+    by_turns = dict(zip(NODES, [(LOW, HIGH), (MIDDLE, HIGH), (LOW, MIDDLE), (HIGH, LOW)], strict=True))
+    view, pairs = connected(seen()), []
+    for one in view.pairs:
+        is_closed = one.target in closing and one.source in sources and port in by_turns[one.source]
+        closed = (port,) if is_closed else ()
+        passing = tuple(other for other in by_turns[one.source] if other not in closed)
+        pairs.append(one._replace(kind="timeout" if is_closed else "ok", closed=closed, open=passing))
+    return dataclasses.replace(view, pairs=tuple(pairs))
+
+
+def test_a_node_that_closes_a_part_of_its_ports_is_named_by_those_who_tried_that_part() -> None:
+    assert registry.diagnose(on_ports(())) == ()
+    (found,) = registry.diagnose(on_ports(("node3",)))
+    assert (found.check, found.severity, found.hosts) == ("ports", "error", ("node3",))
+    assert found.cause == (
+        "connections from node[1-2,4] to it in 10.0.0.0/24 time out on port 57000, and come through on ports 33000, "
+        "45000"
+    )
+    (found,) = registry.diagnose(on_ports(NODES))
+    assert found.hosts == NODES
+    assert found.cause.startswith("connections between them in 10.0.0.0/24 time out on port 57000, and come through ")
+
+
+def test_a_port_that_passes_for_others_is_not_closed() -> None:
+    (found,) = registry.diagnose(on_ports(("node3",), sources=("node2",)))
+    assert (found.hosts, found.cause) == (
+        ("node2", "node3"),
+        "connections from node2 to node3 in 10.0.0.0/24 time out",
+    )
 
 
 def test_two_rules_are_told_and_more_are_counted() -> None:

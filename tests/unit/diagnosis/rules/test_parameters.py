@@ -7,7 +7,7 @@ from typing import Any
 import doctor_view
 import pytest
 from clusterctl.diagnosis.rules import parameters, registry
-from doctor_view import NODES, Change, Record, seen
+from doctor_view import NODES, Change, Record, rdma_port, seen
 
 SITE = "/usr/local/etc/openmpi"
 FABRIC = (
@@ -172,7 +172,10 @@ def test_the_ports_of_jobs_are_those_that_open_mpi_is_limited_to() -> None:
 
     high = setting("btl_tcp_port_min_v4", "65000")
     nodes = seen(node1=both, node2=high, node3=setting("btl_tcp_port_min_v4", "1024")).nodes
-    assert parameters.tcp_ports(nodes) == {"node1": (50000, 100), "node2": (65000, 536)}
+    usual = ((1024, 256), (0, 0))
+    limited = {"node1": ((50000, 100),), "node2": ((65000, 536),)}
+    assert parameters.tcp_ports(nodes) == {**limited, "node3": usual, "node4": usual}
+    assert parameters.tcp_ports(seen(node1=rdma_port()).nodes)["node1"] == ((0, 0),)  # UCX carries the messages
 
 
 def test_two_sources_of_a_node_that_contradict_each_other_are_named() -> None:

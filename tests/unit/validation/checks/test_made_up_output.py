@@ -104,8 +104,8 @@ def test_a_port_of_a_setting_is_a_number_or_passed_over(number: str) -> None:
         SimpleNamespace(name=name, value=number, in_session=True, source="/home/ada/.openmpi/mca-params.conf")
         for name in ("btl_tcp_port_min_v4", "btl_tcp_port_range_v4")
     ]
-    nodes: Any = {"node1": SimpleNamespace(parameters=setting)}
-    assert parameters.tcp_ports(nodes) == {}
+    nodes: Any = {"node1": SimpleNamespace(parameters=setting, rdma=())}
+    assert parameters.tcp_ports(nodes) == {"node1": ((1024, 256), (0, 0))}
 
 
 def test_a_line_of_a_rank_is_still_counted() -> None:
