@@ -420,7 +420,7 @@ def routes() -> Json:
 
 
 def read_ipv4_routes(text: str) -> list[Json]:
-    """Return the routes in the text of /proc/net/route, without those that lead to no interface (blackhole and like)."""
+    """Return the routes in the text of /proc/net/route, without those that lead to no interface."""
     found = []
     for line in text.splitlines()[1:]:
         name, target, gateway, flags, _unused, _unused, metric, mask = line.split()[:8]
