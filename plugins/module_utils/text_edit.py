@@ -75,9 +75,8 @@ def _find_block(lines: Sequence[str], marker: str) -> Optional[Tuple[int, int]]:
 def set_block(text: str, marker: str, content: str) -> str:
     """Return the text with exactly this content in the block; an empty content removes the block.
 
-    A present block keeps its place; a new one goes to the end. Its lines end in a newline alone, since most readers
-    take a carriage return for a part of the value. A file whose last line has no newline stays so when the block is
-    removed.
+    A present block keeps its place; a new one goes to the end. Its lines end in a newline alone, since many readers
+    count a carriage return to the value. A file whose last line has no newline stays so when the block is removed.
 
     Raises:
         EditError: see :func:`check_marker`; or the block's markers are doubled or unbalanced; or the content holds one,
@@ -286,8 +285,8 @@ def set_environment(text: str, wanted: Environment) -> str:
         # clusterctl: set OMP_NUM_THREADS
         # clusterctl: replaced LANG="de_DE.UTF-8"
 
-    A line that needs no change stays as it is, byte for byte. Ours end in a newline alone, and nothing stands between
-    value and newline: pam_env takes a carriage return or a blank there for a part of the value, with the quote.
+    A line that needs no change stays as it is, byte for byte. Lines of ours end in a newline right behind the value:
+    pam_env counts a carriage return or a blank there to the value, and the quote before it.
 
     Raises:
         EditError: see :func:`check_environment`; or a line would be longer than pam_env reads.
