@@ -53,6 +53,7 @@ def of_node(host: str, node: NodeFacts, *, slots: int = 1, ranks: int = 0) -> li
         *_shared_memory(host, node, slots),
         *_limits(host, node, ranks),
         *_disks(host, node),
+        *_loopback(host, node),
     ]
 
 
@@ -198,6 +199,15 @@ def _shared_memory(host: str, node: NodeFacts, slots: int) -> Iterator[Finding]:
         yield Finding(
             "shared memory", "warning", (host,), f"{cause}, and its ranks need about {needed // _MIB} MiB", cure
         )
+
+
+def _loopback(host: str, node: NodeFacts) -> Iterator[Finding]:
+    """Name a loopback interface that is down: ranks find their daemon there, and wait for it without an end."""
+    for one in node.interfaces:
+        if one.kind == "loopback" and not one.up:
+            cause = f"its loopback interface {one.name} is down, so that ranks cannot reach the daemon of mpirun"
+            cure = f"'ip link set {one.name} up', and look for what took it down"
+            yield Finding("network", "error", (host,), cause, cure, (("ip", "link", "set", one.name, "up"),))
 
 
 def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
