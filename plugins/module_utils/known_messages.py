@@ -317,7 +317,7 @@ ROWS: tuple[Row, ...] = (
          "start sshd there, and see that ansible_port is right and that no firewall rejects it"),
         ("unreachable", r"Connection (?:closed|reset)|(?:kex|ssh)_exchange_identification|banner exchange",
          "ends the connection before the login",
-         "look at the log of sshd there, at MaxStartups in sshd_config, and at what bans addresses, such as fail2ban")),
+         "look at /etc/nologin and the log of sshd there, at MaxStartups in sshd_config, and at bans, as by fail2ban")),
     # What the shell and the loader of a node say when the program of clusterctl does not run there.
     *_said("session", "bash 5.2, ld.so of glibc 2.36 and Python 3.11 of Debian 12 (tests/data/known_messages.json)",
         ("refused", r"This account is (?:currently )?not available",
