@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import group_testing
 from clusterctl.model import nodeset
 from clusterctl.model.results import Launch, Search
-from clusterctl.validation.checks import causes
+from clusterctl.validation.checks import causes, wrong_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,20 +30,22 @@ _AT_ONCE = 16
 def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
     """Whether a search can explain how a check ended.
 
-    A search is for jobs of three nodes or more that hung until the deadline or crashed. Its check names more or fewer
-    than one node, and no culprit is known. It is not for wrong answers, whose rank is known, nor for nodes that no
-    longer answer ssh.
+    A search is for jobs of three nodes or more that hung until the deadline, crashed, or got wrong values of which it
+    is not known whose they are. Its check names more or fewer than one node, and no culprit is known. It is not for
+    nodes that no longer answer ssh.
     """
     if not found.is_bad or len(found.hosts) == 1 or found.culprits or any(sweep.problem for sweep in outcome.sweeps):
         return False
     if found.next_step:  # the nodes are overcommitted: smaller groups would end in time, and prove nothing
         return False
-    return len({rank.host for rank in found.ranks}) >= FEWEST and causes.broke(found, outcome)
+    broke = causes.broke(found, outcome) or wrong_data.is_open(found)
+    return len({rank.host for rank in found.ranks}) >= FEWEST and broke
 
 
-def launched(nodes: Sequence[str], found: CheckResult, outcome: JobOutcome) -> Launch:
-    """Return what a launch on a group tells the search; wrong answers do not count as a failure."""
+def launched(nodes: Sequence[str], found: CheckResult, outcome: JobOutcome, *, wrong: bool = False) -> Launch:
+    """Return what a launch on a group tells the search; wrong answers count as a failure in a search for them."""
     broke = outcome.ending in {"lost", "not_started"} or causes.broke(found, outcome)
+    broke = broke or (wrong and bool(wrong_data.traces(found.ranks)))
     return Launch(nodes=tuple(nodes), ok=not broke, seconds=found.seconds, words=found.reason)
 
 

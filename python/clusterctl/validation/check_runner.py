@@ -21,7 +21,7 @@ from clusterctl.remote import facts, login_probe, supervised_job
 from clusterctl.state import files
 from clusterctl.support.words import and_more
 from clusterctl.validation import bisect, confirming, ports
-from clusterctl.validation.checks import base, causes, judging, mpirun_output
+from clusterctl.validation.checks import base, causes, judging, mpirun_output, wrong_data
 from clusterctl.validation.checks.causes import Cause
 from clusterctl.validation.checks.judging import STARTED
 from clusterctl.validation.checks.rank_output import events_of
@@ -329,13 +329,15 @@ class CheckRunner:
         return result, outcome
 
     def _searched(self, check: Check, team: Team, place: str, result: CheckResult, number: int) -> CheckResult:
-        """Launch the check on ever fewer nodes, and blame the node or nodes that make it hang or crash."""
+        """Launch the check on ever fewer nodes, and blame those that make it hang, crash or get wrong values."""
         attempts = itertools.count(number)
+        wrong = wrong_data.is_open(result)
 
         def launch(group: tuple[str, ...], launcher: str, stop: threading.Event) -> Launch:
             started = team.launched_by(launcher, group)
             found, outcome = self._attempt(check, started, place, next(attempts), stop)
-            return bisect.launched(group, found, outcome).model_copy(update={"launch_node": launcher})
+            launch = bisect.launched(group, found, outcome, wrong=wrong)
+            return launch.model_copy(update={"launch_node": launcher})
 
         search = bisect.find(
             check.name,
