@@ -30,16 +30,15 @@ _AT_ONCE = 16
 def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
     """Whether a search can explain how a check ended.
 
-    A search is for jobs of three nodes or more that hung until the deadline, crashed, or got wrong values of which it
-    is not known whose they are. Its check names more or fewer than one node, and no culprit is known. It is not for
-    nodes that no longer answer ssh.
+    A search is for jobs of three nodes or more that hung until the deadline or crashed. Its check names more or fewer
+    than one node, and no culprit is known. It is not for nodes that no longer answer ssh. For wrong values, the checks
+    after it may tell the node (:func:`clusterctl.validation.checks.wrong_data.undecided`).
     """
     if not found.is_bad or len(found.hosts) == 1 or found.culprits or any(sweep.problem for sweep in outcome.sweeps):
         return False
     if found.next_step:  # the nodes are overcommitted: smaller groups would end in time, and prove nothing
         return False
-    broke = causes.broke(found, outcome) or wrong_data.is_open(found)
-    return len({rank.host for rank in found.ranks}) >= FEWEST and broke
+    return len({rank.host for rank in found.ranks}) >= FEWEST and causes.broke(found, outcome)
 
 
 def launched(nodes: Sequence[str], found: CheckResult, outcome: JobOutcome, *, wrong: bool = False) -> Launch:

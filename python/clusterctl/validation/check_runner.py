@@ -21,7 +21,7 @@ from clusterctl.remote import facts, login_probe, supervised_job
 from clusterctl.state import files
 from clusterctl.support.words import and_more
 from clusterctl.validation import bisect, confirming, ports
-from clusterctl.validation.checks import base, causes, judging, mpirun_output, wrong_data
+from clusterctl.validation.checks import base, causes, judging, mpirun_output
 from clusterctl.validation.checks.causes import Cause
 from clusterctl.validation.checks.judging import STARTED
 from clusterctl.validation.checks.rank_output import events_of
@@ -235,6 +235,7 @@ def with_throttling(result: CheckResult, held: Sequence[HeldBack]) -> CheckResul
 
 _MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # ranks may outnumber the cores, and the checks are about answers
 _FIRST, _CONFIRMING, _SEARCHING = 1, 2, 3  # attempts at a check; a search counts on from its number, or from the last
+_AT_THE_END = 100  # the first attempt of a search at the end of a run
 # A rank's first and last line. The ranks of torchrun are announced before they exist, so they are counted by number.
 # The bounds keep the search short on lines that nodes make up.
 _STARTED = re.compile(r'"event": "started", [^{}]{0,300}"rank": (\d{1,9})')
@@ -325,13 +326,31 @@ class CheckRunner:
             outcome = outcomes[-1]
         result = explained_on_the_spot(result, outcome, team, self._control, self._tell)
         if self._options.searches and bisect.is_wanted(result, outcome):
-            result = self._searched(check, team, place, result, max(_SEARCHING, next(attempts)))
+            result = self.searched(check, team, number, result, max(_SEARCHING, next(attempts)))
         return result, outcome
 
-    def _searched(self, check: Check, team: Team, place: str, result: CheckResult, number: int) -> CheckResult:
-        """Launch the check on ever fewer nodes, and blame those that make it hang, crash or get wrong values."""
-        attempts = itertools.count(number)
-        wrong = wrong_data.is_open(result)
+    def searched(
+        self,
+        check: Check,
+        team: Team,
+        number: int,
+        result: CheckResult,
+        attempt: int = _AT_THE_END,
+        *,
+        wrong: bool = False,
+    ) -> CheckResult:
+        """Launch the check on ever fewer nodes, and blame those that make it hang, crash or get wrong values.
+
+        Args:
+            check: the check.
+            team: the nodes that ran it.
+            number: its place among the checks of the run.
+            result: how it ended on all of them.
+            attempt: the number of the first launch.
+            wrong: whether wrong values are searched for.
+        """
+        place = f"{self._run.record.run_id}-{number}"
+        attempts = itertools.count(attempt)
 
         def launch(group: tuple[str, ...], launcher: str, stop: threading.Event) -> Launch:
             started = team.launched_by(launcher, group)
@@ -351,8 +370,9 @@ class CheckRunner:
         return result.model_copy(
             update={
                 "search": search,
-                "culprits": (*search.culprits, *result.culprits),
+                "culprits": search.culprits,
                 "hosts": blamed or result.hosts,
+                "next_step": "",
                 "reason": f"{search.words}; {result.reason}",
             }
         )

@@ -34,6 +34,7 @@ _GARBLED = re.compile(r"MPI_ERR_TRUNCATE|UnpicklingError")  # bytes that arrived
 
 _NOT_KNOWN = "it is not known which end makes it wrong"
 _SEVERAL = 2
+_FEWEST = 3  # nodes; of two, a search tells nothing
 _MOST_NAMED = 6
 _CURE = "take it out of use, and test its memory, its processor and its network card"
 
@@ -239,12 +240,17 @@ def _way_words(way: tuple[str, str], found: Sequence[Trace]) -> str:
 # --- All checks of a run ----------------------------------------------------------------------------------------------
 
 
-def is_open(result: CheckResult) -> bool:
-    """Whether a check has wrong values of which it is not known which node makes them."""
-    if result.verdict is not Verdict.FAIL or result.culprits or len(result.hosts) == 1:
-        return False
-    found = traces(result.ranks)
-    return bool(found) and set(_own(result, found).hosts) == set(result.hosts)
+def undecided(results: Iterable[CheckResult]) -> CheckResult | None:
+    """Return the quickest of the checks with wrong values, where all of them together tell no node; else None.
+
+    Args:
+        results: as :func:`joined` returns them.
+    """
+    found = [one for one in results if one.verdict is Verdict.FAIL and traces(one.ranks)]
+    if any(culprit.kind == "node" for one in found for culprit in one.culprits):
+        return None
+    several = (one for one in found if one.search is None and len({rank.host for rank in one.ranks}) >= _FEWEST)
+    return min(several, key=lambda one: one.seconds, default=None)
 
 
 def _own(result: CheckResult, found: Sequence[Trace]) -> Origin:
