@@ -100,11 +100,12 @@ def bad(wrong: tuple[WrongAnswer, ...] = (), **changed: object) -> CheckResult:
     [
         (bad(), "clusterctl validate hosts.ini --search"),
         (bad(ranks=bad().ranks[:2]), "--limit node1"),
-        (bad((WrongAnswer(what="sum", expected="1", got="2"),)), "--limit node1,node2"),
+        (bad((WrongAnswer(what="sum", expected="1", got="2"),)), "clusterctl validate hosts.ini --search"),
+        (bad((WrongAnswer(what="sum", expected="1", got="2"),), ranks=bad().ranks[:2]), "--limit node1"),
         (bad(search=Search(check="allreduce", bound=8, launches=(), words="it did not come again")), "kernel logs"),
         (bad(verdict="ERROR", reason="the run was interrupted", ranks=()), "clusterctl doctor"),
     ],
-    ids=["hang", "two-nodes", "wrong-everywhere", "searched", "not-run"],
+    ids=["hang", "two-nodes", "wrong-everywhere", "wrong-on-both", "searched", "not-run"],
 )  # fmt: skip
 def test_the_next_step_fits_what_is_known(found: CheckResult, words: str) -> None:
     results = CheckResults(lambda _event: None)
