@@ -231,7 +231,7 @@ def _pairs(
     there: Sequence[Host], found: Candidates, control: Path, ports: Mapping[str, Sequence[tuple[int, int]]]
 ) -> tuple[PairResult, ...]:
     """Have nodes connect to each other, and believe in a failure when it has been seen twice."""
-    limits = network_probe.Limits(_CONNECT_S, control_dir=control, ports=ports)
+    limits = network_probe.TrialLimits(_CONNECT_S, control_dir=control, ports=ports)
     first = network_probe.probe(there, found, limits)
     return network_probe.confirmed(there, found, replace(limits, connect_s=2 * _CONNECT_S), first)
 

@@ -39,7 +39,7 @@ _WITNESSES = 3  # other nodes that try the ports of a node again
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     """Of a trial.
 
     Attributes:
@@ -61,7 +61,7 @@ class Limits:
 def probe(
     hosts: Sequence[Host],
     candidates: Candidates,
-    limits: Limits = Limits(),
+    limits: TrialLimits = TrialLimits(),
     only: Collection[tuple[str, str]] | None = None,
     before: Sequence[PairResult] = (),
 ) -> tuple[PairResult, ...]:
@@ -98,7 +98,7 @@ def probe(
 
 
 def confirmed(
-    hosts: Sequence[Host], candidates: Candidates, limits: Limits, first: Sequence[PairResult]
+    hosts: Sequence[Host], candidates: Candidates, limits: TrialLimits, first: Sequence[PairResult]
 ) -> tuple[PairResult, ...]:
     """Try again what failed, and return all results; what comes through now was slow.
 
@@ -143,7 +143,7 @@ async def _probe(
     hosts: Sequence[Host],
     candidates: Candidates,
     plan: Sequence[tuple[str, str]],
-    limits: Limits,
+    limits: TrialLimits,
     before: Sequence[PairResult],
 ) -> tuple[PairResult, ...]:
     token = secrets.token_hex(16)
@@ -170,7 +170,7 @@ async def _probe(
 class _Peer:
     """The probe on one node; ``problem`` says why the node gives no answer."""
 
-    def __init__(self, host: Host, limits: Limits) -> None:
+    def __init__(self, host: Host, limits: TrialLimits) -> None:
         self.name = host.name
         self.ports: dict[str, list[int]] = {}
         self.problems: dict[str, str] = {}  # by network, why it does not listen

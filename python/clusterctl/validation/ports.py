@@ -128,5 +128,5 @@ def _view(team: Team) -> View:
     return View(hosts=hosts, nodes=nodes, candidates=candidates)
 
 
-def _limits(view: View, timeout_s: float, seed: int = 0, control: Path | None = None) -> network_probe.Limits:
-    return network_probe.Limits(timeout_s, _LOGIN_S, control, seed, parameters.tcp_ports(view.nodes))
+def _limits(view: View, timeout_s: float, seed: int = 0, control: Path | None = None) -> network_probe.TrialLimits:
+    return network_probe.TrialLimits(timeout_s, _LOGIN_S, control, seed, parameters.tcp_ports(view.nodes))

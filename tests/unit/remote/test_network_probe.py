@@ -37,7 +37,7 @@ chain = ["chain input {", "type filter hook input priority 0; policy accept;", *
 subprocess.run(["nft", "-f", "-"], input="\\n".join(["table inet f {", *chain, "}"]), text=True, check=True)
 found = fabric.Candidates((fabric.Network(("127.1.0.0/16",), dict.fromkeys(names, "lo"), addresses),), ())
 hosts = [Host(name, address, python=sys.executable) for name, address in addresses.items()]
-limits = network_probe.Limits(1.0, 40, seed=seed, ports=dict.fromkeys(names, ((1024, 256), (0, 0))))
+limits = network_probe.TrialLimits(1.0, 40, seed=seed, ports=dict.fromkeys(names, ((1024, 256), (0, 0))))
 first = network_probe.probe(hosts, found, limits)
 pairs = network_probe.confirmed(hosts, found, limits, first)
 view = View(hosts=tuple(hosts), nodes=dict.fromkeys(names), candidates=found, pairs=pairs)
@@ -146,7 +146,7 @@ def connections(count: int, before: int = 0) -> int:
     """Return how many connections a trial between so many nodes makes, each with 8 ports."""
     names = [f"node{number}" for number in range(count)]
     network = fabric.Network(("10.0.0.0/16",), dict.fromkeys(names, "eth0"), dict.fromkeys(names, "10.0.0.1"))
-    peers = {name: network_probe._Peer(Host(name, name), network_probe.Limits()) for name in names}  # noqa: SLF001
+    peers = {name: network_probe._Peer(Host(name, name), network_probe.TrialLimits()) for name in names}  # noqa: SLF001
     for peer in peers.values():
         peer.ports = {network.key: list(range(40000, 40008))}
     failed = [fabric.PairResult(network.key, names[0], names[1], "", "timeout", (40001,), (40002,))] * before

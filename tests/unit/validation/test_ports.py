@@ -37,13 +37,13 @@ class Nodes:
     def __init__(self, *kinds: dict[Pair, fabric.PairKind]) -> None:
         self.kinds = list(kinds)
         self.asked: list[Sequence[Pair]] = []
-        self.given: list[network_probe.Limits] = []
+        self.given: list[network_probe.TrialLimits] = []
 
     def probe(
         self,
         hosts: Sequence[Host],
         candidates: fabric.Candidates,
-        limits: network_probe.Limits,
+        limits: network_probe.TrialLimits,
         only: Collection[Pair] | None = None,
         _before: Sequence[fabric.PairResult] = (),
     ) -> tuple[fabric.PairResult, ...]:

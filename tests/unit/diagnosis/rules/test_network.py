@@ -8,6 +8,7 @@ import pytest
 from clusterctl.diagnosis.rules import launchable, machine, registry
 from clusterctl.diagnosis.rules.evidence import Blame, View, blame
 from clusterctl.model import fabric
+from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
 from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import login_probe
@@ -197,6 +198,19 @@ def test_a_port_that_passes_for_others_is_not_closed() -> None:
         ("node2", "node3"),
         "connections from node2 to node3 in 10.0.0.0/24 time out",
     )
+
+
+@pytest.mark.parametrize(("limit", "severity"), [(3, "error"), (4, "warning"), (1024, "")])
+def test_a_table_of_neighbours_is_held_against_the_nodes_of_a_network(limit: int, severity: str) -> None:
+    reading = HardwareReading("node", "", "IPv4 neighbours", limit)
+    looks = {name: HardwareLooks(now=Hardware(schema_version=1, time=1.0, readings=(reading,))) for name in NODES[:2]}
+    found = [
+        one
+        for one in registry.diagnose(dataclasses.replace(seen(), hardware=looks))
+        if "gc_thresh3" in one.cause and one.check == "network"
+    ]
+    assert [(one.severity, one.hosts) for one in found] == ([(severity, ("node1", "node2"))] if severity else [])
+    assert all(f"keeps {limit} neighbours (gc_thresh3), and 4 nodes are in 10.0.0.0/24" in one.cause for one in found)
 
 
 def test_two_rules_are_told_and_more_are_counted() -> None:
