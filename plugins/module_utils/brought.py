@@ -28,6 +28,7 @@ ALWAYS_THERE = ("/etc/environment", "/etc/hosts", "/etc/ssh/ssh_config", "/etc/s
 FILES = (
     "/etc/ld.so.conf.d/nccl.conf",
     "/etc/security/limits.d/zz-clusterctl.conf",
+    "/etc/ssh/ssh_config.d/00-clusterctl.conf",
     "/etc/ssh/ssh_config.d/10-clusterctl.conf",
     "/etc/ssh/clusterctl-host-cert.pub",
     "/etc/ssh/clusterctl.krl",

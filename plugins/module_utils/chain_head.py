@@ -21,12 +21,13 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set
 
 from .chain_plan import ChainPlan
 from .chain_relay import command, ended, open_regular
+from .login_probe import NOT_INTERACTIVE
 
 Json = Dict[str, Any]
 
 SSH = (
     "ssh",
-    "-T",
+    *NOT_INTERACTIVE,
     "-o",
     "BatchMode=yes",
     "-o",

@@ -7,23 +7,29 @@ end of its stdin it ends, and its logins with it.
 """
 
 # pathlib is slow to import, and this program runs on every node.
-# ruff: noqa: PTH110, PTH111, PTH208
+# ruff: noqa: PTH110, PTH111, PTH119, PTH123, PTH208
 
 from __future__ import annotations
 
 import contextlib
+import getopt
 import json
 import os
 import pwd
 import re
 import select
+import shlex
+import signal
+import stat
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-# A file of the role ssh_mesh. With it, nodes know each other by name.
-MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"
+# A file of the role ssh_mesh. With it, nodes know each other by name. Earlier releases wrote the second one.
+MESH = ("/etc/ssh/ssh_config.d/00-clusterctl.conf", "/etc/ssh/ssh_config.d/10-clusterctl.conf")
+# Settings for people in anybody's ssh configuration, which a program cannot use: terminals, commands, forwardings.
+NOT_INTERACTIVE = ("-T", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no")
 # sshd starts to drop logins when ten of them wait (MaxStartups), and all nodes log in at once.
 AT_ONCE = 4
 # Without a mesh, stop after so many refusals without a success: sshd penalises a node that keeps failing.
@@ -35,6 +41,14 @@ _POLL_S = 0.05
 _PAUSE_S = 1.0
 _MOST_SAID = 400
 _MOST_OF_A_PIPE = 1 << 16  # bytes
+_MOST_OF_A_FILE = 1 << 20  # bytes
+_MOST_JUMPS = 8
+_COMPARED = 4  # targets of which ssh is asked for its settings; each takes some 20 ms
+_ANSWER_S = 10
+_SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"  # of OpenSSH's client
+_READING = re.compile(r"^debug1: Reading configuration data (.+?)\r?$", re.MULTILINE)
+_LOOP = "jumphost loop"
+ENDLESS = "{} leads ssh through one machine again and again, so no login was tried"
 _END_S = 2.0  # of a program that was killed; a file system that does not answer may hold it
 # Definite answers, which a second try would repeat. Any other failure may be due to load.
 _DEFINITE = re.compile(
@@ -66,7 +80,7 @@ def login_argv(target: Json, timeout_s: int, mesh: bool, lax: bool) -> List[str]
     The login must not write a file. So unknown host keys are refused; if the user's own configuration accepts any key
     (``lax``), keys are neither looked up nor kept.
     """
-    argv = ["ssh", "-n", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}"]
+    argv = ["ssh", "-n", *NOT_INTERACTIVE, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}"]
     argv += ["-o", "UpdateHostKeys=no", "-o", "ControlMaster=no", "-o", "ControlPath=none"]
     if lax:
         argv += ["-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]
@@ -81,35 +95,190 @@ def login_argv(target: Json, timeout_s: int, mesh: bool, lax: bool) -> List[str]
 class Client:
     """The configuration that this user's ssh has for a target (``ssh -G``)."""
 
-    def __init__(self, target: Json) -> None:
-        """Read the configuration for a target."""
+    def __init__(self, name: str, file: str = "", *, verbose: bool = False) -> None:
+        """Read the configuration for a target.
+
+        Args:
+            name: of the target, as a launcher gives it to ssh.
+            file: the only file to read; by default ssh reads all of its own.
+            verbose: whether to learn which files ssh reads.
+        """
         done = subprocess.run(
-            ["ssh", "-G", "--", str(target["name"])],
+            ["ssh", "-G", *(["-v"] if verbose else []), *(["-F", file] if file else []), "--", name],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env=environment(),
             check=False,
-            timeout=10,
+            timeout=_ANSWER_S,
         )
-        pairs = [line.partition(" ")[::2] for line in done.stdout.decode("utf-8", "replace").split("\n")]
-        self._words = dict(pairs)
-        self._identities = [os.path.expanduser(value) for key, value in pairs if key == "identityfile"]
+        self.settings: Dict[str, List[str]] = {}
+        for line in done.stdout.decode("utf-8", "replace").split("\n"):
+            keyword, _unused, value = line.partition(" ")
+            self.settings.setdefault(keyword, []).append(value)
+        said = done.stderr.decode("utf-8", "replace")
+        self.files = list(dict.fromkeys(_READING.findall(said)))
+        self.is_loop = _LOOP in said  # a ProxyJump of a machine through itself, the one kind that ssh sees
+        self._identities = [os.path.expanduser(value) for value in self.settings.get("identityfile", [])]
+
+    def get(self, keyword: str) -> str:
+        """Return the value of a setting of which the first counts."""
+        return self.settings.get(keyword, [""])[0]
 
     @property
     def is_lax(self) -> bool:
         """Whether ssh accepts unknown host keys."""
-        return self._words.get("stricthostkeychecking", "") in _LAX
+        return self.get("stricthostkeychecking") in _LAX
 
     @property
     def has_key(self) -> bool:
         """Whether ssh has a credential: a key, the host's own key, or a ticket."""
-        if not self._words or self._words.get("hostbasedauthentication") == "yes":
+        if len(self.settings) < 2 or self.get("hostbasedauthentication") == "yes":  # noqa: PLR2004 - ssh told nothing
             return True
         tickets = [name for name in os.listdir(_TICKETS) if name.startswith(f"krb5cc_{os.geteuid()}")]
-        if self._words.get("gssapiauthentication") == "yes" and tickets:
+        if self.get("gssapiauthentication") == "yes" and tickets:
             return True
         return any(os.path.exists(path) for path in self._identities)
+
+
+# --- what wins over the mesh's settings, asked of ssh itself ----------------------------------------------------------
+
+# The mesh decides these also where its file does not write them.
+_ALWAYS = ("hostname", "port", "user")
+# A user may have another value of these without harm to a job.
+_HARMLESS = {"connecttimeout", "forwardagent", "forwardx11", "gssapiauthentication", "updatehostkeys"}
+# Settings for people: with them, the ssh of a launcher gets a terminal, another command, no input, or no way out.
+_FOR_PEOPLE: Tuple[Tuple[str, "re.Pattern[str]"], ...] = (
+    ("requesttty", re.compile(r"force|yes|true")),
+    ("remotecommand", re.compile(r"(?!none$).+")),
+    ("sessiontype", re.compile(r"none|subsystem")),
+    ("stdinnull", re.compile(r"yes|true")),
+    ("forkafterauthentication", re.compile(r"yes|true")),
+    ("localforward", re.compile(r".+")),
+    ("remoteforward", re.compile(r".+")),
+    ("dynamicforward", re.compile(r".+")),
+)
+WAYS = ("proxyjump", "proxycommand")
+# ssh -G writes the names of settings in lower case.
+_SPELLING = {
+    name.lower(): name
+    for name in (
+        "DynamicForward", "ForkAfterAuthentication", "GlobalKnownHostsFile", "HostName", "IdentitiesOnly",
+        "IdentityFile", "LocalForward", "Port", "PreferredAuthentications", "ProxyCommand", "ProxyJump",
+        "RemoteCommand", "RemoteForward", "RequestTTY", "SessionType", "StdinNull", "StrictHostKeyChecking", "User",
+        "UserKnownHostsFile",
+    )
+}  # fmt: skip
+_TRUTHS = {"yes": "true", "no": "false"}
+
+
+def overruled(name: str, drop_in: str) -> List[Json]:
+    """Return the settings that win over those of the mesh for a target, and those that no launcher can use.
+
+    Args:
+        name: the target.
+        drop_in: the file of the mesh.
+
+    Returns:
+        For each the setting, its value, and the file and line that sets it, as far as that is known.
+
+    Raises:
+        OSError, subprocess.TimeoutExpired: ssh does not tell its settings.
+    """
+    ours, found = Client(name, drop_in), Client(name, verbose=True)
+    if ours.get("userknownhostsfile") != "/dev/null":  # the mesh is not this user's
+        return []
+    written = {line.split()[0].lower() for line in _lines(drop_in) if line.split()} - _HARMLESS - {"match", "host"}
+    wrong = [
+        keyword
+        for keyword in dict.fromkeys([*_ALWAYS, *sorted(written)])
+        if keyword != "identityfile" and found.get(keyword) != ours.get(keyword)
+    ]
+    if not set(ours.settings.get("identityfile", [])) <= set(found.settings.get("identityfile", [])):
+        wrong.append("identityfile")
+    wrong += [keyword for keyword, bad in _FOR_PEOPLE if keyword not in wrong and bad.fullmatch(found.get(keyword))]
+    if endless(name, found):
+        wrong += [keyword for keyword in WAYS if found.get(keyword) not in {"", "none"}]
+    return [
+        {
+            "target": name,
+            "setting": keyword,
+            "value": found.get(keyword)[:_MOST_SAID],
+            "where": setting_place(keyword, found.get(keyword), [one for one in found.files if one not in MESH]),
+        }
+        for keyword in wrong
+    ]
+
+
+def overruled_words(found: Mapping[str, Any]) -> str:
+    """Return a clause about a setting of :func:`overruled`."""
+    name = _SPELLING.get(str(found["setting"]), str(found["setting"]))
+    value = str(found["value"])
+    given = f"{name} {value}" if value and value != "none" else f"the missing {name}"
+    return f"{given}{' in ' + str(found['where']) if found['where'] else ''}"
+
+
+def endless(name: str, client: Optional[Client] = None) -> bool:
+    """Tell whether ssh would start itself without an end: on its way to the target it goes through a host twice."""
+    seen = {name}
+    client = client or Client(name)
+    for _unused in range(_MOST_JUMPS):
+        name = jump_of(client.get("proxyjump"), client.get("proxycommand"))
+        if client.is_loop or name in seen:
+            return True
+        if not name:
+            return False
+        seen.add(name)
+        client = Client(name)
+    return True
+
+
+def jump_of(jumps: str, command: str) -> str:
+    """Return the machine that ssh logs in to first on its way to a target by its own settings; '' without one."""
+    first = jumps.partition(",")[0]
+    if not first or first == "none":
+        try:
+            words = shlex.split(command)
+            if not words or os.path.basename(words[0]) != "ssh":
+                return ""
+            options, left = getopt.getopt(words[1:], _SSH_OPTIONS)
+        except (ValueError, getopt.GetoptError):
+            return ""
+        if not left or any(name in {"-F", "-J"} for name, _unused in options):
+            return ""
+        first = left[0]
+    host = first.rpartition("://")[2].rpartition("@")[2]
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def setting_place(keyword: str, value: str, files: Sequence[str]) -> str:
+    """Return the file and the line that set a setting: the first with this value, else the first with the keyword.
+
+    Args:
+        keyword: the setting, as ``ssh -G`` writes it.
+        value: its value there.
+        files: what ssh reads, in its order.
+    """
+    places = []
+    for path in files:
+        for number, line in enumerate(_lines(path), 1):
+            found = re.match(r"\s*([A-Za-z0-9]+)(?:\s*=\s*|\s+)(.*?)\s*$", line)
+            if found and found.group(1).lower() == keyword:
+                given = found.group(2).strip('"')
+                places.append((f"{path} line {number}", _TRUTHS.get(given.lower(), given.lower())))
+    same = [place for place, given in places if given == _TRUTHS.get(value.lower(), value.lower())]
+    return [*same, *(place for place, _unused in places), ""][0]
+
+
+def _lines(path: str) -> List[str]:
+    """Return the lines of a regular file; [] where it cannot be read."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return []
+            return file.read(_MOST_OF_A_FILE).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
 
 
 class Logins:
@@ -117,13 +286,15 @@ class Logins:
 
     def __init__(self, targets: Sequence[Json], timeout_s: int, budget_s: float) -> None:
         """Prepare the logins."""
-        self.mesh = os.path.exists(MESH)
-        client = Client(targets[0]) if targets else None
+        drop_in = next((path for path in MESH if os.path.exists(path)), "")
+        self.mesh = bool(drop_in)
+        client = Client(str(targets[0]["name"])) if targets else None
         self.lax = client is not None and client.is_lax
         # Without a key every answer is known: each login would be refused.
         self.keyless = not self.mesh and client is not None and not client.has_key
         self.failures: List[Json] = []
         self.passed = 0
+        self.overruled: List[Json] = []
         self.stopped_early = False
         self._timeout_s = timeout_s
         self._end = time.monotonic() + budget_s
@@ -131,10 +302,23 @@ class Logins:
         # target, number of tries, earliest time of the next one
         self._waiting: List[Tuple[Json, int, float]] = [(target, 0, 0.0) for target in targets]
         self._running: List[Tuple[Json, int, float, "subprocess.Popen[bytes]"]] = []
+        self._drop_in = drop_in
+
+    def _compare(self) -> None:
+        """Ask ssh what wins over the mesh on the way to the first targets, and leave out a login without an end."""
+        for entry in self._waiting[:_COMPARED]:
+            name = str(entry[0]["name"])
+            found = overruled(name, self._drop_in)
+            self.overruled += found
+            if any(one["setting"] in WAYS for one in found):
+                self._waiting.remove(entry)
+                self.failures.append({"target": name, "said": ENDLESS.format(overruled_words(found[-1]))})
 
     def run(self) -> Json:
         """Try every login until the budget is spent or stdin ends; without a key, try none."""
         try:
+            if self.mesh:
+                self._compare()
             while (
                 not self.keyless
                 and (self._waiting or self._running)
@@ -155,6 +339,7 @@ class Logins:
             "keyless": self.keyless,
             "passed": self.passed,
             "failures": self.failures,
+            "overruled": self.overruled,
             "untried": len(self._waiting) + len(self._running),
             "stopped_early": self.stopped_early,
         }
@@ -176,6 +361,7 @@ class Logins:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
+                start_new_session=True,
             )
             self._running.append((target, tries + 1, now + 2 * self._timeout_s, process))
 
@@ -202,8 +388,9 @@ class Logins:
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> bytes:
-    """End ssh, and return what waits in the pipe of its errors; a program that it has started may keep that open."""
-    process.kill()
+    """End ssh and what it has started, and return what waits in the pipe of its errors."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_S)
     if process.stderr is None:

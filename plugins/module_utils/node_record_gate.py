@@ -261,8 +261,21 @@ _GPU = _record(
 _SWITCH_PORT = _record(
     interface=_WORD, above=_many(_interface), switch=_text(256), id=_text(256), port=_text(256), source=_WORD
 )
+_OF_HOME = {"unsafe": _many(_SENTENCE, 64), "home_refuses": _WORD}
 _JOB_USER = _record(
-    name=_USER, uid=_SIGNED, home=_PATH, shell=_PATH, has_home=_flag, home_answers=_flag, sudo=_or_none(_flag)
+    name=_USER,
+    uid=_SIGNED,
+    home=_PATH,
+    shell=_PATH,
+    has_home=_flag,
+    home_answers=_flag,
+    sudo=_or_none(_flag),
+    **_OF_HOME,
+)
+_LOGIN = _record(
+    shell=_PATH,
+    traps=_many(_record(name=_VARIABLE, what=_WORD, program=_PATH, said=_SENTENCE, source=_PATH), 64),
+    **_OF_HOME,
 )
 _SITE_PMIX = _record(prefix=_BUILD_PATH, library=_BUILD_PATH, version=_VERSION, headers=_VERSION)
 _SLURM = _record(
@@ -342,6 +355,7 @@ FORMS: Mapping[str, Rule] = {
     "environment": _mapping(_VARIABLE, _VALUE),
     "environment_source": _WORD,
     "user": _record(name=_USER, uid=_SIGNED, home=_PATH, sudo=_or_none(_flag)),
+    "login": _LOGIN,
     "job_user": _or_none(_JOB_USER),
     "ssh": _record(host_keys=_many(_HOST_KEY, 64), port=_PORT, settings=_mapping(_SETTING, _SENTENCE)),
     "known_hosts": _or_none(_record(has_mesh=_flag, has_authority=_flag, own_names=_many(_text(256), 65536))),

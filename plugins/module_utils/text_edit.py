@@ -75,26 +75,25 @@ def _find_block(lines: Sequence[str], marker: str) -> Optional[Tuple[int, int]]:
 def set_block(text: str, marker: str, content: str) -> str:
     """Return the text with exactly this content in the block; an empty content removes the block.
 
-    A present block keeps its place; a new one goes to the end. The block takes the file's line ending. A file whose
-    last line has no newline stays so when the block is removed.
+    A present block keeps its place; a new one goes to the end. Its lines end in a newline alone, since many readers
+    count a carriage return to the value. A file whose last line has no newline stays so when the block is removed.
 
     Raises:
         EditError: see :func:`check_marker`; or the block's markers are doubled or unbalanced; or the content holds one,
             or a control character.
     """
     check_marker(marker)
-    newline = "\r\n" if "\r\n" in text else "\n"
     body = _lines_of(content, marker)
     if any(line.strip() in {begin_of(marker), end_of(marker)} for line in body):
         raise EditError(f"the content of block '{marker}' holds the block's own marker")
     lines = _split(text)
     place = _find_block(lines, marker)
-    block = [f"{line}{newline}" for line in (begin_of(marker), *body, end_of(marker))] if content else []
+    block = [f"{line}\n" for line in (begin_of(marker), *body, end_of(marker))] if content else []
     if place is None:
-        return _append(text, block, newline)
+        return _append(text, block)
     before, after = lines[: place[0]], lines[place[1] + 1 :]
     if not after and not lines[place[1]].endswith("\n") and block:
-        block[-1] = block[-1][: -len(newline)]  # the file ended within our block without a newline: keep that
+        block[-1] = block[-1][:-1]  # the file ended within our block without a newline: keep that
     return "".join([*before, *block, *after])
 
 
@@ -124,12 +123,12 @@ def _checked(value: str, field: str) -> None:
         raise EditError(str(error)) from None
 
 
-def _append(text: str, block: List[str], newline: str) -> str:
+def _append(text: str, block: List[str]) -> str:
     if not block:
         return text
     if not text or text.endswith("\n"):
         return text + "".join(block)
-    return f"{text}{newline}{''.join(block)}"
+    return f"{text}\n{''.join(block)}"
 
 
 def _split(text: str) -> List[str]:
@@ -224,8 +223,7 @@ def _remainder(line: str, taken: "Optional[set[str]]") -> str:
     names = [name for name in words[1:] if name not in (taken or set())]
     if not names:
         return ""
-    ending = "\r\n" if line.endswith("\r\n") else "\n"
-    return f"{words[0]}\t{' '.join(names)}{ending}"
+    return f"{words[0]}\t{' '.join(names)}\n"
 
 
 def _is_remainder(line: str, full: str) -> bool:
@@ -237,6 +235,8 @@ def _is_remainder(line: str, full: str) -> bool:
 # --- /etc/environment ------------------------------------------------------------------------------------------------
 
 _NOTE = "# clusterctl: "
+# A carriage return, and blanks behind a value: Linux-PAM 1.5 keeps them, and the quote before them.
+_TAIL = re.compile(r"\r|[ \t]+(?:#|$)")
 
 
 class Environment(NamedTuple):
@@ -285,16 +285,16 @@ def set_environment(text: str, wanted: Environment) -> str:
         # clusterctl: set OMP_NUM_THREADS
         # clusterctl: replaced LANG="de_DE.UTF-8"
 
-    A line that needs no change stays as it is, byte for byte.
+    A line that needs no change stays as it is, byte for byte. Lines of ours end in a newline right behind the value:
+    pam_env counts a carriage return or a blank there to the value, and the quote before it.
 
     Raises:
         EditError: see :func:`check_environment`; or a line would be longer than pam_env reads.
     """
     check_environment(wanted)
-    newline = "\r\n" if "\r\n" in text else "\n"
     notes, lines = _read_notes(_split(text))
     if lines and not lines[-1].endswith("\n"):
-        lines[-1] += newline if notes or wanted.paths or wanted.variables else ""
+        lines[-1] += "\n" if notes or wanted.paths or wanted.variables else ""
     out: List[str] = []
     names = [*notes.added, *(name for name in wanted.paths if name not in notes.added)]
     for name in names:
@@ -306,7 +306,7 @@ def set_environment(text: str, wanted: Environment) -> str:
             raise EditError(
                 f"the line of {_name_of(line)} would be longer than the {_LONGEST_LINE} bytes pam_env reads"
             )
-    remembered = [f"{_NOTE}{note}{newline}" for note in out]
+    remembered = [f"{_NOTE}{note}\n" for note in out]
     return "".join([*lines, *remembered])
 
 
@@ -388,7 +388,7 @@ def _merge_variable(lines: List[str], name: str, wanted: Environment, notes: _No
     if name not in wanted.variables:  # no longer wanted: the replaced line comes back
         if place is None:
             return lines
-        back = [original + _ending(lines[place])] if original is not None else []
+        back = [f"{original}\n"] if original is not None else []
         return [*lines[:place], *back, *lines[place + 1 :]]
     if place is not None and name not in notes.plain:
         original = lines[place].rstrip("\r\n")
@@ -397,13 +397,9 @@ def _merge_variable(lines: List[str], name: str, wanted: Environment, notes: _No
 
 
 def _with_value(lines: List[str], place: Optional[int], name: str, value: str) -> List[str]:
+    line = f'{name}="{value}"\n'
     if place is None:
-        ending = _ending(lines[-1]) if lines else "\n"
-        return [*lines, f'{name}="{value}"{ending}']
-    if _value_of(lines[place]) == value:
+        return [*lines, line]
+    if _value_of(lines[place]) == value and not _TAIL.search(lines[place]):
         return lines
-    return [*lines[:place], f'{name}="{value}"{_ending(lines[place])}', *lines[place + 1 :]]
-
-
-def _ending(line: str) -> str:
-    return "\r\n" if line.endswith("\r\n") else "\n"
+    return [*lines[:place], line, *lines[place + 1 :]]

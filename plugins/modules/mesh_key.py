@@ -157,6 +157,7 @@ from typing import Any, Dict, List
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     audited_module,
     job_account,
+    login_probe,
     mesh_rules,
     mesh_trust_look,
     origins,
@@ -168,7 +169,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import pa
 
 _CLIENT = Path("/etc/ssh/ssh_config")
 _KNOWN_HOSTS = Path("/etc/ssh/ssh_known_hosts")
-_DROP_IN = Path("/etc/ssh/ssh_config.d/10-clusterctl.conf")
+_DROP_INS = tuple(map(Path, login_probe.MESH))
 _INCLUDE = re.compile(r"^\s*include\s+.*ssh_config\.d/", re.IGNORECASE | re.MULTILINE)
 _NO_SHELLS = ("nologin", "false")
 _LOCAL_USER = re.compile(r"\blocaluser\s+(\S+)", re.IGNORECASE)
@@ -284,7 +285,8 @@ def user_entry(name: str) -> pwd.struct_passwd:
 def former_blocks(entry: pwd.struct_passwd, present: Path, login: str) -> List[Dict[str, str]]:
     """Return the files in which another user still has the mesh's block: the login user, or an earlier mesh's user."""
     found = []
-    for name in dict.fromkeys([login, *_LOCAL_USER.findall(job_account.read(_DROP_IN))]):
+    texts = map(job_account.read, _DROP_INS)
+    for name in dict.fromkeys([login, *(name for text in texts for name in _LOCAL_USER.findall(text))]):
         try:
             other = pwd.getpwnam(name)
         except KeyError:

@@ -11,6 +11,8 @@ short_description: Log in to other nodes as a job would, and name the nodes that
 version_added: 0.1.0
 description:
   - Runs C(ssh -o BatchMode=yes NAME true) as the user, several at a time, each with a deadline.
+  - Asks ssh which settings win over those of the mesh, and warns of each with its file and line. A login that would go
+    through one machine again and again is not tried.
   - Fails with one sentence for each failed login. The sentence names both ends.
   - With O(tolerate), it fails on no login. A second task then tries the targets again that still take part in the run.
     A target that died is not a fault of the nodes that logged in to it.
@@ -75,23 +77,51 @@ logins:
 """
 
 import pwd
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import command, mesh_rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, login_probe, mesh_rules, user_identity
 
 _AT_ONCE = 8
+_COMPARED = 4  # targets of which ssh is asked for its settings
 _MOST_SAID = 4096  # characters
 
 
 def login_argv(name: str, timeout_s: int) -> List[str]:
     """Return the command that a launcher would use, with ``true`` instead of its daemon."""
-    return ["ssh", "-n", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}", "--", name, "true"]
+    words = [*login_probe.NOT_INTERACTIVE, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}"]
+    return ["ssh", "-n", *words, "--", name, "true"]
 
 
-def login_all(user: str, targets: Sequence[Mapping[str, Any]], timeout_s: int) -> List[Tuple[Mapping[str, Any], str]]:
+def overruled(user: str, targets: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
+    """Return what wins over the mesh's settings for this user: some targets show it; [] where ssh does not tell."""
+
+    def work() -> Dict[str, Any]:
+        names = [str(target["name"]) for target in targets[:_COMPARED]]
+        return {"found": [one for name in names for one in login_probe.overruled(name, login_probe.MESH[0])]}
+
+    try:
+        return list(user_identity.in_child(pwd.getpwnam(user), work)["found"])
+    except (OSError, user_identity.IdentityError, subprocess.TimeoutExpired):
+        return []  # the logins themselves tell then
+
+
+def login_all(
+    user: str,
+    targets: Sequence[Mapping[str, Any]],
+    timeout_s: int,
+    without_end: Mapping[str, str] = MappingProxyType({}),
+) -> List[Tuple[Mapping[str, Any], str]]:
     """Try all targets and return the failed ones, each with the end of what ssh wrote.
+
+    Args:
+        user: the user who logs in.
+        targets: the nodes.
+        timeout_s: time limit of one login.
+        without_end: by target the setting that leads ssh through one machine again and again; it is not tried.
 
     Raises:
         KeyError: there is no such user.
@@ -107,6 +137,8 @@ def login_all(user: str, targets: Sequence[Mapping[str, Any]], timeout_s: int) -
     }
 
     def tried(target: Mapping[str, Any]) -> Tuple[Mapping[str, Any], str]:
+        if str(target["name"]) in without_end:
+            return target, login_probe.ENDLESS.format(without_end[str(target["name"])])
         done = command.run(login_argv(str(target["name"]), timeout_s), timeout_s, environment, become=become)
         if done.status == command.TIMED_OUT:
             return target, f"ssh timed out after {timeout_s} s"
@@ -140,10 +172,22 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(**nothing)
     try:
-        failed = login_all(given["user"], given["targets"], given["timeout_s"])
+        wins = overruled(given["user"], given["targets"])
+        words = {str(one["target"]): login_probe.overruled_words(one) for one in wins}
+        without_end = {
+            str(one["target"]): words[str(one["target"])] for one in wins if one["setting"] in login_probe.WAYS
+        }
+        failed = login_all(given["user"], given["targets"], given["timeout_s"], without_end)
     except (KeyError, OSError) as error:
         module.fail_json(msg=f"ssh could not be started as {given['user']}: {error}.", **nothing)
-    failures = [mesh_rules.login_failure(given["origin"], target, given["user"], said) for target, said in failed]
+    failures = [
+        mesh_rules.login_failure(given["origin"], target, given["user"], said, words.get(str(target["name"]), ""))
+        for target, said in failed
+    ]
+    for what in dict.fromkeys(
+        words[name] for name in words if name not in {str(one["name"]) for one, _unused in failed}
+    ):
+        module.warn(mesh_rules.overruled_warning(given["origin"], given["user"], what))
     refused = [str(target["name"]) for target, _unused in failed]
     logins = [str(target["name"]) for target in given["targets"] if str(target["name"]) not in refused]
     result = {**nothing, "failures": failures, "refused": refused, "logins": logins}

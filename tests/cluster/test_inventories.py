@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cluster
 NAMED_IN = (
     "/etc/hosts",
     "/etc/ssh/ssh_known_hosts",
-    "/etc/ssh/ssh_config.d/10-clusterctl.conf",
+    "/etc/ssh/ssh_config.d/00-clusterctl.conf",
     "/home/cluster/.ssh/authorized_keys",
     "/var/lib/clusterctl/cluster.json",
 )

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 
 PORT = 2222  # where node3's sshd listens, and nowhere else
 AUTHORIZED = "/home/cluster/.ssh/authorized_keys"
-SHARED = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_config.d/10-clusterctl.conf")
+SHARED = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_config.d/00-clusterctl.conf")
 PLAYBOOK = """
 - name: Look
   hosts: all

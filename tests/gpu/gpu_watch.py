@@ -223,8 +223,9 @@ def raw(job: str, name: str, ranks: int) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def group_of(words: Mapping[str, Any]) -> Any:
-    """Return a group of a record as the judge of the watch reads it."""
-    return SimpleNamespace(**{"waits": -1, "call": "", "sizes": "", **words})
+    """Return a group of a record as the judge of the watch reads it: a ``FlightGroup``, whose library is not here."""
+    rest = {"meaning": "", "last_call": "", "waits": -1, "call": "", "sizes": "", "peers": ()}
+    return SimpleNamespace(**{**rest, **words})
 
 
 def topo(text: str) -> list[dict[str, str]]:

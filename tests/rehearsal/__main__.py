@@ -8,6 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import captures
 import rehearsal
 import session_faults
 from clusterctl.diagnosis.rules import registry
@@ -27,8 +28,12 @@ def main() -> int:
     false = {kind: len(registry.diagnose(rehearsal.view(kind))) for kind in MACHINES}
     false[session_faults.KIND] = len(registry.diagnose(session_faults.healthy()))
     lines += ["", f"Healthy machines: {', '.join(f'{kind} {count}' for kind, count in false.items())} findings.", ""]
-    sys.stdout.write("\n".join(lines))
-    return int(any(false.values()) or any(not row.named_rightly or row.wrong for row in rows))
+    wrong = {capture.name: captures.wrong(capture, captures.read(capture)[1]) for capture in captures.CAPTURES}
+    lines += ["| captured | known faults | wrong |", "|---|---|---|"]
+    lines += [f"| {one.name} | {len(one.causes)} | {'; '.join(wrong[one.name]) or 0} |" for one in captures.CAPTURES]
+    sys.stdout.write("\n".join([*lines, ""]))
+    failed = any(false.values()) or any(wrong.values())
+    return int(failed or any(not row.named_rightly or row.wrong for row in rows))
 
 
 raise SystemExit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import captures
 import gpu_faults
 import gpu_parts
 import pytest
@@ -24,6 +25,13 @@ PLAYED = [
 @pytest.mark.parametrize("kind", MACHINES)
 def test_healthy_machines_have_no_finding(kind: str) -> None:
     assert registry.diagnose(rehearsal.view(kind)) == ()
+
+
+@pytest.mark.parametrize("capture", captures.CAPTURES, ids=lambda capture: capture.name)
+def test_a_captured_machine_has_the_findings_of_its_known_faults_alone(capture: captures.Capture) -> None:
+    looks, found = captures.read(capture)
+    assert sum(kind == "gpu" for kind, *_ in looks.now.parts) == capture.gpus
+    assert captures.wrong(capture, found) == []
 
 
 @pytest.mark.parametrize(("fault", "kind"), PLAYED)

@@ -23,9 +23,11 @@ class HereLogin(supervised_job.JobLogin):
 
     def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
         assert remote[0] == self.host.python
-        assert Path(remote[1]).parent == Path(self.host.layout.programs)
+        options = [word for word in remote[1:3] if word in {"-E", "-s"}]
+        program, *words = remote[1 + len(options) :]
+        assert Path(program).parent == Path(self.host.layout.programs)
         assert connect_timeout_s > 0
-        return [sys.executable, str(SUPERVISOR.parent / Path(remote[1]).name), *remote[2:]]
+        return [sys.executable, *options, str(SUPERVISOR.parent / Path(program).name), *words]
 
 
 class DeadLogin(supervised_job.JobLogin):

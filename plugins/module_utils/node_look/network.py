@@ -290,6 +290,7 @@ _ARPHRD_INFINIBAND = 32
 _IFF_UP = 0x1
 _RTF_UP = 0x1
 _RTF_GATEWAY = 0x2
+_NO_INTERFACE = "*"  # as the kernel prints it for IPv4
 _IPV6_SCOPES = {0x00: "global", 0x10: "host", 0x20: "link", 0x40: "site"}
 # <linux/if_addr.h>: an address that will change (RFC 4941), one past its lifetime, and one that another machine has.
 _IPV6_TEMPORARY, _IPV6_DUPLICATE, _IPV6_DEPRECATED = 0x01, 0x08, 0x20
@@ -419,11 +420,11 @@ def routes() -> Json:
 
 
 def read_ipv4_routes(text: str) -> list[Json]:
-    """Return the routes in the text of /proc/net/route."""
+    """Return the routes in the text of /proc/net/route, without those that lead to no interface."""
     found = []
     for line in text.splitlines()[1:]:
         name, target, gateway, flags, _unused, _unused, metric, mask = line.split()[:8]
-        if not int(flags, 16) & _RTF_UP:
+        if not int(flags, 16) & _RTF_UP or name == _NO_INTERFACE:
             continue
         prefix = bin(int(mask, 16)).count("1")  # noqa: FURB161 - int.bit_count came with Python 3.10
         has_gateway = bool(int(flags, 16) & _RTF_GATEWAY)

@@ -224,13 +224,16 @@ def sha256(path: str, most: int = 1 << 40) -> str:
 
 
 def read_environment_file(text: str) -> dict[str, str]:
-    """Return the variables in the text of /etc/environment as pam_env reads them: quotes around a value are dropped."""
+    """Return the variables in the text of /etc/environment as pam_env reads them: quotes around a value are dropped.
+
+    A carriage return at the end belongs to the value, and so does the quote before it (Linux-PAM 1.5).
+    """
     found: dict[str, str] = {}
     for line in text.split("\n"):
-        words = line.strip()
+        words = line.strip(" \t")
         if words.startswith("export "):
             words = words[7:].lstrip()
-        name, separator, value = words.partition("#")[0].rstrip().partition("=")
+        name, separator, value = words.partition("#")[0].rstrip(" \t").partition("=")
         if not separator or not name:
             continue
         if value[:1] in {'"', "'"}:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from . import artifacts, gpu, libraries, machine, network, parameters, path_state, processes, ssh, users
+from . import artifacts, gpu, libraries, login, machine, network, parameters, path_state, processes, ssh, users
 from .reading import Json, read_text
 from .users import SHOWN_VARIABLES
 
@@ -26,7 +26,7 @@ _ANSWERS_ITSELF = frozenset(
 )
 _OF_THE_KERNEL = ("/proc", "/sys", "/dev", "/run")
 _MOST_ASKED = 256
-_LISTS = ("PATH", "LD_LIBRARY_PATH")  # of folders
+_LISTS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")  # of folders
 _FOLDERS = ("TMPDIR", "TEMP", "TMP", "UCX_CONFIG_DIR")
 _FILES = ("NCCL_CONF_FILE", "SLURM_CONF")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -195,6 +195,11 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
             "user",
             lambda: users.user(bool(request.get("check_sudo"))),
             {"user": {"name": "", "uid": -1, "home": "", "sudo": None}},
+        ),
+        (
+            "login",
+            lambda: login.login(variables, home, login_user, root),
+            {"login": {"shell": "", "traps": [], "unsafe": [], "home_refuses": ""}},
         ),
         ("job_user", lambda: users.job_user(request.get("job_user"), silent), {"job_user": None}),
         (

@@ -8,6 +8,7 @@ import pwd
 import re
 import resource
 
+from . import login
 from .processes import name_and_parent
 from .reading import Json, find_program, list_folder, of_process, read_environment_file, read_text
 
@@ -224,7 +225,8 @@ def job_user(name: str | None, frozen: frozenset[str] | set[str] = frozenset()) 
 
     ``uid`` is -1 if the account is missing. ``has_home`` tells whether its home is there; an automounter mounts it for
     that question. ``home_answers`` is false where the home is one of the ``frozen`` paths. ``sudo`` tells whether the
-    account may do everything as root without a password; None if sudo does not say.
+    account may do everything as root without a password; None if sudo does not say. ``unsafe`` and ``home_refuses`` are
+    those of :mod:`.login`.
     """
     if name is None:
         return {"job_user": None}
@@ -232,8 +234,9 @@ def job_user(name: str | None, frozen: frozenset[str] | set[str] = frozenset()) 
         entry = pwd.getpwnam(name) if name else _entry()
     except KeyError:
         missing = {"name": name, "uid": -1, "home": "", "shell": "", "has_home": False, "home_answers": True}
-        return {"job_user": {**missing, "sudo": False}}
+        return {"job_user": {**missing, "sudo": False, "unsafe": [], "home_refuses": ""}}
     answers = entry.pw_dir not in frozen
+    has_home = answers and _is_folder(entry.pw_dir)
     can = True if entry.pw_uid == 0 else sudo_answer(entry.pw_name)
     return {
         "job_user": {
@@ -241,9 +244,11 @@ def job_user(name: str | None, frozen: frozenset[str] | set[str] = frozenset()) 
             "uid": entry.pw_uid,
             "home": entry.pw_dir,
             "shell": entry.pw_shell,
-            "has_home": answers and _is_folder(entry.pw_dir),
+            "has_home": has_home,
             "home_answers": answers,
             "sudo": can,
+            "unsafe": login.unsafe(entry.pw_dir, entry.pw_uid) if has_home else [],
+            "home_refuses": login.home_refuses(entry.pw_dir, entry) if has_home else "",
         }
     }
 

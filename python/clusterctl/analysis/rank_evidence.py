@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _PYTHON_FRAME = re.compile(r"^ {4}(?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$")
 _NATIVE_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+\s+)?(?:in )?(?P<name>[A-Za-z_][\w:~<>]*)")
 ENDED = "the program has ended, and the process has not"  # the words of rank_stacks.py
+_ASLEEP = re.compile(r"[^\n]{1,64}?: sleeping, waits in (?P<function>\w{1,64})")
 _HEAD = re.compile(r"^(?:Thread |TID )")
 _MPI = re.compile(r"P?MPI_[A-Z]\w*")
 _NCCL = re.compile(r"nccl(?:AllReduce|AllGather|Broadcast|Reduce|ReduceScatter|Send|Recv|CommInit\w*)")
@@ -25,7 +26,9 @@ _HOROVOD = "horovod/"
 _INNER = re.compile(r"wrapper|_\w+|<\w+>|decorate_context")
 _BACKWARD = re.compile(r"_engine_run_backward")
 _CUDA = re.compile(r"synchronize")
-_NO_PLACE = re.compile(r"_*(?:clock_)?nanosleep|_*(?:libc_)?(?:read|poll|select|wait|futex|syscall|start)\w*|epoll_\w+")
+_NO_PLACE = re.compile(
+    r"(?:__GI_)?_*(?:clock_)?nanosleep|(?:__GI_)?_*(?:libc_)?(?:read|poll|select|wait|futex|syscall|start)\w*|epoll_\w+"
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,12 @@ def place(text: str) -> Place:
         return Place(where="DataLoader.__next__" + (f", {inner.words}" if own else ""))
     call, may_compute = _call(frames)
     return Place(call, where, may_compute)
+
+
+def asleep_in(text: str) -> str:
+    """Return the function of the kernel in which the main thread sleeps, by the words of rank_stacks.py."""
+    found = _ASLEEP.match(text)
+    return found["function"] if found else ""
 
 
 def _main_frames(text: str) -> list[_Frame]:

@@ -25,6 +25,7 @@ BUSY_SHARE = 0.5
 LEAST_MOVED = 64 * 1024  # bytes between two looks; what is less may be a sign of life of a library
 _MOST_NAMED = 4
 _STOPPED = frozenset("Tt")
+_INSTALL = "install py-spy, eu-stack or gdb on the nodes"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,13 @@ class RankSight:
         now: where it is.
         before: where it was.
         file: for which it waits.
-        silent_hosts: the nodes that do not acknowledge what it sent.
+        silent_hosts: the nodes that do not acknowledge what it sent, at both looks.
+        lock: the file for whose lock it waits.
+        holder: who holds that lock, in words; empty where it is unknown.
+        holder_rank: the rank that holds it, -1 where that is no rank of the job.
+        full: the full file systems that it uses.
+        kernel: the function of the kernel in which it sleeps.
+        was_idle: it did nothing, too, between a look long before and the first of the two; None where that is unknown.
     """
 
     rank: int
@@ -52,6 +59,12 @@ class RankSight:
     before: Place = field(default_factory=Place)
     file: str = ""
     silent_hosts: tuple[str, ...] = ()
+    lock: str = ""
+    holder: str = ""
+    holder_rank: int = -1
+    full: tuple[str, ...] = ()
+    kernel: str = ""
+    was_idle: bool | None = None
 
     @property
     def waits(self) -> bool:
@@ -111,7 +124,8 @@ def judge(
     if _exchange(ranks):
         return None
     if not _stands_still(ranks):
-        return _behind(ranks, behind) if lasts else None
+        found = _behind(ranks, behind) if lasts else None
+        return found or (None if _is_seen(ranks) else _idle(ranks) or _network(ranks))
     return (
         _halted(ranks)
         or _behind(ranks, behind)
@@ -120,6 +134,34 @@ def judge(
         or _other_call(ranks)
         or _not_known(ranks)
     )
+
+
+def undecided(ranks: Sequence[RankSight]) -> str:
+    """Return why :func:`judge` names nothing, a clause; the job may stand still or go on."""
+    count = f"{len(ranks)} ranks" if len(ranks) > 1 else "1 rank"
+    if not ranks:
+        return "no process of the job is seen on its nodes"
+    if _exchange(ranks):
+        return f"the job goes on: most of its {count} move data"
+    alone = [one for one in ranks if one.moved > LEAST_MOVED]
+    told = [f"{_list([one.name for one in alone])} {'moves' if len(alone) == 1 else 'move'} data"] if alone else []
+    if _is_seen(ranks):
+        told.append("ranks compute, or wait at changing places")
+        return f"the job seems to go on: {', and '.join(told)}{_full_words(ranks)}"
+    busy = sum(not one.rests for one in ranks)
+    told.append(f"{busy} of {count} {'takes' if busy == 1 else 'take'} processor time, and no stack could be taken")
+    return f"the cause is not known: {', '.join(told)}; {_INSTALL}{_full_words(ranks)}"
+
+
+def _is_seen(ranks: Sequence[RankSight]) -> bool:
+    """Whether the stack of a rank that takes processor time told anything; others may then be idle and still go on."""
+    return any(one.now.known and not one.rests for one in ranks)
+
+
+def _full_words(ranks: Sequence[RankSight]) -> str:
+    by_host = {one.host: place for one in reversed(ranks) for place in one.full[:1]}
+    told = [f"{place} on {host}, which its ranks use, is full" for host, place in sorted(by_host.items())]
+    return f"; {_list(told)}" if told else ""
 
 
 def _told_by_line(ranks: Sequence[RankSight]) -> Sequence[RankSight]:
@@ -142,12 +184,12 @@ def _stands_still(ranks: Sequence[RankSight]) -> bool:
     waiting = [one for one in ranks if one.waits]
     if any((one.now.call, one.now.where) != (one.before.call, one.before.where) for one in waiting):
         return False
-    halted = any(one.state in _STOPPED or one.file or one.now.has_ended for one in ranks)
+    halted = any(one.state in _STOPPED or one.file or one.now.has_ended or _is_locked(one, ranks) for one in ranks)
     return bool(waiting) or halted or all(one.rests for one in ranks)
 
 
 def _halted(ranks: Sequence[RankSight]) -> StallVerdict | None:
-    """Name the ranks that are stopped, have ended or wait for a file, if they are no more than half of all."""
+    """Name the ranks that are stopped, have ended or wait for a file or lock, if they are no more than half of all."""
     tests: tuple[tuple[StallCause, Callable[[RankSight], bool], Callable[[RankSight], str]], ...] = (
         ("stopped rank", lambda one: one.state in _STOPPED, lambda _one: "is stopped (a signal, such as SIGSTOP)"),
         (
@@ -156,6 +198,7 @@ def _halted(ranks: Sequence[RankSight]) -> StallVerdict | None:
             lambda _one: "has ended its program, and its process waits for the other ranks",
         ),
         ("file", lambda one: bool(one.file) and not one.waits, lambda one: f"waits for the file {one.file}"),
+        ("lock", lambda one: _is_locked(one, ranks), _lock_words),
     )
     for cause, test, words in tests:
         found = [one for one in ranks if test(one)]
@@ -163,6 +206,37 @@ def _halted(ranks: Sequence[RankSight]) -> StallVerdict | None:
         if found and len(found) <= len(others):
             return _named(cause, found, others, words)
     return None
+
+
+def _is_locked(one: RankSight, ranks: Sequence[RankSight]) -> bool:
+    """Whether it waits for a lock that no rank holds which may still give it back."""
+    holder = next((other for other in ranks if other.rank == one.holder_rank), None)
+    return bool(one.lock) and not one.waits and (holder is None or holder.waits)
+
+
+def _lock_words(one: RankSight) -> str:
+    return f"waits for the lock of {one.lock}" + (f", which {one.holder} holds" if one.holder else "")
+
+
+def _idle(ranks: Sequence[RankSight]) -> StallVerdict | None:
+    """Name the ranks that do nothing, at two looks and long before, beside more ranks that take processor time.
+
+    A rank that waits for others in MPI takes a whole core. So where no stack is known, one that sleeps is set apart.
+    """
+    found = [one for one in ranks if one.rests and one.was_idle and (one.moved <= LEAST_MOVED or one.full)]
+    others = [one for one in ranks if one not in found]
+    if not found or len(found) >= len(others) or any(one.rests or one.was_idle is not False for one in others):
+        return None
+    verdict = _named("idle", found, others, _idle_words)
+    rest = "1 other takes" if len(others) == 1 else f"{len(others)} others take"
+    tool = "" if all(one.now.known or one.full for one in found) else f"; {_INSTALL} to see where"
+    told = f"{verdict.sentence.removesuffix(_others(len(others)))}{rest} processor time{_full_words(found)}{tool}"
+    return verdict.model_copy(update={"sentence": told})
+
+
+def _idle_words(one: RankSight) -> str:
+    where = one.now.where or (f"{one.kernel} of the kernel" if one.kernel else "")
+    return "does nothing" + (f" (it sleeps in {where})" if where else "")
 
 
 def _behind(ranks: Sequence[RankSight], behind: Behind | None) -> StallVerdict | None:
@@ -183,7 +257,8 @@ def _elsewhere(ranks: Sequence[RankSight]) -> StallVerdict | None:
     found = [one for one in ranks if one.now.known and not one.waits]
     others = [one for one in ranks if one not in found]
     if found and len(found) <= len(others) and any(one.waits for one in others):
-        return _named("elsewhere", found, others, lambda one: f"is in {one.now.where}")
+        verdict = _named("elsewhere", found, others, lambda one: f"is in {one.now.where}")
+        return verdict.model_copy(update={"sentence": f"{verdict.sentence}{_full_words(found)}"})
     busy = [one for one in ranks if one.cpu_share > BUSY_SHARE and not one.waits]
     idle = [one for one in ranks if one.cpu_share < IDLE_SHARE]
     if busy and len(busy) < len(idle) and len(busy) + len(idle) == len(ranks):
@@ -250,6 +325,9 @@ def after_probe(verdict: StallVerdict, broken: Sequence[tuple[str, str]]) -> Sta
         broken: source and target of the connections that failed.
     """
     links = {frozenset(pair) for pair in broken}
+    if not links and verdict.cause == "network":
+        words = f"{verdict.sentence}; new connections come up, so large packets may be lost: compare the MTU on the way"
+        return verdict.model_copy(update={"sentence": words})
     common: frozenset[str] = frozenset.intersection(*links) if links else frozenset()
     if len(common) != 1:
         return verdict
@@ -262,13 +340,14 @@ def after_probe(verdict: StallVerdict, broken: Sequence[tuple[str, str]]) -> Sta
 def _not_known(ranks: Sequence[RankSight]) -> StallVerdict:
     unseen = [one for one in ranks if not one.now.known]
     if len(unseen) == len(ranks):
-        why = "no stack could be taken; install py-spy, eu-stack or gdb on the nodes"
+        why = f"no stack could be taken; {_INSTALL}"
     elif unseen:
         have = "1 rank has" if len(unseen) == 1 else f"{len(unseen)} ranks have"
         why = f"{have} no stack, and no other rank differs"
     else:
         why = "no rank differs from the others"
-    return StallVerdict(cause="not known", sentence=f"the cause is not known: {_rest(ranks, 'all ')} ({why})")
+    words = f"the cause is not known: {_rest(ranks, 'all ')} ({why}){_full_words(ranks)}"
+    return StallVerdict(cause="not known", sentence=words)
 
 
 def _named(
@@ -294,9 +373,12 @@ def _named(
     )
 
 
+_PLURALS = {"is": "are", "has": "have", "waits": "wait", "computes": "compute", "does": "do"}
+
+
 def _plural(words: str) -> str:
     first, _, rest = words.partition(" ")
-    return f"{ {'is': 'are', 'has': 'have', 'waits': 'wait', 'computes': 'compute'}.get(first, first) } {rest}".strip()
+    return f"{_PLURALS.get(first, first)} {rest}".strip()
 
 
 def _rest(others: Sequence[RankSight], article: str = "") -> str:

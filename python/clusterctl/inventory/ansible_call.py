@@ -29,6 +29,12 @@ def ansible_program(name: str) -> str:
     return str(beside) if beside.is_file() else name
 
 
+def stamp(program: str) -> list[int]:
+    """Return what changes when a program is installed anew; [] where its file is not known."""
+    found = Path(program)
+    return [found.stat().st_mtime_ns, found.stat().st_size] if found.is_file() else []
+
+
 def for_ansible(sources: InventorySources) -> tuple[str, ...]:
     """Return the values of Ansible's ``--inventory``: absolute paths, and lists of hosts without brackets."""
     return tuple(host_list(word) if is_host_list(word) else str(Path(word).absolute()) for word in sources.words)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import shlex
+import shutil
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.inventory import ansible_call, templates
+from clusterctl.inventory import ansible_call, ansible_settings, templates
 from clusterctl.inventory.ansible_call import ansible_program
 from clusterctl.model import job_login, layout, nodeset
 from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
@@ -20,8 +22,9 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from clusterctl.inventory.ansible_settings import Settings
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.probe import Probe
 
@@ -131,7 +134,8 @@ def read(sources: InventorySources, options: InventoryOptions) -> ReadInventory:
         )
     listed: dict[str, dict[str, Any]] = everything.get("_meta", {}).get("hostvars", {})
     hostvars = templates.resolved(sources, options, {name: listed.get(name, {}) for name in names})
-    hosts = tuple(_host(sources, name, hostvars[name], options) for name in names)
+    settings = ansible_settings.effective()
+    hosts = tuple(_host(sources, name, hostvars[name], options, settings) for name in names)
     if wrong := layout.prefix_disagreement({host.name: host.layout.prefix for host in hosts}):
         raise ConfigError(f"In {sources}, {wrong}.")
     return ReadInventory(sources, everything, {**listed, **hostvars}, hosts)
@@ -276,7 +280,9 @@ def _host_names(listing: dict[str, Any]) -> list[str]:
     return list(seen)
 
 
-def _host(sources: InventorySources, name: str, variables: dict[str, Any], options: InventoryOptions) -> Host:
+def _host(
+    sources: InventorySources, name: str, variables: dict[str, Any], options: InventoryOptions, settings: Settings
+) -> Host:
     if name.count(":") > 1 and _ADDRESS.fullmatch(name):
         port = f" ansible_port={variables['ansible_port']}" if "ansible_port" in variables else ""
         raise ConfigError(
@@ -294,25 +300,29 @@ def _host(sources: InventorySources, name: str, variables: dict[str, Any], optio
             f"In {sources}, {field} of {name} is {str(address)!r}, which is neither a name nor an address."
         )
     field, user = _last(variables, "ansible_user", None)
-    user = options.user or user or None
+    user = options.user or user or settings.get("remote_user") or None
     if user is not None and not _USER_NAME.fullmatch(str(user)):
         raise ConfigError(f"In {sources}, {field} of {name} is {str(user)!r}, which is not a valid user name.")
     if wrong := job_login.problem(variables) or layout.prefix_problem(variables):
         raise ConfigError(f"In {sources}, {name}: {wrong}.")
-    key = options.private_key or _last(variables, "ansible_private_key_file", None)[1] or None
+    key = _last(variables, "ansible_private_key_file", None)[1] or settings.get("private_key_file")
+    key = options.private_key or key or None
+    become = options.become or _truth(variables.get("ansible_become", settings.get("become") or False))
     return Host(
         name=name,
         address=str(address),
-        port=_port(sources, name, variables),
+        port=_port(sources, name, variables, settings),
+        gives_port=_last(variables, "ansible_port", settings.get("port"))[1] is not None,
         user=None if user is None else str(user),
-        connection=str(variables.get("ansible_connection", "ssh")),
+        connection=str(variables.get("ansible_connection") or settings.get("connection") or "ssh"),
         private_key=None if key is None else str(Path(str(key)).expanduser()),
-        ssh_args=_ssh_args(sources, name, variables),
-        python=_python(variables),
-        become=options.become or _truth(variables.get("ansible_become", False)),
-        become_user=str(_last(variables, "ansible_become_user", "root")[1]),
+        ssh_args=_ssh_args(sources, name, variables, settings),
+        unheeded=tuple(_unheeded(name, variables, settings, become=become)),
+        python=_python(variables, settings),
+        become=become,
+        become_user=str(_last(variables, "ansible_become_user", settings.get("become_user") or "root")[1]),
         login_password=next((word for word in _LOGIN_PASSWORDS if variables.get(word)), ""),
-        sudo_password=next((str(variables[word]) for word in templates.SUDO_PASSWORDS if variables.get(word)), None),
+        sudo_password=_sudo_password(variables),
         slots=_slots(sources, name, variables),
         variables={key: value for key, value in variables.items() if key not in _PASSWORDS},
     )
@@ -325,16 +335,22 @@ def _last(variables: Mapping[str, Any], name: str, default: object) -> tuple[str
     return (form, variables[form]) if form else (name, default)
 
 
-def _python(variables: Mapping[str, Any]) -> str:
+def _sudo_password(variables: Mapping[str, Any]) -> str | None:
+    """Return the password of the inventory, else that of Ansible's environment variables."""
+    given = (str(variables[word]) for word in templates.SUDO_PASSWORDS if variables.get(word))
+    return next(given, None) or os.environ.get("ANSIBLE_SUDO_PASS") or os.environ.get("ANSIBLE_BECOME_PASS") or None
+
+
+def _python(variables: Mapping[str, Any], settings: Settings) -> str:
     """Return the interpreter; where Ansible is to look for one, the one that it takes by default."""
-    given = str(variables.get("ansible_python_interpreter") or "auto")
+    given = str(variables.get("ansible_python_interpreter") or settings.get("python_interpreter") or "auto")
     if given in _DISCOVERED:
         return "/usr/bin/python3"
     return given.removeprefix("/usr/bin/env ").strip()
 
 
-def _port(sources: InventorySources, name: str, variables: dict[str, Any]) -> int:
-    field, given = _last(variables, "ansible_port", 22)
+def _port(sources: InventorySources, name: str, variables: dict[str, Any], settings: Settings) -> int:
+    field, given = _last(variables, "ansible_port", settings.get("port") or 22)
     try:
         port = int(given)
     except (TypeError, ValueError, OverflowError):  # .inf
@@ -359,18 +375,78 @@ def _slots(sources: InventorySources, name: str, variables: dict[str, Any]) -> i
     return slots
 
 
-def _ssh_args(sources: InventorySources, name: str, variables: dict[str, Any]) -> tuple[str, ...]:
+def _ssh_args(sources: InventorySources, name: str, variables: dict[str, Any], settings: Settings) -> tuple[str, ...]:
+    """Return the arguments that Ansible gives ssh, in its order, without those that only share connections."""
     tokens: list[str] = []
-    for key in ("ansible_ssh_common_args", "ansible_ssh_extra_args"):
+    for key in ("ssh_args", "ssh_common_args", "ssh_extra_args"):
+        given = variables.get(f"ansible_{key}")
         try:
-            tokens += shlex.split(str(variables.get(key, "")))
+            tokens += shlex.split(str((settings.get(key) if given is None else given) or ""))
         except ValueError:
-            raise ConfigError(f"In {sources}, {key} of {name} has an unbalanced quote.") from None
-    return tuple(tokens)
+            where = (
+                f"ansible_{key} of {name} in {sources}"
+                if given is not None
+                else f"{key} in {settings.given[key].place}"
+            )
+            raise ConfigError(f"{where} has an unbalanced quote.") from None
+    return tuple(without_sharing(tokens))
+
+
+def without_sharing(words: Sequence[str]) -> list[str]:
+    """Return arguments of ssh without ControlMaster and ControlPersist: clusterctl shares connections its own way."""
+    left: list[str] = []
+    for word in words:
+        if _SHARING.fullmatch(word) and left[-1:] == ["-o"]:
+            left.pop()
+        elif not _SHARING.fullmatch(word.removeprefix("-o")):
+            left.append(word)
+    return left
+
+
+def _unheeded(name: str, variables: Mapping[str, Any], settings: Settings, *, become: bool) -> Iterator[str]:
+    """Yield clauses about what Ansible is told of the login and clusterctl's own ssh does not do, with its place."""
+    for key, forms, honoured, why in _UNHEEDED:
+        if key.startswith("become") and not become:
+            continue
+        form = next((form for form in forms if variables.get(form) is not None), "")
+        value = variables[form] if form else settings.get(key)
+        if value is None or honoured(value):
+            continue
+        place = f"the variable {form} of {name}" if form else settings.given[key].place
+        yield f"{key} = {value} in {place} does not count here: {why}"
 
 
 def _truth(value: object) -> bool:
     return str(value).strip().lower() in {"1", "true", "yes", "on", "y", "t"}
+
+
+_SHARING = re.compile(r"\s*Control(?:Master|Persist)\s*[=\s]\s*\w+", re.IGNORECASE)
+_UNHEEDED: tuple[tuple[str, tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (
+        "host_key_checking",
+        ("ansible_host_key_checking", "ansible_ssh_host_key_checking"),
+        _truth,
+        "clusterctl always checks host keys",
+    ),
+    (
+        "ssh_executable",
+        ("ansible_ssh_executable",),
+        lambda value: str(value) in {"ssh", shutil.which("ssh")},
+        "clusterctl takes the ssh on PATH",
+    ),
+    (
+        "become_method",
+        ("ansible_become_method",),
+        lambda value: str(value) in {"sudo", "ansible.builtin.sudo"},
+        "clusterctl itself takes sudo",
+    ),
+    (
+        "become_exe",
+        ("ansible_become_exe", "ansible_sudo_exe"),
+        lambda value: str(value) in {"", "sudo", "/usr/bin/sudo"},
+        "clusterctl itself takes sudo",
+    ),
+)
 
 
 # --- Refuse a range of hosts such as node[1:999999999] in an inventory before Ansible expands it in memory ------------

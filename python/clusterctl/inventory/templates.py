@@ -36,11 +36,18 @@ _READ = (
     "ansible_connection",
     "ansible_ssh_private_key_file",
     "ansible_private_key_file",
+    "ansible_ssh_args",
     "ansible_ssh_common_args",
+    "ansible_ssh_executable",
     "ansible_ssh_extra_args",
     "ansible_python_interpreter",
     "ansible_become",
+    "ansible_become_exe",
+    "ansible_become_flags",
+    "ansible_become_method",
     "ansible_become_user",
+    "ansible_host_key_checking",
+    "ansible_ssh_host_key_checking",
     "ansible_sudo_user",
     "cluster_address",
     "cluster_cache",
@@ -176,11 +183,11 @@ def cache_key(given: AnyInventory, command: Sequence[str], environment: Mapping[
     places = InventorySources.of(given).paths
     if any(not path.is_file() or path.suffix not in _PLAIN or os.access(path, os.X_OK) for path in places):
         return ""
-    total = hashlib.sha256(json.dumps([list(command), own, str(Path.cwd()), _program(command[0])]).encode())
+    total = hashlib.sha256(json.dumps([list(command), own, str(Path.cwd()), ansible_call.stamp(command[0])]).encode())
     try:
         for place, foreign in (
             *((file, _FOREIGN) for path in places for file in _files(path)),
-            *((file, _FOREIGN_SETTINGS) for file in _settings(environment)),
+            *((file, _FOREIGN_SETTINGS) for file in settings_files(environment)),
         ):
             data = place.read_bytes()
             if any(word in data for word in foreign):
@@ -190,11 +197,6 @@ def cache_key(given: AnyInventory, command: Sequence[str], environment: Mapping[
     except (OSError, ValueError):
         return ""
     return total.hexdigest()
-
-
-def _program(program: str) -> list[int]:
-    found = Path(program)
-    return [found.stat().st_mtime_ns, found.stat().st_size] if found.is_file() else []
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -215,7 +217,7 @@ def _files(path: Path) -> Iterator[Path]:
             yield file
 
 
-def _settings(environment: Mapping[str, str]) -> Iterator[Path]:
+def settings_files(environment: Mapping[str, str]) -> Iterator[Path]:
     """Yield every settings file that Ansible might take, whichever it does."""
     given = environment.get("ANSIBLE_CONFIG")
     places = [*([Path(given), Path(given) / "ansible.cfg"] if given else []), Path.cwd() / "ansible.cfg"]

@@ -131,7 +131,7 @@ def remove(logins: Sequence[JobLogin], job: str) -> None:
 
 def _ask(logins: Sequence[JobLogin], job: str, word: str, keys: set[str]) -> dict[str, tuple[dict[str, object], str]]:
     def one(login: JobLogin) -> tuple[dict[str, object], str]:
-        argv = login.command([login.host.python, login.host.layout.program(PROGRAM), job, word])
+        argv = login.command(login.program(PROGRAM, job, word))
         reply = python.ask(argv, b"", _WAIT_S, keys)
         return dict(reply.answer or {}), "" if reply.answer is not None else reply.problem or "it did not answer"
 

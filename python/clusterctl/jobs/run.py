@@ -313,8 +313,10 @@ def _sync(team: JobTeam, folder: Path, target: str, tell: Callable[[str], None])
     place = _absolute(folder)
     paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
     has_rsync = {one.host: bool(one.found.get("rsync")) for one in supervised_job.look(team.logins, ["rsync"], paths)}
-    count = sync.copy(place, target, team.logins, has_rsync)
-    files = "1 file" if count == 1 else f"{count} files"
+    copied = sync.copy(place, target, team.logins, has_rsync)
+    if copied.note:
+        tell(copied.note)
+    files = "1 file" if copied.files == 1 else f"{copied.files} files"
     tell(f"{files} of {place} copied to {target} on {folded(team.hosts)}.")
 
 

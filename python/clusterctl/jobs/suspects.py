@@ -229,7 +229,7 @@ def looks(
 
 def _look(login: JobLogin, job: str, stacks: Stacks, limit_s: float) -> NodeLook:
     name = login.host.name
-    remote = [login.host.python, login.host.layout.program(PROGRAM), job, *_OPTIONS[stacks]]
+    remote = login.program(PROGRAM, job, *_OPTIONS[stacks])
     argv = login.command(remote, connect_timeout_s=_CONNECT_S)
     try:
         reply = python.ask(argv, b"", limit_s, {"ranks", "at"})

@@ -2,7 +2,8 @@
 
 While the job prints, this costs nothing: the watch keeps the time of the last output. A silent job is looked at twice,
 in one trip to each node: after half of the patience, and when it is over. Stacks are taken at the second look and a
-few seconds later, and the two must agree. A job that stands still is told and goes on; it is never ended here.
+few seconds later, and the two must agree. A job that stands still is told and goes on; it is never ended here. Where
+the looks do not tell, a note says why, once for each reason.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from clusterctl.analysis.rank_evidence import Behind
     from clusterctl.jobs.suspects import Stacks
-    from clusterctl.model.job_outcome import MemoryKills, NodeLook, StallVerdict
+    from clusterctl.model.job_outcome import MemoryKills, NodeLook, RankState, StallVerdict
     from clusterctl.remote.supervised_job import JobLogin
 
 _Found = TypeVar("_Found")
@@ -86,7 +87,7 @@ class Watch:
             facts: reads what the hardware of some nodes tells, a sentence each; it may take seconds.
             broken: has the nodes connect to each other, and returns source and target of what failed, in seconds.
             on_stall: gets what was found, once for each silence.
-            tell: gets a sentence about the first look that failed.
+            tell: gets a sentence about the first look that failed, and about looks that found no stall.
         """
         self._job, self._patience = job, stall_after_s
         self._facts, self._broken, self._on_stall, self._tell = facts, broken, on_stall, tell
@@ -98,8 +99,9 @@ class Watch:
         self._ranks: set[int] = set()  # that a look has seen
         self._spoke = False
         self._running: Future[tuple[NodeLook, ...]] | None = None
-        self._ending: Future[StallRecord | None] | None = None
+        self._ending: Future[StallRecord | str] | None = None
         self._told = False
+        self._noted: set[str] = set()
         self._pool = ThreadPoolExecutor(1)
         self._closed = threading.Event()
 
@@ -163,14 +165,17 @@ class Watch:
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _conclude(self, record: StallRecord | None) -> None:
+    def _conclude(self, found: StallRecord | str) -> None:
         if self._heard > self._noticed:  # it spoke while it was looked at
             return
-        if record is None:
+        if isinstance(found, str):
+            if found and found not in self._noted:
+                self._tell(f"Note: No output for {self._noticed - self._heard:.0f} s: {found}.")
+            self._noted.add(found)
             self._heard, self._half = time.monotonic(), ()
             return
         self._told = True
-        self._on_stall(record)
+        self._on_stall(found)
 
     def _killed(self, verdict: StallVerdict, looks: Sequence[NodeLook]) -> list[str]:
         """Return what the named nodes lost to the kernel; where all ranks are there, only what was surely the job's."""
@@ -189,23 +194,24 @@ class Watch:
             raise BlindError(found[0].problem if found else "the job has no nodes")
         return found
 
-    def _examine(self, half: tuple[NodeLook, ...], silent_s: float) -> StallRecord | None:
+    def _examine(self, half: tuple[NodeLook, ...], silent_s: float) -> StallRecord | str:
+        """Return who stops the job, or a clause that says why nobody is named."""
         began = time.monotonic()
         first = self._look("full")
         if sum(_moved(half, first)) * 2 > max(1, len(_moved(half, first))):
-            return None  # most ranks have exchanged data since the patience was half over
+            return "the job goes on: most ranks have moved data since"
         # What takes seconds is asked while the second look waits, for the suspects of the first.
         early = verdict_of(self._job, half, first, first, self._ranks)
         ahead = _Ahead(early, self._facts, self._broken)
         try:
             if self._closed.wait(_BETWEEN_S):
-                return None
+                return ""
             second = self._look("quick")
             verdict = verdict_of(self._job, half, first, second, self._ranks)
             if verdict is None:
-                return None
-            if _needs_probe(verdict):
-                verdict = stall.after_probe(verdict, ahead.broken())
+                return stall.undecided(sights_of(self._job, half, first, second))
+            tried = ahead.broken() if _needs_probe(verdict) else None
+            verdict = verdict if tried is None else stall.after_probe(verdict, tried)
             found = ahead.facts(verdict.hosts, max(_LEAST_FACTS_S, _FACTS_BY_S - (time.monotonic() - began)))
         finally:
             ahead.close()
@@ -248,10 +254,10 @@ class _Ahead:
             return (f"the hardware of {folded(hosts)} was not looked at: no answer in time",)
         return (f"the hardware of {folded(hosts)} was not looked at: {error}",) if error else self._found.result()
 
-    def broken(self) -> Sequence[tuple[str, str]]:
-        """Return source and target of connections that failed."""
+    def broken(self) -> Sequence[tuple[str, str]] | None:
+        """Return source and target of connections that failed, None where they could not be tried."""
         self._tried = self._tried or self._pool.submit(self._probe)
-        return () if self._tried.exception() else self._tried.result()
+        return None if self._tried.exception() else self._tried.result()
 
     def close(self) -> None:
         """Wait for nothing."""
@@ -265,6 +271,68 @@ def _needs_probe(verdict: StallVerdict) -> bool:
 def _seen_again(first: Place, second: Place) -> Place:
     """Return the second place, with the call of the first where a quick stack shows only that it is the same line."""
     return first if first.call and not second.call and first.where == second.where else second
+
+
+def sights_of(
+    job: WatchedJob, half: Sequence[NodeLook], first: Sequence[NodeLook], second: Sequence[NodeLook]
+) -> list[stall.RankSight]:
+    """Return what two looks, and the one before them, showed of each rank of the second."""
+    long, before = (
+        {(look.host, rank.pid): (look, rank) for look in looks for rank in look.ranks} for looks in (half, first)
+    )
+    stacks = [
+        {(look.host, stack.pid): stack.text for look in looks for stack in look.stacks} for looks in (first, second)
+    ]
+    places = [{key: rank_evidence.place(text) for key, text in found.items()} for found in stacks]
+    sights = []
+    for look in second:
+        ranks = {rank.pid: rank.rank for rank in look.ranks}
+        for rank in look.ranks:
+            key = (look.host, rank.pid)
+            old_look, old = before.get(key, (look, rank))
+            share, moved = _spent(old_look, old, look, rank)
+            was_idle = None
+            if key in long and key in before:
+                long_share, long_moved = _spent(*long[key], old_look, old)
+                was_idle = long_share < stall.IDLE_SHARE and (long_moved <= stall.LEAST_MOVED or bool(old.full))
+            lock = rank.lock if rank.lock == old.lock else ""
+            sights.append(
+                stall.RankSight(
+                    rank=rank.rank,
+                    host=look.host,
+                    state=rank.state,
+                    cpu_share=share,
+                    moved=moved,
+                    now=_seen_again(places[0].get(key, Place()), places[1].get(key, Place())),
+                    before=places[0].get(key, Place()),
+                    file=rank.file if rank.file == old.file else "",
+                    silent_hosts=tuple(
+                        job.addresses[peer]
+                        for peer in rank.silent_peers
+                        if peer in job.addresses and peer in old.silent_peers
+                    ),
+                    lock=lock,
+                    holder=_holder(rank, ranks) if lock else "",
+                    holder_rank=ranks.get(rank.lock_pid, -1) if lock else -1,
+                    full=tuple(place for place in rank.full if place in old.full),
+                    kernel=rank_evidence.asleep_in(stacks[1].get(key, "")),
+                    was_idle=was_idle,
+                )
+            )
+    return sights
+
+
+def _spent(before: NodeLook, old: RankState, after: NodeLook, rank: RankState) -> tuple[float, int]:
+    """Return the share of a core that a rank took between two looks, and the bytes that it moved."""
+    span = after.at - before.at
+    return (rank.cpu_s - old.cpu_s) / span if span > 0 else 0.0, rank.moved_bytes - old.moved_bytes
+
+
+def _holder(rank: RankState, ranks: Mapping[int, int]) -> str:
+    if rank.lock_pid in ranks:
+        return f"rank {ranks[rank.lock_pid]}"
+    program = f" ({rank.lock_program})" if rank.lock_program else ""
+    return f"process {rank.lock_pid} of its node{program}" if rank.lock_pid else ""
 
 
 def verdict_of(
@@ -283,30 +351,7 @@ def verdict_of(
         second: a later one.
         seen: the ranks that any look before has seen.
     """
-    before = {(look.host, rank.pid): (look, rank) for look in first for rank in look.ranks}
-    places = [
-        {(look.host, stack.pid): rank_evidence.place(stack.text) for look in looks for stack in look.stacks}
-        for looks in (first, second)
-    ]
-    sights = []
-    for look in second:
-        for rank in look.ranks:
-            key = (look.host, rank.pid)
-            old_look, old = before.get(key, (look, rank))
-            span = look.at - old_look.at
-            sights.append(
-                stall.RankSight(
-                    rank=rank.rank,
-                    host=look.host,
-                    state=rank.state,
-                    cpu_share=(rank.cpu_s - old.cpu_s) / span if span > 0 else 0.0,
-                    moved=rank.moved_bytes - old.moved_bytes,
-                    now=_seen_again(places[0].get(key, Place()), places[1].get(key, Place())),
-                    before=places[0].get(key, Place()),
-                    file=rank.file if rank.file == old.file else "",
-                    silent_hosts=tuple(job.addresses[peer] for peer in rank.silent_peers if peer in job.addresses),
-                )
-            )
+    sights = sights_of(job, half, first, second)
     mute = {look.host for look in first if look.silent}
     silent = [look.host for look in second if look.silent and look.host in mute]
     at_half = {rank.rank: look.host for look in half for rank in look.ranks}

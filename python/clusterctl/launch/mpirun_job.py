@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launch import affinity, mpirun
 from clusterctl.launch.mpirun import NO_PATH_OPTIONS, Affinity, Bind, MapBy, PathOptions, Transport
+from clusterctl.model.job_login import is_csh
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ _NUMERIC = re.compile(r"[0-9.]+")
 _LOCAL = "localhost"
 # By default mpirun cuts a name at its first dot, and no node may know the rest by that name.
 _WHOLE_NAMES = "orte_keep_fqdn_hostnames"
+# With 0, each node is asked for its shell. mpirun of 5.0.7 and 4.1.4 then start daemons through tcsh beside bash.
+_SAME_SHELL = "plm_rsh_assume_same_shell"
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ def line(
             ranks=job.ranks,
             per_node=job.per_node,
             exported=job.exported,
-            mca={**({} if chosen else path.mca), **name_parameters(called), **job.mca},
+            mca={**({} if chosen else path.mca), **name_parameters(called), **shell_parameters(here), **job.mca},
             oversubscribe=job.oversubscribe,
             bind=path.bind,
             map_by=path.map_by,
@@ -274,6 +277,11 @@ def node_names(members: Mapping[str, Member], launch_node: str) -> dict[str, str
 def name_parameters(called: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters that names need: mpirun keeps names with a domain whole."""
     return {_WHOLE_NAMES: "1"} if any("." in own and not _NUMERIC.fullmatch(own) for own in called.values()) else {}
+
+
+def shell_parameters(members: Mapping[str, Member]) -> dict[str, str]:
+    """Return the parameters that login shells need: by default mpirun takes its own node's shell for that of all."""
+    return {_SAME_SHELL: "0"} if len({is_csh(one.facts.job_shell) for one in members.values()}) > 1 else {}
 
 
 def _short(own: str) -> str:

@@ -390,11 +390,39 @@ class User(Fact):
     sudo: bool | None = None
 
 
+class SessionTrap(Fact):
+    """A variable of a session that breaks something; ``source`` is a place such as "/etc/environment line 3".
+
+    ``what``: its value has a carriage return, a quote, or a name that nothing expands; or it breaks a ``program`` at
+    its start, which ``said`` so.
+    """
+
+    name: str
+    what: str  # carriage return, quote, not expanded, breaks
+    program: str = ""
+    said: str = ""
+    source: str = ""
+
+
+class LoginState(Fact):
+    """What the login user's sessions have.
+
+    ``unsafe``: paths with their reason, for which sshd refuses the user's keys. ``home_refuses``: why the user cannot
+    write to the home, '' if it can.
+    """
+
+    shell: str = ""
+    traps: tuple[SessionTrap, ...] = ()
+    unsafe: tuple[str, ...] = ()
+    home_refuses: str = ""
+
+
 class JobUser(Fact):
     """The account that jobs run as.
 
     ``uid`` is -1 if the account is missing. ``has_home``: its home is there. ``home_answers``: the file system of
     its home does not hang. ``sudo``: it may do everything as root without a password, None where sudo does not say.
+    ``unsafe`` and ``home_refuses`` as in :class:`LoginState`.
     """
 
     name: str
@@ -404,6 +432,8 @@ class JobUser(Fact):
     has_home: bool = True
     home_answers: bool = True
     sudo: bool | None = None
+    unsafe: tuple[str, ...] = ()
+    home_refuses: str = ""
 
     @property
     def exists(self) -> bool:
@@ -510,6 +540,7 @@ class NodeFacts(Fact):
     environment: dict[str, str] = Field(default_factory=dict)
     environment_source: str = ""
     user: User
+    login: LoginState = LoginState()
     job_user: JobUser | None = None  # only where it was asked for
     ssh: SshDaemon = SshDaemon()
     known_hosts: KnownHosts | None = None
@@ -528,6 +559,11 @@ class NodeFacts(Fact):
     def layout(self) -> Layout:
         """Where the software lies on the node, as it was asked."""
         return Layout(self.prefix.path)
+
+    @property
+    def job_shell(self) -> str:
+        """The login shell of the user that jobs run as; of the login user where the other was not asked for."""
+        return self.job_user.shell if self.job_user is not None and self.job_user.exists else self.login.shell
 
     def artifact(self, name: str) -> Artifact:
         """Return what is known of an artifact by its public name; one that was not asked for is not ``ok``."""

@@ -89,6 +89,7 @@ class Host:
     """One machine of the inventory, with what is needed to reach it by ssh, or by a step of a Slurm job.
 
     ``address`` is what ssh connects to. ``slots`` is the inventory's own count of ranks, None where it gives none.
+    ``unheeded`` are clauses about what Ansible is told of the login and clusterctl's own ssh does not do.
     """
 
     name: str
@@ -97,7 +98,9 @@ class Host:
     user: str | None = None
     connection: str = "ssh"
     private_key: str | None = None
+    gives_port: bool = True  # without it, ssh's own configuration decides the port, as for Ansible
     ssh_args: tuple[str, ...] = ()
+    unheeded: tuple[str, ...] = ()
     python: str = "/usr/bin/python3"
     become: bool = False
     become_user: str = "root"
@@ -125,10 +128,11 @@ class Host:
 
     @property
     def login_words(self) -> tuple[str, ...]:
-        """The options of ssh by which the inventory has the host reached: port, key, user and its own arguments."""
-        key = ("-i", self.private_key, "-o", "IdentitiesOnly=yes") if self.private_key else ()
+        """The options of ssh by which Ansible reaches the host: port, key, user and further arguments, where given."""
+        port = ("-p", str(self.port)) if self.gives_port else ()
+        key = ("-i", self.private_key) if self.private_key else ()
         user = ("-l", self.user) if self.user else ()
-        return ("-p", str(self.port), *key, *user, *self.ssh_args)
+        return (*port, *key, *user, *self.ssh_args)
 
     def with_sudo_password(self, password: str | None) -> Host:
         """Return the host with a password that the user typed; one of the inventory stands above it, as for Ansible."""

@@ -27,6 +27,21 @@ KEYS = "cluster_user_keys"
 
 root_reach = _rules.root_reach
 
+# mpirun sends its daemon's command in the words of sh or of csh; these login shells take neither, or run no command.
+_UNFIT_SHELLS = frozenset(
+    ("fish", "nu", "xonsh", "elvish", "pwsh", "rbash", "rksh", "git-shell", "nologin", "false", "true", "sync")
+)
+
+
+def can_carry_a_launch(shell: str) -> bool:
+    """Whether mpirun can start its daemon through a login shell; one that is not known here can."""
+    return shell.rpartition("/")[2] not in _UNFIT_SHELLS
+
+
+def is_csh(shell: str) -> bool:
+    """Whether a login shell speaks the language of csh."""
+    return shell.rpartition("/")[2] in {"csh", "tcsh", "bsd-csh"}
+
 
 def without_home(user: JobUser) -> tuple[str, str]:
     """Return the problem and the cure of an account whose home is missing or hangs; two times '' where it is there."""

@@ -109,13 +109,16 @@ StallCause: TypeAlias = Literal[
     "stopped rank",
     "ended program",
     "file",
+    "lock",
+    "idle",
     "behind",
     "network",
     "elsewhere",
     "other call",
-    "killed rank",  # this and the next two end a job
+    "killed rank",  # this and the next three end a job
     "lack of memory",
     "lost rank",
+    "launcher",
     "not known",
 ]
 
@@ -130,6 +133,10 @@ class RankState(Fact):
     moved_bytes: int
     command: str = ""
     file: str = ""  # that a system call waits for, with the type of its file system
+    lock: str = ""  # the file for whose lock it waits, with the type of its file system
+    lock_pid: int = 0  # the process of the node that holds it; 0 where that is unknown
+    lock_program: str = ""
+    full: tuple[str, ...] = ()  # mount points of full file systems that it uses
     silent_peers: tuple[str, ...] = ()  # addresses that do not acknowledge what was sent
 
 

@@ -316,7 +316,7 @@ class HostRun(Generic[RequestT, ObserverT]):
             outcome=outcome,
             exit_code=int(code),
             finished=now(),
-            warnings=self.task_results.warnings(),
+            warnings=(*playbook.overridden(), *self.task_results.warnings()),
             told=(*self.messages, *self.task_results.messages()) if code == ExitCode.OK else (),
             **fields,
         )

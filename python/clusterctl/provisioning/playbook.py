@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clusterctl.inventory import ansible_call
+from clusterctl.inventory import ansible_call, ansible_settings
 from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.run_record import Finished, Problem
 from clusterctl.provisioning.ansible_events import Translator, complaints_in, first_complaint
@@ -43,6 +43,23 @@ DEFAULT_FORKS = 32
 _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loaded machine takes longer
 # A machine that freezes or loses its power says nothing: without these, a task waits for it for a quarter of an hour.
 _NOTICE_SILENCE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"
+_SHARING = "-o ControlMaster=auto -o ControlPersist=60s"
+_NOT_INTERACTIVE = shlex.join(reach.NOT_INTERACTIVE)  # a terminal would echo a module that Ansible sends
+# What plays of the collection depend on, by the name in ansible.cfg: the variable, and its value here.
+_PINNED = {
+    "any_errors_fatal": ("ANSIBLE_ANY_ERRORS_FATAL", "False"),
+    "ask_pass": ("ANSIBLE_ASK_PASS", "False"),  # nobody would answer; clusterctl itself asks, with -K
+    "ask_vault_pass": ("ANSIBLE_ASK_VAULT_PASS", "False"),
+    "become_ask_pass": ("ANSIBLE_BECOME_ASK_PASS", "False"),
+    "enable_task_debugger": ("ANSIBLE_ENABLE_TASK_DEBUGGER", "False"),
+    "error_on_undefined_vars": ("ANSIBLE_ERROR_ON_UNDEFINED_VARS", "True"),
+    "force_handlers": ("ANSIBLE_FORCE_HANDLERS", "False"),
+    "no_log": ("ANSIBLE_NO_LOG", "False"),  # results decide what is told of a host
+    "run": ("ANSIBLE_RUN_TAGS", "all"),
+    "skip": ("ANSIBLE_SKIP_TAGS", ""),
+    "strategy": ("ANSIBLE_STRATEGY", "linear"),
+    "task_timeout": ("ANSIBLE_TASK_TIMEOUT", "0"),  # a compile takes as long as it takes
+}
 # Ansible's own default. A distribution's package manager may need a module of community.general.
 _COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
 _LOST_EVENTS = (
@@ -162,10 +179,13 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         retries: how often ssh tries again to connect, where the user's environment does not say; 0 leaves it as it is.
     """
     again = {"ANSIBLE_SSH_RETRIES": os.environ.get("ANSIBLE_SSH_RETRIES", str(retries))} if retries else {}
+    given = ansible_settings.effective()
+    python = str(given.get("python_interpreter") or "auto")
     others = os.environ.get("ANSIBLE_COLLECTIONS_PATH") or _COLLECTIONS
     collections = os.pathsep.join((str(content.collections_path()), others))
     return {
         **again,
+        **dict(_PINNED.values()),
         "ANSIBLE_CALLBACK_PLUGINS": os.pathsep.join(
             filter(None, (os.environ.get("ANSIBLE_CALLBACK_PLUGINS"), str(content.root() / "plugins" / "callback")))
         ),
@@ -181,8 +201,9 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_LOCALHOST_WARNING": "False",
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_PIPELINING": "True",
-        "ANSIBLE_PYTHON_INTERPRETER": os.environ.get("ANSIBLE_PYTHON_INTERPRETER", "/usr/bin/python3"),
-        "ANSIBLE_SSH_ARGS": f"-o ControlMaster=auto -o ControlPersist=60s {_NOTICE_SILENCE}",
+        "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3" if python.startswith("auto") else python,
+        # Of two values, ssh takes the first.
+        "ANSIBLE_SSH_ARGS": f"{given.get('ssh_args') or ''} {_SHARING} {_NOTICE_SILENCE} {_NOT_INTERACTIVE}".strip(),
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "CLUSTERCTL_EVENTS": str(private / EVENTS),
@@ -194,6 +215,21 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
             (str(Path(ansible_program("ansible-playbook")).parent), os.environ.get("PATH", os.defpath))
         ),
     }
+
+
+def overridden() -> tuple[str, ...]:
+    """Return a sentence for each of the user's settings of Ansible that a run takes back: its plays need another."""
+    given = ansible_settings.effective().given
+    return tuple(
+        f"{name} = {_shown(given[name].value)} in {given[name].place} does not count in this run; its plays need "
+        f"{value or 'none'}."
+        for name, (_, value) in _PINNED.items()
+        if name in given and _shown(given[name].value) not in {value, ""}
+    )
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _kept() -> str:

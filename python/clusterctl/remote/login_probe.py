@@ -14,23 +14,33 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from clusterctl.remote import python, reach
+from clusterctl.support import content
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.model.hosts import Host
+    from module_utils import login_probe as node_login_probe  # mypy finds it by mypy_path
 
-LoginKind: TypeAlias = Literal["key_changed", "key_unknown", "refused", "name", "closed", "timeout", "error"]
+    from clusterctl.model.hosts import Host
+else:
+    node_login_probe = content.module_util("login_probe")
+
+LoginKind: TypeAlias = Literal[
+    "key_changed", "key_unknown", "refused", "name", "closed", "timeout", "settings", "error"
+]
 
 _CLOCK_ROUNDS = 5
 _MOST_SAID = 1000  # characters; the program on the node cuts at less
 _MOST_LOGINS = 1 << 20
+_MOST_OVERRULED = 100
+_SETTING = re.compile(r"[a-z0-9]{1,40}")
 _LAST_TIME = 1e11  # seconds since 1970, beyond all clocks
 _READY, _CLOCK, _LOGINS = (f'{{"event":"{event}"'.encode() for event in ("ready", "clock", "logins"))
 _KINDS: tuple[tuple[LoginKind, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))  # type: ignore[misc]
     for kind, pattern in (
+        ("settings", r"again and again"),
         ("key_changed", r"HOST IDENTIFICATION HAS CHANGED|Offending \S+ key"),
         ("key_unknown", r"No \S+ host key is known|Host key verification failed"),
         ("refused", r"Permission denied|not available|nologin|account is locked"),
@@ -69,6 +79,18 @@ class LoginFailure:
 
 
 @dataclass(frozen=True)
+class Overruled:
+    """A setting that wins over those of the mesh for logins to a target, or that no launcher can use.
+
+    ``what`` is a clause with the setting, its value, and the file and line that sets it.
+    """
+
+    target: str
+    setting: str  # as ssh -G writes it, in lower case
+    what: str
+
+
+@dataclass(frozen=True)
 class Clock:
     """How far a node's clock is ahead of this machine's, give or take ``uncertainty_s``."""
 
@@ -95,6 +117,7 @@ class LoginReport:
     clock: Clock | None = None
     problem: str = ""
     targets: tuple[str, ...] = ()
+    overruled: tuple[Overruled, ...] = ()
 
 
 def gather(
@@ -209,7 +232,22 @@ def read(event: Mapping[str, Any], clock: Clock | None, targets: Collection[str]
         stopped_early=bool(event["stopped_early"]),
         keyless=bool(event["keyless"]),
         clock=clock,
+        overruled=_overruled(event.get("overruled", []), [*known, *(targets or ())]),
     )
+
+
+def _overruled(said: Any, targets: Collection[str]) -> tuple[Overruled, ...]:
+    found = []
+    for entry in said[:_MOST_OVERRULED]:
+        setting = str(entry["setting"])
+        if str(entry["target"]) in targets and _SETTING.fullmatch(setting):
+            words = {key: str(entry[key])[:_MOST_SAID] for key in ("value", "where")}
+            found.append(
+                Overruled(
+                    str(entry["target"]), setting, node_login_probe.overruled_words({**words, "setting": setting})
+                )
+            )
+    return tuple(found)
 
 
 def _count(value: Any, most: int) -> int:

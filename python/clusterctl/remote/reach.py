@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 else:
     known_messages = content.module_util("known_messages")
 
+# What every call of ssh says against settings for people in somebody's ssh configuration.
+NOT_INTERACTIVE: tuple[str, ...] = content.module_util("login_probe").NOT_INTERACTIVE
 
 # srun hands its whole environment to the node by default, with what a controller has in it and no node needs.
 _EXPORTED = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "LD_LIBRARY_PATH")
@@ -176,9 +178,11 @@ def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s:
         control_dir: folder (short path, mode 0700) of a shared connection that lives for a minute; None for a
             connection of its own.
         connect_timeout_s: seconds until an address that does not answer is given up.
+
+    A ControlPath of Ansible's arguments stays: a connection that its user opened may be the only way in.
     """
-    argv = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}"]
-    if control_dir is not None:
+    argv = ["ssh", *NOT_INTERACTIVE, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}"]
+    if control_dir is not None and not any("controlpath" in word.lower() for word in host.ssh_args):
         argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={control_dir}/%C"]
     return [*argv, *host.login_words, "--", host.address]
 
@@ -216,9 +220,9 @@ def _has_bastion(destination: tuple[str, ...]) -> bool:
     asking = ["ssh", "-G", *destination]
     try:
         asked = subprocess.run(
-            asking, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+            asking, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False, timeout=10
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, subprocess.TimeoutExpired):  # a Match exec may hang; the call itself tells then
         return False
     settings = dict(line.partition(" ")[::2] for line in asked.stdout.split("\n"))
     return any(settings.get(name, "none") != "none" for name in ("proxyjump", "proxycommand"))

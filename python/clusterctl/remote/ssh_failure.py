@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getopt
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from clusterctl.model import job_login
@@ -25,6 +26,7 @@ _COMMAND_NOT_FOUND = 127
 _MOST_EVIDENCE = 300
 _SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"  # of OpenSSH's client
 
+_TERMINAL = "must have a tty"  # of sudo, where its configuration has requiretty
 _NOBODY_WORDS = ("timed out", "No route to host", "Host is down", "not responding")
 # How ssh calls the other end of a way through a bastion (ProxyJump, ProxyCommand), when that way ends.
 _BASTION = "UNKNOWN port 65535"
@@ -39,6 +41,13 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
         returncode: of the local ssh process: 255 is a failure of ssh itself, any other that of the remote command.
         stderr: what ssh, sudo or the remote shell wrote.
     """
+    failure = _classified(host, returncode, stderr)
+    if not host.unheeded:
+        return failure
+    return replace(failure, message=f"{failure.message} {'. '.join(host.unheeded)}.")
+
+
+def _classified(host: Host, returncode: int, stderr: str) -> ProbeFailure:
     place = where(host)
     if returncode == _SSH_FAILED:
         return _classify_ssh(host, place, stderr)
@@ -63,6 +72,11 @@ def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
 
 
 def _sudo_words(host: Host, sudo: str) -> str:
+    if _TERMINAL in sudo:  # no password helps
+        return (
+            f"cannot use sudo without a terminal ({sudo}); put 'Defaults:{host.user or 'LOGIN_USER'} !requiretty' into "
+            "a file of /etc/sudoers.d with visudo."
+        )
     if host.sudo_password is not None and "password" in sudo:
         return (
             f"cannot use sudo with the password that was given ({sudo}); correct ansible_become_password, or repeat -K."
@@ -129,7 +143,8 @@ def _login(host: Host) -> str:
 def by_hand(host: Host) -> str:
     """Return the command that tries the login by hand."""
     user = f"-l {host.user} " if host.user else ""
-    return f"'ssh -p {host.port} {user}{host.address} true'"
+    port = f"-p {host.port} " if host.gives_port else ""
+    return f"'ssh {port}{user}{host.address} true'"
 
 
 def shortened(text: str) -> str:

@@ -61,6 +61,13 @@ class JobLogin:
             connect_timeout_s=connect_timeout_s,
         )
 
+    def program(self, name: str, *words: str) -> list[str]:
+        """Return the tokens that run one of the node's own programs.
+
+        PYTHONHOME, PYTHONPATH and packages of the user do not reach it (``-I`` would also hide its own folder).
+        """
+        return [self.host.python, "-E", "-s", self.host.layout.program(name), *words]
+
 
 @dataclass(frozen=True)
 class JobSpec:
@@ -136,9 +143,7 @@ class _Stacks:
         if not 0 < left <= _STACKS_WAIT_S:
             return []
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError):
-            argv = login.command(
-                [login.host.python, login.host.layout.program(STACKS), self._job], connect_timeout_s=_SWEEP_CONNECT_S
-            )
+            argv = login.command(login.program(STACKS, self._job), connect_timeout_s=_SWEEP_CONNECT_S)
             answer = python.ask(argv, b"", left, {"stacks"}).answer or {"stacks": ()}
             return [Stack(host=login.host.name, **entry) for entry in answer["stacks"]]
         return []
@@ -196,7 +201,7 @@ def run(
         if spec.stacks and answers.late:
             stacks.take(process)
 
-    command = login.command([login.host.python, login.host.layout.program(supervisor_files.SUPERVISOR)])
+    command = login.command(login.program(supervisor_files.SUPERVISOR))
     # A session of its own: the terminal's Ctrl-C is for us, and ssh must live to bring the supervisor's last words.
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -260,7 +265,7 @@ def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, s
     def one(login: JobLogin) -> Look:
         name = login.host.name
         request = {"names": list(names), "path": paths.get(name, ""), "directory": directory}
-        argv = login.command([login.host.python, login.host.layout.program(supervisor_files.SUPERVISOR), "--look"])
+        argv = login.command(login.program(supervisor_files.SUPERVISOR, "--look"))
         reply = python.ask(argv, json.dumps(request).encode() + b"\n", _SWEEP_WAIT_S, _LOOK_KEYS)
         return Look(name, problem=reply.problem) if reply.answer is None else _look_of(name, reply.answer)
 
@@ -273,7 +278,7 @@ def _at_once(logins: Sequence[JobLogin]) -> int:
 
 
 def _sweep_argv(login: JobLogin, job: str) -> list[str]:
-    return [login.host.python, login.host.layout.program(supervisor_files.SUPERVISOR), "--sweep", job]
+    return login.program(supervisor_files.SUPERVISOR, "--sweep", job)
 
 
 def _as_peer(login: JobLogin, job: str) -> dict[str, Any]:

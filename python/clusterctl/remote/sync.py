@@ -9,10 +9,11 @@ import subprocess
 import tarfile
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import reach
+from clusterctl.remote import python, reach
 from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError, HostFailedError
 
@@ -24,6 +25,28 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 16
 _MOST_NAMED = 3
+_NOISE = "is your shell clean?"  # of rsync, where a session prints something before rsync's own bytes
+# tar works where rsync says one of these; the second is of an rsync before 3.2.3 on the node.
+_FOR_TAR = (_NOISE, "--mkpath: unknown option")
+_ANSWER_S = 30
+_MOST_SHOWN = 60
+# Constant text: the files that a shell reads for a command by ssh, first those that hold the text by position.
+_FIND_NOISE = """
+files="$HOME/.bashrc $HOME/.bash_profile $HOME/.profile $HOME/.zshenv $HOME/.cshrc $HOME/.tcshrc $HOME/.ssh/rc
+$HOME/.config/fish/config.fish /etc/bash.bashrc /etc/bashrc /etc/zsh/zshenv /etc/zshenv /etc/csh.cshrc /etc/ssh/sshrc"
+found=$(grep -slF -e "$1" $files /etc/profile.d/*.sh)
+test -n "$found" || found=$(grep -slE '(^|[;&[:blank:]])(echo|printf|cat|fortune|neofetch)[[:blank:]]' $files)
+printf '\\nclusterctl-noise %s\\n' "$(printf '%s' "$found" | head -n 1)"
+"""
+_FOUND = b"clusterctl-noise "
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What was copied: the number of files, and a sentence where a node did not take rsync's way."""
+
+    files: int
+    note: str = ""
 
 
 def files(folder: Path) -> list[str]:
@@ -59,10 +82,11 @@ def _walk(folder: Path) -> list[str]:
     return sorted(str(path) for path in found if ".git" not in path.parts)
 
 
-def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mapping[str, bool]) -> int:
-    """Copy the folder to the same absolute path on every node, and return the number of files.
+def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mapping[str, bool]) -> Copied:
+    """Copy the folder to the same absolute path on every node.
 
     Nothing is removed there. With rsync on both sides only what is another travels, else everything, as one tar stream.
+    So it is also where a session prints something, which rsync cannot bear.
 
     Args:
         folder: absolute path here.
@@ -79,15 +103,20 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
     rsync = [login for login in logins if here and has_rsync.get(login.host.name) and _is_plain(login)]
     others = [login for login in logins if login not in rsync]
     problems: dict[str, str] = {}
+    noisy: list[JobLogin] = []
     with held_files.folder() as private:
         pack = private / "pack.tar"
-        if others:
-            _pack(folder, names, pack)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for login, problem in zip(
                 rsync, pool.map(lambda one: _by_rsync(folder, target, names, one), rsync), strict=True
             ):
-                problems |= {login.host.name: problem} if problem else {}
+                if any(words in problem for words in _FOR_TAR):
+                    others.append(login)
+                    noisy += [login] if _NOISE in problem else []
+                else:
+                    problems |= {login.host.name: problem} if problem else {}
+            if others:
+                _pack(folder, names, pack)
             for login, problem in zip(others, pool.map(lambda one: _by_tar(target, pack, one), others), strict=True):
                 problems |= {login.host.name: problem} if problem else {}
     if problems:
@@ -99,7 +128,29 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
             f"{folder} could not be copied to {target} ({words}); name a folder that the cluster's user may write on "
             "all nodes: --remote-dir DIR."
         )
-    return len(names)
+    return Copied(len(names), _noise(noisy) if noisy else "")
+
+
+def _noise(logins: Sequence[JobLogin]) -> str:
+    """Return the sentence about sessions that print something: what, and which file does it, on the first node."""
+    first = logins[0]
+    printed = _printed(first, ["true"]).decode("utf-8", "replace")
+    text = next((line.strip() for line in printed.splitlines() if line.strip()), "")[:_MOST_SHOWN]
+    answer = _printed(first, ["sh", "-c", _FIND_NOISE, "sh", text])
+    path = answer.rpartition(_FOUND)[2].partition(b"\n")[0].decode("utf-8", "replace") if _FOUND in answer else ""
+    where = path if path.isprintable() and path else "a start-up file of the shell"
+    said = f" ('{text}')" if text.isprintable() and text else ""
+    return (
+        f"On {folded([login.host.name for login in logins])}, {where} prints something in each session{said}, so rsync "
+        "cannot be used, and everything was copied by tar; let the file print only to a terminal: [ -t 1 ]."
+    )
+
+
+def _printed(login: JobLogin, argv: Sequence[str]) -> bytes:
+    try:
+        return python.run(login.command(list(argv)), b"", _ANSWER_S).output
+    except (OSError, subprocess.TimeoutExpired, python.TooMuchOutputError):
+        return b""
 
 
 def rsync_argv(folder: Path, target: str, login: JobLogin) -> list[str]:
@@ -173,5 +224,7 @@ def _by_tar(target: str, pack: Path, login: JobLogin) -> str:
 def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
     if done.returncode == 0:
         return ""
+    # rsync's own words about a noisy session stand behind others.
     words = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    words = [*(line for line in words if any(one in line for one in _FOR_TAR)), *words]
     return words[0] if words else f"it ended with code {done.returncode}"

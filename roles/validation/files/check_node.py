@@ -32,7 +32,8 @@ DEADLINE_S = 10.0
 FOLDER = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - without a look at the file system
 MADE_WITH = "node.json"  # what this node had at the last provision
 ROOT = os.path.dirname(os.path.dirname(FOLDER))  # noqa: PTH120 - the prefix, in whose libexec/clusterctl this lies
-MESH = "/etc/ssh/ssh_config.d/10-clusterctl.conf"  # of the role ssh_mesh
+# Of the role ssh_mesh; earlier releases wrote the second one.
+MESH = ("/etc/ssh/ssh_config.d/00-clusterctl.conf", "/etc/ssh/ssh_config.d/10-clusterctl.conf")
 NCCL_LOADER = "/etc/ld.so.conf.d/nccl.conf"  # of the role nccl
 LIBRARIES = {"openmpi": "libmpi.so", "nccl": "libnccl.so.2"}
 NOT_PROVISIONED = "it was not provisioned by this release of clusterctl"
@@ -262,7 +263,7 @@ def sshd(_asked: argparse.Namespace) -> List[Words]:
     from node_look import reading as node_reading  # noqa: PLC0415
     from node_look import ssh  # noqa: PLC0415
 
-    if not os.path.exists(MESH):  # noqa: PTH110
+    if not any(map(os.path.exists, MESH)):
         return []
     port = ssh.ssh_daemon("")["ssh"]["port"]
     found = rules.listener(port, [node_reading.read_text(f"/proc/net/{table}", "") for table in ("tcp", "tcp6")])

@@ -348,7 +348,8 @@ def sweep_peer(peer: dict[str, Any], session: list[str]) -> dict[str, Any]:
     """
     command = [*peer["argv"], *session]
     if not peer.get("whole"):
-        options = ["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+        options = ["-T", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no"]
+        options += ["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
         command = ["ssh", *options, "--", peer["name"], shlex.join(command)]
     answer: dict[str, Any] = {"event": "swept", "host": peer["name"]}
     try:

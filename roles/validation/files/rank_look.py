@@ -1,14 +1,16 @@
 """Look at the ranks of a job on this node: ``rank_look.py JOB [--stacks [--quick]]`` prints one JSON line.
 
-It changes nothing. Each rank has its state, its CPU time, the bytes that it has read and written, the file that it
-waits for, and the peers that do not acknowledge what it has sent. ``--stacks`` adds the stacks that ``rank_stacks.py``
-takes of the first 64 ranks. It also adds what PyTorch's flight recorder (``flight_record.py``) and NCCL's RAS
-(``nccl_log.py``) tell. The answer also tells of kills for lack of memory.
+It changes nothing. Each rank has its state, its CPU time, the bytes that it has read and written, the file or the lock
+that it waits for, and the peers that do not acknowledge what it has sent. ``--stacks`` adds the stacks that
+``rank_stacks.py`` takes of the first 64 ranks, and the full file systems that ranks use. It also adds what PyTorch's
+flight recorder (``flight_record.py``) and NCCL's RAS (``nccl_log.py``) tell. The answer also tells of kills for lack of
+memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
 import json
 import os
@@ -20,6 +22,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import bounded_run
 import flight_record
 import job_members
 import nccl_log
@@ -31,6 +34,21 @@ MOST_EXPECTED = 1024
 MOST_RAS_LINES = 200
 _RAS_S = 8.0
 MOST_PATH = 512
+MOST_FILES = 256
+MOST_PLACES = 32
+_SPACE_S = 3.0
+# Prints 1 for each place with less than 1 MiB and less than a tenth free, or without a free inode, else 0.
+_SPACE = """
+import os, sys
+for place in sys.argv[1:]:
+    try:
+        one = os.statvfs(place)
+    except OSError:
+        print(0)
+        continue
+    little = one.f_bavail * one.f_frsize < 1 << 20 and one.f_bavail * 10 < one.f_blocks
+    print(int(not one.f_flag & os.ST_RDONLY and (little or (one.f_files > 0 and one.f_favail == 0))))
+"""
 _TICKS = os.sysconf("SC_CLK_TCK")
 # System calls of x86-64 and of the generic table (arm64) that wait for a file: by number, the kind of their argument.
 _CALLS = {
@@ -39,6 +57,9 @@ _CALLS = {
     "aarch64": {63: "fd", 64: "fd", 65: "fd", 66: "fd", 67: "fd", 68: "fd", 82: "fd", 83: "fd", 80: "fd", 61: "fd"}
     | {56: "at", 79: "at", 291: "at"},
 }.get(os.uname().machine, {})
+# The calls that may wait for a lock of a file, and the commands of fcntl that do: F_SETLKW and F_OFD_SETLKW.
+_FLOCK, _FCNTL = {"x86_64": (73, 72), "aarch64": (32, 25)}.get(os.uname().machine, (-1, -1))
+_WAITS_FOR_LOCK = (7, 38)
 _RETRANSMITS = "01"  # the timer of a socket in /proc/net/tcp (Documentation/networking/proc_net_tcp.rst)
 _LEAST_TRIES = 2
 _WRAPPERS = re.compile(r"(?:ba|da|z)?sh|env|time|timeout|numactl|nice|stdbuf|catchsegv|orted|prted|prterun|mpirun")
@@ -73,8 +94,10 @@ def _name(pid: int) -> str:
     return rank_stacks.text(f"/proc/{pid}/comm").strip()
 
 
-def look(pid: int, rank: int, unacknowledged: dict[int, str]) -> dict[str, object]:
-    """Return what /proc tells of a rank."""
+def look(
+    pid: int, rank: int, unacknowledged: dict[int, str], waiting: dict[int, tuple[int, int]] | None = None
+) -> dict[str, object]:
+    """Return what /proc tells of a rank; ``waiting`` is what :func:`waited_locks` returned."""
     fields = rank_stacks.text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     moved = re.findall(r"^[rw]char: (\d+)", rank_stacks.text(f"/proc/{pid}/io"), re.MULTILINE)
     peers = sorted({unacknowledged[inode] for inode in _sockets(pid) if inode in unacknowledged})
@@ -86,6 +109,7 @@ def look(pid: int, rank: int, unacknowledged: dict[int, str]) -> dict[str, objec
         "moved_bytes": sum(map(int, moved)),
         "command": job_members.command_of(pid)[:80],
         "file": file_of(pid),
+        **lock_of(pid, waiting or {}),
         "silent_peers": peers,
     }
 
@@ -114,6 +138,86 @@ def file_of(pid: int) -> str:
     return ""
 
 
+def waited_locks() -> dict[int, tuple[int, int]]:
+    """Return the inode for whose lock each process of /proc/locks waits, and the process that holds it."""
+    holders: dict[str, int] = {}
+    found: dict[int, tuple[int, int]] = {}
+    for line in rank_stacks.text("/proc/locks").splitlines():
+        number, *words = line.split()
+        waits = words[:1] == ["->"]
+        fields = words[waits:]  # kind, mode, type, process, major:minor:inode, first byte, last byte
+        if len(fields) < 5 or not re.fullmatch(r"-?\d+", fields[3]):  # noqa: PLR2004
+            continue
+        inode = fields[4].rpartition(":")[2]
+        if not waits:
+            holders[number] = int(fields[3])
+        elif inode.isdigit():
+            found[int(fields[3])] = (int(inode), holders.get(number, 0))
+    return found
+
+
+def lock_of(pid: int, waiting: dict[int, tuple[int, int]]) -> dict[str, object]:
+    """Return the file for whose lock a process waits, and who holds that on this node; nothing where it waits for none.
+
+    The kernel does not list the wait for a lock of a network file system, whose server has it. So the system call
+    counts too.
+    """
+    inode, holder = waiting.get(pid, (0, 0))
+    name = ""
+    for task in sorted(Path(f"/proc/{pid}/task").glob("[0-9]*")):
+        words = rank_stacks.text(f"{task}/syscall").split()
+        if len(words) > 2 and words[0] in {str(_FLOCK), str(_FCNTL)}:  # noqa: PLR2004
+            number, command = (int(word, 16) for word in words[1:3])
+            if int(words[0]) == _FLOCK or command in _WAITS_FOR_LOCK:
+                name = _open_file(pid, number)
+    if not name and inode:
+        numbers = [number for number, told, _flags in _files(pid) if told == inode]
+        name = _open_file(pid, numbers[0]) if numbers else f"inode {inode}"
+    if not name:
+        return {}
+    program = _name(holder) if holder > 0 else ""
+    told = program if re.fullmatch(r"[\w.+-]+", program) else ""
+    return {"lock": f"{name}{_file_system(pid, name)}", "lock_pid": max(holder, 0), "lock_program": told}
+
+
+def _files(pid: int) -> list[tuple[int, int, int]]:
+    """Return number, inode and flags of the open files of a process; the file systems are not asked."""
+    found = []
+    for path in sorted(Path(f"/proc/{pid}/fdinfo").glob("[0-9]*"))[:MOST_FILES]:
+        told = dict(line.split(":", 1) for line in rank_stacks.text(str(path)).splitlines() if ":" in line)
+        flags, inode = (told.get(name, "").strip() for name in ("flags", "ino"))
+        if re.fullmatch(r"[0-7]+", flags):
+            found.append((int(path.name), int(inode) if inode.isdigit() else 0, int(flags, 8)))
+    return found
+
+
+def full_places(pids: list[int]) -> dict[int, list[str]]:
+    """Return the full file systems that each process uses, by mount point.
+
+    A process uses those of its folder, its home, its temporary files and shared memory, and of the files that it has
+    open for writing. A file system that does not answer hides what the others tell.
+    """
+    used = {pid: _places_of(pid) for pid in pids}
+    places = list(dict.fromkeys(place for few in used.values() for place in few))[:MOST_PLACES]
+    try:
+        told = bounded_run.run([sys.executable, "-I", "-S", "-c", _SPACE, *places], _SPACE_S).output if places else ""
+    except (OSError, ValueError):
+        return {}
+    full = {places[at] for at, word in enumerate(told.split()[: len(places)]) if word == "1"}
+    return {pid: [place for place in few if place in full] for pid, few in used.items()}
+
+
+def _places_of(pid: int) -> list[str]:
+    environment = environment_of(pid)
+    names = [environment.get(name, "") for name in ("TMPDIR", "HOME")]
+    with contextlib.suppress(OSError):
+        names.append(str(Path(f"/proc/{pid}/cwd").readlink()))
+    names += [_open_file(pid, number) for number, _inode, flags in _files(pid) if flags & os.O_ACCMODE]
+    there = [name for name in names if name.startswith("/") and not name.startswith(("/dev/", "/proc/", "/sys/"))]
+    there += ["/tmp", "/dev/shm"]  # noqa: S108 - the folders of the machine
+    return list(dict.fromkeys(point for name in there if (point := mount_of(pid, name)[0])))
+
+
 def _open_file(pid: int, number: int) -> str:
     try:
         return str(Path(f"/proc/{pid}/fd/{number}").readlink())  # the kernel answers; the file system is not asked
@@ -139,7 +243,13 @@ def _argument(pid: int, address: int) -> str:
 
 
 def _file_system(pid: int, name: str) -> str:
-    """Return ``(TYPE)`` of the file system that holds a path, by the longest mount point."""
+    """Return ``(TYPE)`` of the file system that holds a path."""
+    kind = mount_of(pid, name)[1]
+    return f" ({kind})" if kind else ""
+
+
+def mount_of(pid: int, name: str) -> tuple[str, str]:
+    """Return mount point and type of the file system that holds a path, by the longest mount point."""
     best, kind = "", ""
     for line in rank_stacks.text(f"/proc/{pid}/mountinfo").splitlines():
         before, _unused, after = line.partition(" - ")
@@ -147,7 +257,7 @@ def _file_system(pid: int, name: str) -> str:
         inside = name == point or name.startswith(point.rstrip("/") + "/")
         if point and inside and len(point) >= len(best):
             best, kind = point, after.split(" ")[0]
-    return f" ({kind})" if kind else ""
+    return best, kind
 
 
 def unacknowledged_sockets() -> dict[int, str]:
@@ -203,11 +313,12 @@ def ras_lines(chosen: dict[int, int]) -> list[str]:
 def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object]:
     """Return all that is known of a job's ranks on this node."""
     chosen = ranks_of(job)
-    silent = unacknowledged_sockets()
+    silent, waiting = unacknowledged_sockets(), waited_locks()
+    ranks = [look(pid, rank, silent, waiting) for pid, rank in chosen.items()]
     found: dict[str, object] = {
         "event": "ranks",
         "at": time.monotonic(),
-        "ranks": [look(pid, rank, silent) for pid, rank in chosen.items()],
+        "ranks": ranks,
         "expected": expected(chosen),
         "memory": job_members.look(),
     }
@@ -215,6 +326,9 @@ def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object
         with ThreadPoolExecutor(1) as pool:  # NCCL waits some seconds for processes that hang
             ras = pool.submit(ras_lines, chosen)
             some = dict(list(chosen.items())[:MOST_STACKS])
+            full = full_places(list(some))
+            for one in ranks[:MOST_STACKS]:
+                one["full"] = full.get(int(str(one["pid"])), [])
             found["stacks"] = rank_stacks.stacks(job, STACKS_S, some, quick=quick)
             found["ras"] = ras.result()
         found["flights"] = [record for rank in chosen.values() if (record := flight_record.read(job, rank))]

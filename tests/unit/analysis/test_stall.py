@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clusterctl.analysis.rank_evidence import Place
-from clusterctl.analysis.stall import RankSight, after_probe, judge
+from clusterctl.analysis.stall import RankSight, after_probe, judge, undecided
 
 WAITING = Place("all_reduce", "step (train.py:30)")
 MOVED = 10 << 20
@@ -182,3 +182,105 @@ def test_another_call_is_named_where_one_stack_lacks_the_librarys_frames() -> No
         found = judge(seen)
         assert found is not None
         assert (found.cause, found.hosts) == ("other call", ("node3",)), found
+
+
+BLIND = {"now": Place(), "before": Place()}
+SPINS = {**BLIND, "state": "R", "cpu_share": 0.6, "was_idle": False}
+SLEEPS = {**BLIND, "state": "S", "cpu_share": 0.0, "was_idle": True, "kernel": "hrtimer_nanosleep"}
+TOOLS = "install py-spy, eu-stack or gdb on the nodes"
+
+
+def blind(**more: object) -> list[RankSight]:
+    """Eight ranks without a stack: rank 5 sleeps, the others take processor time."""
+    found = ranks(**SPINS)
+    found[5] = replace(found[5], **{**SLEEPS, **more})  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "cause", "sentence"),
+    [
+        (
+            {},
+            "idle",
+            (
+                "node3 rank 5 does nothing (it sleeps in hrtimer_nanosleep of the kernel), 7 others take processor "
+                "time; "
+                f"{TOOLS} to see where"
+            ),
+        ),
+        (
+            {"full": ("/scratch",), "moved": MOVED},
+            "idle",
+            (
+                "node3 rank 5 does nothing (it sleeps in hrtimer_nanosleep of the kernel), 7 others take processor "
+                "time; "
+                "/scratch on node3, which its ranks use, is full"
+            ),
+        ),
+        (
+            {"lock": "/data/.lock (ext4)", "holder": "process 7 of its node (rsync)"},
+            "lock",
+            (
+                "node3 rank 5 waits for the lock of /data/.lock (ext4), which process 7 of its node (rsync) holds, "
+                "7 others wait"
+            ),
+        ),
+    ],
+)
+def test_without_stacks_a_rank_that_sleeps_beside_spinning_ones_is_named(
+    one: dict[str, object], cause: str, sentence: str
+) -> None:
+    found = judge(blind(**one))
+    assert found is not None
+    assert (found.cause, found.hosts, found.ranks) == (cause, ("node3",), (5,))
+    assert found.sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (
+            ranks(**SPINS),
+            f"the cause is not known: 8 of 8 ranks take processor time, and no stack could be taken; {TOOLS}",
+        ),
+        (blind(was_idle=False), "the cause is not known: 7 of 8 ranks take processor time"),
+        (blind(was_idle=None), "the cause is not known"),
+        (blind(moved=MOVED), "the cause is not known: node3 rank 5 moves data, 7 of 8 ranks take processor time"),
+        ([replace(one, full=("/data",)) for one in ranks(**SPINS)], "node4, which its ranks use, is full"),
+        (ranks(moved=MOVED), "the job goes on: most of its 8 ranks move data"),
+        (
+            ranks(cpu_share=1.0, **at("compute (train.py:3)")),
+            "the job seems to go on: ranks compute, or wait at changing",
+        ),
+        ([], "no process of the job is seen on its nodes"),
+    ],
+)
+def test_where_nothing_sets_a_rank_apart_a_clause_says_why(seen: list[RankSight], words: str) -> None:
+    assert judge(seen) is None
+    assert words in undecided(seen)
+
+
+def test_idle_ranks_are_not_named_where_others_may_go_on() -> None:
+    """A master that sleeps while workers compute, half of the ranks, and ranks that compute by their stacks."""
+    assert judge(blind()[4:6]) is None
+    working = [replace(one, **at("compute (train.py:3)")) if one.rank != 5 else one for one in blind()]  # type: ignore[arg-type]
+    assert judge(working) is None
+
+
+def test_a_rank_that_waits_for_the_lock_of_a_rank_that_works_is_not_named() -> None:
+    """One rank of a node builds an extension, and the others wait for its lock."""
+    seen = blind(lock="/cache/lock (ext4)", holder="rank 4", holder_rank=4, was_idle=False)
+    assert judge(seen) is None
+    seen[4] = replace(seen[4], now=WAITING, before=WAITING)
+    found = judge(seen)
+    assert found is not None
+    assert (found.cause, found.ranks) == ("lock", (5,)), "the holder waits for all ranks, and gives it never back"
+
+
+def test_without_stacks_data_that_is_not_acknowledged_is_told() -> None:
+    seen = [replace(one, silent_hosts=("node2",) if one.host == "node1" else ()) for one in ranks(4, **SPINS)]
+    found = judge(seen)
+    assert found is not None
+    assert (found.cause, found.hosts) == ("network", ())
+    assert "compare the MTU" in after_probe(found, []).sentence

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
-from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory import ansible_inventory, ansible_settings
 from clusterctl.model.hosts import InventoryOptions, InventorySources
+from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
 
 pytestmark = pytest.mark.programs
@@ -33,6 +35,76 @@ def test_reads_ini(tmp_path: Path) -> None:
     assert (first.address, first.port, first.slots) == ("node1", 2222, None)
     assert first.ssh_args == ("-o", "UserKnownHostsFile=/a/b", "-o", "X=y")
     assert found.selected == ("node2", "node1")
+
+
+CONFIG = """[defaults]
+remote_user = mpi
+private_key_file = ~/keys/cluster
+remote_port = 2022
+host_key_checking = False
+interpreter_python = /opt/python/bin/python3
+[privilege_escalation]
+become = true
+become_method = su
+[sudo_become_plugin]
+user = admin
+[ssh_connection]
+ssh_args = -F ssh.cfg -o ControlMaster=auto -oControlPersist=60s
+ssh_common_args = -o ProxyJump=gate
+ssh_executable = /opt/ssh/bin/ssh
+"""
+LOGIN = ("-l", "mpi", "-F", "ssh.cfg", "-o", "ProxyJump=gate")
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder without settings of Ansible above it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ANSIBLE_")]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+def test_what_only_ansible_cfg_says_of_a_login_counts(alone: Path) -> None:
+    write(alone, "ansible.cfg", CONFIG)
+    (host,) = ansible_inventory.load(write(alone, "i.ini", "node1\n")).hosts
+    assert host.login_words == ("-p", "2022", "-i", str(alone / "keys" / "cluster"), *LOGIN)
+    assert (host.become, host.become_user, host.python) == (True, "admin", "/opt/python/bin/python3")
+    place = alone / "ansible.cfg"
+    assert host.unheeded == (
+        f"host_key_checking = False in {place} line 5 does not count here: clusterctl always checks host keys",
+        f"ssh_executable = /opt/ssh/bin/ssh in {place} line 15 does not count here: clusterctl takes the ssh on PATH",
+        f"become_method = su in {place} line 9 does not count here: clusterctl itself takes sudo",
+    )
+
+
+def test_what_a_host_says_goes_before_ansible_cfg_and_the_environment(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(alone, "ansible.cfg", CONFIG)
+    text = "node1 ansible_user=me ansible_port=22 ansible_become=false ansible_ssh_common_args='' ansible_ssh_args=-4\n"
+    path = write(alone, "i.ini", f"{text}node2\n")
+    monkeypatch.setenv("ANSIBLE_REMOTE_USER", "other")
+    monkeypatch.setenv("ANSIBLE_SSH_EXTRA_ARGS", "-o X=y")
+    monkeypatch.setenv("ANSIBLE_BECOME_PASS", "a-secret")
+    first, second = ansible_inventory.load(path).hosts
+    key = ("-i", str(alone / "keys" / "cluster"))
+    assert first.login_words == ("-p", "22", *key, "-l", "me", "-4", "-o", "X=y")
+    assert second.login_words[4:6] == ("-l", "other")
+    assert (first.become, second.become, second.sudo_password) == (False, True, "a-secret")
+    kept = "".join(file.read_text() for file in paths.listings_dir().glob("*.json"))
+    assert '"settings"' in kept
+    assert "a-secret" not in kept
+
+
+def test_without_settings_of_ansible_nothing_is_asked_and_ssh_decides(
+    alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(alone, "i.ini", "node1\n")
+    monkeypatch.setattr(ansible_settings, "_asked", lambda *_unused: pytest.fail("asked"))
+    (host,) = ansible_inventory.load(path).hosts
+    assert (host.login_words, host.port, host.unheeded) == ((), 22, ())
 
 
 def test_reads_yaml_folder_and_script(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, verdict_of
@@ -18,6 +20,13 @@ from clusterctl.support.errors import ConfigError
 from local_jobs import GONE, HERE, HereLogin
 
 RANK = "import time\nwhile True: time.sleep(60)"
+ONE_RESTS = """
+import fcntl, os, sys, time
+if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    {}
+while True:
+    pass
+"""
 CHATTY = "import time\nwhile True: time.sleep(0.01); open('/dev/null', 'wb', buffering=0).write(bytes(1 << 16))"
 
 
@@ -59,8 +68,10 @@ def watched(
     patience_s: float = 1.0,
     spoke: bool = True,
     wait_s: float = 240,
+    told: list[str] | None = None,
 ) -> list[StallRecord]:
     found: list[StallRecord] = []
+    told = [] if told is None else told
     asked: list[tuple[str, ...]] = []
 
     def facts(hosts: object) -> list[str]:
@@ -68,11 +79,11 @@ def watched(
         return ["node1: Xid 79"]
 
     watched = WatchedJob(job, logins, ("node1",) * count, {})  # type: ignore[arg-type]
-    watch = Watch(watched, patience_s, facts, list, found.append, [].append)  # type: ignore[arg-type]
+    watch = Watch(watched, patience_s, facts, list, found.append, told.append)  # type: ignore[arg-type]
     if spoke:
         watch.heard(b"step 1\n")
     end = time.monotonic() + wait_s
-    while not found and time.monotonic() < end:
+    while not found and not told and time.monotonic() < end:
         watch.poll()
         time.sleep(0.05)
     assert watch.stands_still == bool(found)
@@ -94,6 +105,38 @@ def test_a_stopped_rank_is_named_with_the_facts_of_its_node() -> None:
     assert found.facts == ("node1: Xid 79",)
     assert how_to_go_on(found.verdict) == "To run without it: --exclude node1."
     assert {rank.rank for look in found.looks for rank in look.ranks} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("rests", "words"),
+    [
+        ("time.sleep(300)", "node1 rank 1 does nothing (it sleeps in "),
+        ("fcntl.flock(os.open({lock!r}, os.O_RDWR), fcntl.LOCK_EX)", "node1 rank 1 waits for the lock of {lock} ("),
+        ("fcntl.lockf(os.open({lock!r}, os.O_RDWR), fcntl.LOCK_EX)", "node1 rank 1 waits for the lock of {lock} ("),
+    ],
+)
+def test_without_a_tool_for_stacks_a_rank_that_rests_is_named(
+    rests: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lock = f"unit-watch-blind-{os.getpid()}", tmp_path / "lock"
+    with lock.open("w") as held, ranks(job, 3, ONE_RESTS.format(rests.format(lock=str(lock)))):
+        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.lockf(held, fcntl.LOCK_EX)
+        monkeypatch.setenv("PATH", "/nowhere")
+        (found,) = watched(job)
+    assert found.verdict.sentence.startswith(words.format(lock=lock))
+    assert (f"which process {os.getpid()} of its node (" in found.verdict.sentence) == ("lock" in rests)
+    assert (found.verdict.hosts, found.verdict.ranks) == (("node1",), (1,))
+
+
+def test_where_nothing_sets_a_rank_apart_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, told = f"unit-watch-spin-{os.getpid()}", list[str]()
+    with ranks(job, 2, ONE_RESTS.format("pass")):
+        monkeypatch.setenv("PATH", "/nowhere")
+        assert watched(job, count=2, told=told) == []
+    (note,) = told
+    assert note.startswith("Note: No output for ")
+    assert note.endswith("and no stack could be taken; install py-spy, eu-stack or gdb on the nodes.")
 
 
 def test_a_rank_that_ended_is_named_before_the_patience_is_over() -> None:
@@ -247,4 +290,5 @@ def test_what_is_asked_beside_the_looks_may_fail(part: str) -> None:
 def test_a_silent_job_that_moves_data_goes_on(program: str) -> None:
     job = f"unit-watch-busy-{os.getpid()}"
     with ranks(job, 3, program):
-        assert watched(job, wait_s=6) == []
+        assert watched(job, told=(told := list[str]())) == []
+    assert told[0].endswith("s: the job goes on: most ranks have moved data since.")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from clusterctl.launch import compose
+from clusterctl.launch import compose, mpirun_job
 from clusterctl.launch.compose import JobOptions, Launcher
 from clusterctl.launch.mpirun import Bind, MapBy, PathOptions
 from clusterctl.launch.mpirun_job import Member
@@ -52,6 +52,25 @@ def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: st
 
 
 BY_ROLE = ("btl_tcp_if_include", "oob_tcp_if_include", "prte_if_include")
+
+
+@pytest.mark.parametrize(
+    ("shells", "version", "asks"),
+    [
+        (["/bin/bash", "/usr/bin/tcsh"], "5.0.7", "--prtemca plm_ssh_assume_same_shell 0"),
+        (["/bin/tcsh", "/bin/bash"], "4.1.6", "--mca plm_rsh_assume_same_shell 0"),
+        (["/bin/csh", "/usr/bin/tcsh"], "5.0.7", ""),
+        (["/bin/zsh", "/bin/dash"], "5.0.7", ""),
+    ],
+)
+def test_mpirun_asks_each_node_for_its_shell_where_they_differ(shells: list[str], version: str, asks: str) -> None:
+    members = {
+        f"node{at}": mpirun_job.member(provisioned(f"node{at}", at, version=version, login={"shell": shell}), slots=1)
+        for at, shell in enumerate(shells, start=1)
+    }
+    line = " ".join(mpirun_job.line(members, dict.fromkeys(members, 1), mpirun_job.MpirunJob(("a.out",))).argv)
+    assert ("assume_same_shell" in line) is bool(asks)
+    assert asks in line
 
 
 def of_fabric(interface: str, *include: str, version: str = "5.0.7") -> Member:

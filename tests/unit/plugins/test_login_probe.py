@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import getpass
+import shutil
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import sshd
 from clusterctl.support import content
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 sys.path.insert(0, str(content.collections_path()))
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import login_probe
+from ansible_collections.clusterctl.hpc.plugins.module_utils import login_probe, mesh_rules
+from ansible_collections.clusterctl.hpc.plugins.modules import mesh_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 SSH = """#!/bin/sh
 state=$(dirname "$0")
@@ -47,7 +47,7 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     (tmp_path / "mesh").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")  # where the program itself is looked for
     monkeypatch.setattr(login_probe, "environment", lambda: {"PATH": f"{tmp_path}:/usr/bin:/bin"})
-    monkeypatch.setattr(login_probe, "MESH", str(tmp_path / "mesh"))
+    monkeypatch.setattr(login_probe, "MESH", (str(tmp_path / "mesh"),))
     monkeypatch.setattr(login_probe, "_PAUSE_S", 0.01)
 
     def still_there(wait_s: float) -> bool:
@@ -116,6 +116,119 @@ def test_no_key_is_ever_written_down(tried: Callable[[], list[str]], tmp_path: P
     assert f"StrictHostKeyChecking={kept}" in line
     assert "UpdateHostKeys=no" in line
     assert ("UserKnownHostsFile=/dev/null" in line) == (kept == "no")
+
+
+# --- what wins over the mesh: ssh itself tells it ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, str, str]]]:
+    """Return what writes files of ssh's configuration, and tells what wins over the mesh on the way to node2."""
+    mine = tmp_path / "ssh_config.d" / "00-clusterctl.conf"
+    mine.parent.mkdir()
+    members = [{"name": f"node{number}", "address": f"10.0.0.{number}"} for number in (1, 2, 3)]
+    mine.write_text(mesh_rules.client_config(members, getpass.getuser(), mesh_rules.Options()), encoding="utf-8")
+    (tmp_path / "all").write_text(f"Include {tmp_path}/home\nMatch all\nInclude {tmp_path}/ssh_config.d/*.conf\n")
+    program = tmp_path / "ssh"
+    real = shutil.which("ssh")
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *" -F "*) exec {real} "$@";; *) exec {real} -F {tmp_path}/all "$@";; esac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(login_probe, "environment", lambda: {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    monkeypatch.setattr(login_probe, "MESH", (str(mine),))
+
+    def look(home: str = "", **drop_ins: str) -> list[tuple[str, str, str]]:
+        (tmp_path / "home").write_text(home, encoding="utf-8")
+        for name, text in drop_ins.items():
+            (mine.parent / f"{name.replace('_', '-')}.conf").write_text(text, encoding="utf-8")
+        found = login_probe.overruled("node2", str(mine))
+        return [(one["setting"], one["value"], one["where"].replace(f"{tmp_path}/", "")) for one in found]
+
+    return look
+
+
+IPA = "PubkeyAuthentication yes\nGlobalKnownHostsFile /var/lib/sss/pubconf/known_hosts\n"
+
+
+def test_the_file_of_the_mesh_stands_before_those_of_others(configured: Callable[..., Any]) -> None:
+    assert (
+        configured(**{"04_ipa": IPA, "50_redhat": "Match all\n  GSSAPIAuthentication yes\n  ForwardX11Trusted yes\n"})
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("home", "found"),
+    [
+        ("Host *\n  ForwardAgent yes\n  ConnectTimeout 5\n", []),
+        ("# RequestTTY force\nHost *\n  RequestTTY force\n", [("requesttty", "force", "home line 3")]),
+        ("Host gate\n  RequestTTY force\n", []),
+        ("Host=node2\n  User = somebody\n", [("user", "somebody", "home line 2")]),
+        (
+            "StrictHostKeyChecking no\nLocalForward 8080 localhost:80\n",
+            [
+                ("stricthostkeychecking", "false", "home line 1"),
+                ("localforward", "8080 [localhost]:80", "home line 2"),
+            ],
+        ),
+        ("Host node*\n  RemoteCommand tmux\n", [("remotecommand", "tmux", "home line 2")]),
+        ("Host node*\n  HostName %h.example.com\n", [("hostname", "node2.example.com", "home line 2")]),
+        ("Host node*\n  ProxyJump gate\n", []),
+        ("Host *\n  ProxyJump gate\n", [("proxyjump", "gate", "home line 2")]),
+        ("Host node2\n  ProxyJump node3\nHost node3\n  ProxyJump node2\n", [("proxyjump", "node3", "home line 2")]),
+        (
+            "Host *\n  ProxyCommand ssh -q -W %h:%p me@gate\n",
+            [("proxycommand", "ssh -q -W %h:%p me@gate", "home line 2")],
+        ),
+        ("Host *\n  ProxyCommand nc %h %p\n", []),
+    ],
+)
+def test_what_wins_over_the_mesh_is_named_with_its_file_and_line(
+    configured: Callable[..., Any], home: str, found: list[tuple[str, str, str]]
+) -> None:
+    assert configured(home) == found
+
+
+def test_a_drop_in_that_stands_first_is_named(configured: Callable[..., Any]) -> None:
+    where = "ssh_config.d/00-aaa.conf line 2"
+    assert configured(**{"00_aaa": IPA}) == [("globalknownhostsfile", "/var/lib/sss/pubconf/known_hosts", where)]
+
+
+def test_a_login_without_an_end_is_not_tried(configured: Callable[..., Any]) -> None:
+    configured("Host *\n  ProxyCommand ssh -W %h:%p gate\n")
+    found = logins("node2")
+    (failure,) = found["failures"]
+    assert failure["said"].startswith("ProxyCommand ssh -W %h:%p gate in ")
+    assert "again and again" in failure["said"]
+    assert (found["passed"], found["untried"]) == (0, 0)
+
+
+def test_the_role_asks_the_same_and_tries_no_login_without_an_end(
+    configured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured("Host *\n  ProxyCommand ssh -W %h:%p gate\nRequestTTY force\n")
+    targets = [{"name": "node2"}]
+    wins = mesh_login.overruled(getpass.getuser(), targets)
+    assert [one["setting"] for one in wins] == ["requesttty", "proxycommand"]
+    monkeypatch.setattr(mesh_login, "login_argv", lambda *_unused: ["false"])
+    ((_target, said),) = mesh_login.login_all(getpass.getuser(), targets, 5, {"node2": "ProxyCommand x in y line 2"})
+    told = mesh_rules.login_failure("node1", {"name": "node2", "address": "10.0.0.2"}, "mpi", said)
+    assert "ProxyCommand x in y line 2 leads ssh through one machine again and again" in told
+    assert "remove that setting" in told
+
+
+def test_what_ssh_has_started_ends_with_it(tried: Callable[[], list[str]], tmp_path: Path) -> None:
+    program = tmp_path / "ssh"
+    program.write_text(SSH.replace("exec sleep 60", f"sh -c 'echo $$ > {tmp_path}/child; exec sleep 60'"), "utf-8")
+    logins("hanging", budget_s=1.0)
+    child = int((tmp_path / "child").read_text())
+    end = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+    assert tried()
 
 
 # --- which processes of sshd serve a login that is not decided yet ---

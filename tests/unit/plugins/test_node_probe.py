@@ -602,6 +602,12 @@ def test_ipv4_routes() -> None:
     ]
 
 
+def test_a_route_that_leads_nowhere_has_no_interface_and_is_left_out() -> None:
+    """Calico and other networks of containers put a blackhole route on every node."""
+    text = captured("route.txt") + "*\t10005A0A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\t0\t0\t0\n"
+    assert network.read_ipv4_routes(text) == network.read_ipv4_routes(captured("route.txt"))
+
+
 def test_ipv6_addresses_that_will_be_gone_are_told_and_a_duplicate_is_left_out() -> None:
     found = network.read_ipv6_addresses(captured("if_inet6.txt"))
     assert [entry["address"] for name, entry in found if name == "ve0" and not entry.get("temporary")] == [

@@ -161,8 +161,20 @@ def test_a_variable_that_was_replaced_comes_back() -> None:
 
 
 def test_lines_that_need_no_change_keep_every_byte() -> None:
-    odd = "  export  X = 1\r\n\r\nPATH='/x/bin:/usr/bin'\r\n\udcff=y\r\n"
-    assert environment(odd, "/x/bin") == odd
+    odd = "  export  X = 1\r\n\r\nPATH='/x/bin:/usr/bin'\n\udcff=y\r\n"
+    assert environment(odd, "/x/bin").partition("# clusterctl")[0] == odd
+
+
+@pytest.mark.parametrize("end", ["\r\n", " \n", "\t# by the site\n"])
+def test_lines_of_ours_lose_what_pam_takes_for_a_part_of_the_value(end: str) -> None:
+    """Linux-PAM 1.5.2 gives a session ``/usr/bin"`` and the carriage return, or the blank, of such a line."""
+    text = f'A=1{end}PATH="/x/bin:/usr/bin"{end}B="2"{end}'
+    once = environment(text, "/x/bin", B="2")
+    assert once.startswith(f'A=1{end}PATH="/x/bin:/usr/bin"\nB="2"\n')
+    assert "\r" not in once.partition("\n")[2]
+    assert environment(once, "/x/bin", B="2") == once
+    assert "\r" not in text_edit.set_block("a\r\n# BEGIN clusterctl m\r\nx\r\n# END clusterctl m\r\n", "m", "x")[3:]
+    assert "\r" not in hosts("127.0.1.1 node1 a\r\n", "10.0.0.1 node1").rpartition("\r\n")[2]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_what_a_path_becomes(known: dict[str, Any] | None, present: Present, wan
 
 def test_a_node_without_a_record_keeps_the_files_that_every_system_has() -> None:
     assert file_restore.wanted_of("/etc/hosts", None, Present("file", BLOCK.encode())) == Wanted("file", b"")
-    assert file_restore.wanted_of("/etc/ssh/ssh_config.d/10-clusterctl.conf", None, Present("file", b"x")) == Wanted(
+    assert file_restore.wanted_of("/etc/ssh/ssh_config.d/00-clusterctl.conf", None, Present("file", b"x")) == Wanted(
         "absent"
     )
 

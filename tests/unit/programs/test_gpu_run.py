@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from clusterctl.model.job_outcome import FlightGroup
 from factory import captured_ras
 
 ROOT = Path(__file__).parents[3]
@@ -509,6 +510,11 @@ def placed_by_sys(*, first: str = "mlx5_0") -> dict[str, object]:
             {"name": other, "numa": 1, "pci_path": ["b", "sw1", "n1"]},
         ],
     }
+
+
+def test_a_group_of_a_record_has_each_field_that_the_judge_reads(gpu: ModuleType) -> None:
+    words = {"group": "0", "last": 3}
+    assert vars(gpu.gpu_watch.group_of(words)) == FlightGroup.model_validate(words).model_dump()
 
 
 def test_the_table_of_a_machine_with_one_gpu_is_read(gpu: ModuleType) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,3 +61,19 @@ def test_the_ranks_that_torchrun_started_are_known_from_one_that_is_there() -> N
         rank.kill()
         rank.wait()
     assert found["expected"] == [4, 5, 6, 7]
+
+
+def test_a_full_file_system_is_told_of_the_rank_that_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its open file lies there; a mount point that no rank uses is not asked."""
+    point = rank_look.mount_of(os.getpid(), str(tmp_path))[0]
+    code = "with open(sys.argv[1], 'w'): sys.stdin.read()"
+    argv = [sys.executable, "-c", f"import sys\n{code}", str(tmp_path / "kept")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, cwd="/proc", env={"HOME": "/proc"}) as rank:
+        end = time.monotonic() + 60
+        while not (tmp_path / "kept").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert point not in rank_look.full_places([rank.pid]).get(rank.pid, [])
+        little = f"import sys\nfor place in sys.argv[1:]: print(int(place == {point!r}))"
+        monkeypatch.setattr(rank_look, "_SPACE", little)
+        assert rank_look.full_places([rank.pid]) == {rank.pid: [point]}
+        rank.communicate(b"")

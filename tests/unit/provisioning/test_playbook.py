@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -67,6 +68,43 @@ def test_only_a_run_through_a_bastion_says_how_often_ssh_tries_again(monkeypatch
     assert (said(0), said(5)) == (None, "5"), "an ansible.cfg may say something else for other runs"
     monkeypatch.setenv("ANSIBLE_SSH_RETRIES", "2")
     assert said(5) == "2"
+
+
+def test_settings_for_people_change_no_ssh_of_ansible(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("RequestTTY force\nRemoteCommand tmux\nLocalForward 8080 localhost:80\n", encoding="utf-8")
+    words = shlex.split(playbook.environment(Path("/private"), Path("/control"))["ANSIBLE_SSH_ARGS"])
+    said = subprocess.run(["ssh", "-G", "-F", str(config), *words, "node1"], capture_output=True, text=True, check=True)
+    assert {"requesttty false", "clearallforwardings yes"} <= set(said.stdout.splitlines())
+    assert "remotecommand" not in said.stdout
+
+
+def test_a_run_takes_back_the_settings_that_its_plays_cannot_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = (
+        "[defaults]\nstrategy = free\nno_log = true\ntask_timeout = 1\n[privilege_escalation]\nbecome_ask_pass = true\n"
+    )
+    config += "[tags]\nskip = slow\n[ssh_connection]\nssh_args = -F /my/config -o ControlMaster=no\n"
+    (tmp_path / "ansible.cfg").write_text(config, encoding="utf-8")
+    place = tmp_path / "ansible.cfg"
+    assert (
+        f"strategy = free in {place} line 2 does not count in this run; its plays need linear." in playbook.overridden()
+    )
+    assert len(playbook.overridden()) == 5
+    slow = "sleep {{ 2 if inventory_hostname == 'h1' else 0 }}"
+    text = (
+        "- hosts: all\n  gather_facts: false\n  tasks:\n"
+        f'  - {{name: one, ansible.builtin.command: "{slow}", tags: [slow]}}\n'
+        "  - {name: two, ansible.builtin.ping: {}}\n"
+    )
+    end, heard = run(tmp_path, text)
+    assert end.status == "successful"
+    stages = [(one.host, one.task) for one in heard if isinstance(one, HostResult)]
+    assert sorted(stages[:2]) == [("h1", "one"), ("h2", "one")]
+    words = shlex.split(playbook.environment(Path("/private"), Path("/control"))["ANSIBLE_SSH_ARGS"])
+    assert words[:4] == ["-F", "/my/config", "-o", "ControlMaster=no"]
 
 
 def test_the_collection_reads_each_variable_that_is_set_for_it() -> None:

@@ -26,6 +26,7 @@ def test_the_quickest_exchange_tells_the_time() -> None:
         ("ssh: connect to host 10.0.0.2 port 22: Connection refused", "closed"),
         ("ssh: connect to host 10.0.0.2 port 22: Connection timed out", "timeout"),
         ("ssh timed out after 10 s", "timeout"),
+        ("ProxyCommand ssh leads ssh through one machine again and again, so no login was tried", "settings"),
         ("kex_exchange_identification: read: Connection reset by peer", "timeout"),
         ("something else", "error"),
     ],
@@ -37,6 +38,15 @@ def test_what_ssh_says_has_a_kind(said: str, kind: str) -> None:
 def _said(**changed: object) -> dict[str, Any]:
     said = {"mesh": True, "passed": 1, "failures": [], "untried": 0, "keyless": False, "stopped_early": False}
     return {**said, **changed}
+
+
+def test_what_wins_over_the_mesh_is_told_of_the_asked_nodes_alone() -> None:
+    one = {"setting": "requesttty", "value": "force", "where": "/root/.ssh/config line 3"}
+    bad = [{**one, "target": "node9"}, {**one, "target": "node2", "setting": "{{ x }}"}]
+    found = login_probe.read(_said(overruled=[{**one, "target": "node2"}, *bad]), None, ["node2"])
+    assert [one.what for one in found.overruled] == ["RequestTTY force in /root/.ssh/config line 3"]
+    with pytest.raises((LookupError, TypeError)):
+        login_probe.read(_said(overruled=[7]), None, ["node2"])
 
 
 def test_a_node_tells_of_the_logins_alone_that_it_was_asked_for() -> None:

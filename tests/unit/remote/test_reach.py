@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,18 @@ def test_an_ordinary_host_is_reached_by_ssh_as_before() -> None:
     for user in (None, "cluster", "mpi"):
         wanted = reach.ssh_command(PLAIN, REMOTE, as_user=user, control_dir=Path("/c"), connect_timeout_s=5)
         assert reach.command(PLAIN, REMOTE, as_user=user, control_dir=Path("/c"), connect_timeout_s=5) == wanted
+
+
+def test_settings_for_people_change_no_call_of_ssh(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "Host *\n  RequestTTY force\n  RemoteCommand tmux\n  PermitLocalCommand yes\n  LocalCommand echo here\n"
+    )
+    host = replace(PLAIN, ssh_args=("-F", str(config)))
+    asked = [reach.arguments(host)[0], "-G", *reach.arguments(host)[1:]]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {"requesttty false", "clearallforwardings yes", "permitlocalcommand no"} <= set(said)
+    assert not [line for line in said if line.startswith("remotecommand")]
 
 
 def test_a_host_in_an_allocation_is_reached_by_a_step_on_its_slurm_node() -> None:

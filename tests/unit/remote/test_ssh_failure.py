@@ -109,3 +109,21 @@ def test_a_refused_cluster_user_is_told_how_to_get_its_keys() -> None:
     assert failure.kind == "refused"
     for words in ("user mpi", "run 'clusterctl provision'", "list your public key in cluster_user_keys"):
         assert words in failure.message
+
+
+def test_what_ansible_is_told_and_plain_ssh_does_not_do_stands_with_the_failure() -> None:
+    clause = "become_method = su in /etc/ansible/ansible.cfg line 9 does not count here: clusterctl itself takes sudo"
+    host = Host("node1", "192.0.2.11", become=True, unheeded=(clause,))
+    message = ssh_failure.classify(host, 1, "sudo: a password is required\n").message
+    assert "cannot use sudo without a password" in message
+    assert message.endswith(f" {clause}.")
+
+
+@pytest.mark.parametrize("given", [None, "secret"])
+def test_sudo_that_wants_a_terminal_gets_its_own_cure(given: str | None) -> None:
+    host = Host("node1", "192.0.2.11", user="mpi", become=True).with_sudo_password(given)
+    # The words of sudo 1.8 and 1.9 (plugins/sudoers/policy.c).
+    failure = ssh_failure.classify(host, 1, "sudo: sorry, you must have a tty to run sudo\n")
+    assert failure.kind == "no_sudo"
+    assert "'Defaults:mpi !requiretty' into a file of /etc/sudoers.d" in failure.message
+    assert "-K" not in failure.message

@@ -28,6 +28,16 @@ def test_a_job_that_ends_by_itself() -> None:
     assert tuple(heard) == outcome.lines
 
 
+def test_the_user_s_python_does_not_reach_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A PYTHONHOME or a json.py in PYTHONPATH of a session would end our program; the job keeps both."""
+    tmp_path.joinpath("json.py").write_text("raise SystemExit('not json')\n")
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outcome = supervised_job.run(HERE, spec("python", "sh", "-c", "echo $PYTHONHOME $PYTHONPATH"))
+    assert outcome.rc == 0
+    assert [line.text for line in outcome.lines] == [f"/nowhere {tmp_path}"]
+
+
 def test_the_end_of_a_job_is_not_waited_for_in_turns() -> None:
     program = "import job_supervisor as ours; ours.TURN_S = 60; ours.supervise()"
     quiet = "exec >&- 2>&-; sleep 0.02"  # its output ends a moment before it does, as mpirun's

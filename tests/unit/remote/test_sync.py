@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.remote import supervised_job, sync
-from clusterctl.support.errors import ConfigError
+from clusterctl.support.errors import ConfigError, HostFailedError
 
 
 def test_the_copy_leaves_out_git_and_what_it_ignores(tmp_path: Path, monkeypatch: Any) -> None:
@@ -34,7 +34,7 @@ def test_rsync_is_told_ssh_word_by_word() -> None:
         Path("/Users/user1/co de"), "/home/user2/co de", supervised_job.JobLogin(host, as_user="user2")
     )
     shell = next(word for word in line if word.startswith("--rsh="))
-    assert shell.startswith("--rsh='ssh' '-T' '-o' 'BatchMode=yes'")
+    assert shell.startswith("--rsh='ssh' '-T' '-o' 'RemoteCommand=none'")
     assert "\"ProxyCommand=nc 'a b' %h\"" in shell
     assert "--rsync-path=sudo -n -H -u user2 -- rsync" in line
     assert line[-2:] == ["/Users/user1/co de/", "[fd00::1]:/home/user2/co de/"]
@@ -58,7 +58,48 @@ def test_an_rsync_without_mkpath_is_not_used_and_each_node_gets_the_whole_pack(
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.setattr(supervised_job.JobLogin, "command", lambda self, argv: [*argv[:-1], argv[-1] + self.host.name])
     logins = [supervised_job.JobLogin(Host(name=name, address=name, user="user1")) for name in ("node1", "node2")]
-    assert sync.copy(source, str(tmp_path / "on-"), logins, dict.fromkeys(("node1", "node2"), True)) == 2
+    assert sync.copy(source, str(tmp_path / "on-"), logins, dict.fromkeys(("node1", "node2"), True)) == sync.Copied(2)
     for name in ("node1", "node2"):
         assert (tmp_path / f"on-{name}" / "data").read_bytes() == bytes(300_000)
         assert (tmp_path / f"on-{name}" / "train.py").is_file()
+
+
+# Captured with rsync 3.2.7 and 3.1.3 on the nodes.
+NOISE = "protocol version mismatch -- is your shell clean?\\n(see the rsync manpage for an explanation)"
+OLDER = "rsync: on remote machine: --mkpath: unknown option"
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("said", "noted"), [(NOISE, True), (f"rsync: x\\n{OLDER}", False)])
+@pytest.mark.parametrize("line", ["echo Welcome to this machine", "banner() { echo hello; }; banner"])
+def test_where_a_session_prints_something_tar_copies_and_the_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, noted: bool, line: str
+) -> None:
+    programs, source, home = tmp_path / "bin", tmp_path / "source", tmp_path / "home"
+    for folder in (programs, source, home):
+        folder.mkdir()
+    (source / "train.py").write_text("print()\n")
+    rsync = f"#!/bin/sh\nif [ \"$1\" = --help ]; then echo ' --mkpath'; else printf '{said}\\n' >&2; exit 2; fi\n"
+    (programs / "rsync").write_text(rsync)
+    (programs / "rsync").chmod(0o755)
+    (home / ".bashrc").write_text(f"{line}\n")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(home))
+    session = ["bash", "-c", '. ~/.bashrc; exec "$@"', "bash"]
+    monkeypatch.setattr(supervised_job.JobLogin, "command", lambda _self, argv: [*session, *argv])
+    login = supervised_job.JobLogin(Host(name="node1", address="node1"))
+    copied = sync.copy(source, str(tmp_path / "there"), [login], {"node1": True})
+    assert (tmp_path / "there" / "train.py").is_file()
+    assert copied.files == 1
+    assert bool(copied.note) == noted
+    if noted:
+        assert f"On node1, {home}/.bashrc prints something in each session ('" in copied.note
+
+
+@pytest.mark.programs
+def test_what_rsync_says_of_a_folder_is_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "_has_modern_rsync", lambda: True)
+    monkeypatch.setattr(sync, "_by_rsync", lambda *_unused: "rsync: mkdir failed: Permission denied")
+    login = supervised_job.JobLogin(Host(name="node1", address="node1"))
+    with pytest.raises(HostFailedError, match=r"Permission denied.*--remote-dir DIR"):
+        sync.copy(tmp_path, "/there", [login], {"node1": True})

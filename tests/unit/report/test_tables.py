@@ -84,7 +84,7 @@ def test_a_host_behind_a_bastion_is_reached_as_doctor_reached_it() -> None:
     found = Finding("leftovers", "error", ("node1",), "a rank is left over", "end it", (("kill", "7"),))
     *_, command = tables.fix_script(diagnosis(found), {"node1": host}).splitlines()
     words = shlex.split(command)
-    key = ["-i", "/keys/a b", "-o", "IdentitiesOnly=yes"]
+    key = ["-i", "/keys/a b"]
     assert words == ["ssh", "-p", "22", *key, "-l", "root", *bastion, "192.0.2.1", "--", "kill 7"]
 
 

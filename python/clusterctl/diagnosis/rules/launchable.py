@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from clusterctl.diagnosis.skew import PROVISION, artifact
 from clusterctl.model import nodeset
 from clusterctl.model.facts import is_series_41, srun_without_pmix
-from clusterctl.model.findings import Finding, Severity
+from clusterctl.model.findings import Finding, Severity, majority
+from clusterctl.model.job_login import can_carry_a_launch, is_csh
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from module_utils import fitness_rules as _rules  # mypy finds it by mypy_path
 
     from clusterctl.diagnosis.rules.evidence import View
-    from clusterctl.model.facts import NodeFacts, SlurmPlugin, SlurmSettings
+    from clusterctl.model.facts import NodeFacts, SessionTrap, SlurmPlugin, SlurmSettings
 else:
     _rules = content.module_util("fitness_rules")
 
@@ -46,6 +47,7 @@ def of_node(host: str, node: NodeFacts, *, slots: int = 1, ranks: int = 0) -> li
         ranks: the ranks of the whole job, 0 if that is unknown.
     """
     return [
+        *_login(host, node),
         *_programs(host, node),
         *_scratch(host, node),
         *_shared_memory(host, node, slots),
@@ -59,6 +61,7 @@ def launchable(view: View) -> Iterator[Finding]:
     ranks = sum(view.slots.values())
     for host, node in view.nodes.items():
         yield from of_node(host, node, slots=view.slots.get(host, 1), ranks=ranks)
+    yield from unlike_shells(view.nodes)
 
 
 def foreign_mpirun(node: NodeFacts) -> str:
@@ -74,6 +77,81 @@ def path_cure(node: NodeFacts) -> str:
     """Return how sessions find the installed mpirun first."""
     folder = f"{node.layout.openmpi}/bin"
     return f"put {folder} first in PATH: look in /etc/environment and in start-up files of the shell"
+
+
+# --- the login: its shell, variables that break programs, and the home ------------------------------------------------
+
+_TRAPS = {
+    "carriage return": "holds a carriage return, so that what it names does not exist",
+    "quote": "holds a quote, so that a folder in it does not exist",
+    "not expanded": "names another variable, and nothing expands it there",
+}
+_SERIOUS = ("PATH", "LD_LIBRARY_PATH")
+
+
+def _login(host: str, node: NodeFacts) -> Iterator[Finding]:
+    """Name a login shell that runs no daemon, variables that break programs, and a home that sshd or a job refuses."""
+    account = node.job_user if node.job_user is not None and node.job_user.exists else None
+    user = account.name if account else node.user.name
+    if not can_carry_a_launch(node.job_shell):
+        cause = f"the login shell of user {user} is {node.job_shell}, which cannot run the command that mpirun sends"
+        cure = f"give the user another one there: 'chsh -s /bin/bash {user}', or in the directory service"
+        yield Finding("session", "error", (host,), cause, cure)
+    for trap in node.login.traps:
+        cure = _trap_cure(trap)
+        if trap.what == "breaks":
+            cause = f"{trap.name} ({trap.source}) breaks {trap.program} in each session: {trap.said}"
+            yield Finding("session", "error", (host,), cause, cure)
+            continue
+        severity: Severity = "error" if trap.name in _SERIOUS and trap.what != "not expanded" else "warning"
+        shown = f"{trap.name} = {trap.said}" if trap.said else trap.name
+        yield Finding("session", severity, (host,), f"{shown} ({trap.source}) {_TRAPS.get(trap.what, '')}", cure)
+    home = account.home if account else node.user.home
+    strict = node.ssh.settings.get("StrictModes", "").lower() != "no"
+    for cause in (account.unsafe if account else node.login.unsafe) if strict else ():
+        path = cause.partition(" ")[0]
+        words = f"{cause}, for which sshd refuses the keys of user {user} (StrictModes)"
+        cure = f"'chmod go-w {path}'" if "mode" in cause else f"'chown {user} {path}'"
+        yield Finding("session", "warning", (host,), words, cure)
+    if refuses := account.home_refuses if account else node.login.home_refuses:
+        cure = "mount it for writing, and look for errors of the disk or of its server in the kernel's log"
+        cure = cure if refuses == "read-only" else f"let user {user} write there ('ls -ld {home}')"
+        cause = f"the home {home} is {refuses} for user {user}, and jobs keep files and caches there"
+        yield Finding("home", "warning", (host,), cause, cure)
+
+
+def _trap_cure(trap: SessionTrap) -> str:
+    if trap.what == "breaks":
+        return f"remove {trap.name} from {_place(trap)}, or set it in the job that needs it alone"
+    if trap.what == "not expanded":
+        return (
+            f"write all folders out in {_place(trap)}{', /usr/bin and /bin among them' if trap.name == 'PATH' else ''}"
+        )
+    if trap.source.startswith("/etc/environment line"):
+        line = trap.source.rpartition(" ")[2]
+        how = f"write line {line} of /etc/environment anew without it"
+        return f"{how}, or {PROVISION} (role environment)" if trap.name in _SERIOUS else how
+    return f"write that line of {_place(trap)} anew without it"
+
+
+def _place(trap: SessionTrap) -> str:
+    return "/etc/environment or a start-up file of the shell" if trap.source == "environment" else trap.source
+
+
+def unlike_shells(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Name the nodes whose login shell speaks another language than on most: plain mpirun speaks one to all."""
+    families = {host: "csh" if is_csh(node.job_shell) else "sh" for host, node in nodes.items() if node.job_shell}
+    spread = majority(families)
+    for family, hosts in spread.others.items():
+        cause = (
+            f"the login shell of jobs speaks the language of {family} ({nodes[hosts[0]].job_shell}), and of "
+            f"{spread.usual or 'another shell'} on most nodes; a plain mpirun takes its own node's for that of all"
+        )
+        cure = "give jobs one shell on all nodes (chsh), or set plm_ssh_assume_same_shell=0, as 'clusterctl run' does"
+        yield Finding("session", "warning", hosts, cause, cure)
+
+
+# --- programs, folders, limits and disks ------------------------------------------------------------------------------
 
 
 def _programs(host: str, node: NodeFacts) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ _CLASSES: Mapping[LoginKind, str] = {
     "name": "name",
     "closed": "network",
     "timeout": "network",
+    "settings": "settings",
     "error": "error",
 }
 _REFUSED_CURE = f"{PROVISION} (role ssh_mesh); else look at sshd_config, at the modes of the home and at sshd's log"
@@ -47,13 +48,18 @@ _KEY_CURE = f"{PROVISION} if the node was installed anew; else find out who answ
 _NETWORK_CURE = (
     "look for a firewall between them, or set cluster_address or cluster_port to where they reach each other"
 )
+_SETTINGS_CURE = "limit the setting to other machines with a Host line, or remove it"
 _CURES = {
     "key": _KEY_CURE,
     "refused": _REFUSED_CURE,
     "name": f"{PROVISION} (roles hosts and ssh_mesh)",
     "network": _NETWORK_CURE,
+    "settings": _SETTINGS_CURE,
     "error": "try 'ssh -v' by hand between the two",
 }
+# A launcher's ssh ends at once with these. The trial does without them.
+_NO_LAUNCH = {"remotecommand", "sessiontype", "forkafterauthentication"}
+_NO_WAY = {"proxyjump", "proxycommand"}  # the login that they keep from an end has a finding of its own
 
 
 def findings(view: View) -> Iterator[Finding]:
@@ -72,7 +78,21 @@ def findings(view: View) -> Iterator[Finding]:
             cause = f"logins from it could not be tried ({report.problem})"
             yield Finding("ssh", "warning", (name,), cause, "see that it answers, and run doctor again")
     yield from _between(view, frozenset(without))
+    yield from _overruled(view)
     yield from _own_lines(view)
+
+
+def _overruled(view: View) -> Iterator[Finding]:
+    """Name the settings that win over those of the mesh, by the file that sets them."""
+    hosts: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for name, report in view.logins.items():
+        for one in report.overruled:
+            if one.setting not in _NO_WAY:
+                hosts[one.setting, one.what][name] = None
+    for (setting, what), names in hosts.items():
+        severity: Severity = "error" if setting in _NO_LAUNCH else "warning"
+        cause = f"{what} wins over the ssh mesh, so its logins to other nodes are not those that provision made"
+        yield Finding("ssh", severity, tuple(names), cause, _SETTINGS_CURE)
 
 
 def _own_lines(view: View) -> Iterator[Finding]:
@@ -147,8 +167,8 @@ def _words(name: str, failure: LoginFailure, others: str, *, is_target: bool) ->
 
 
 def _alone(name: str, source: str, target: str, failure: LoginFailure) -> Finding:
-    """Tell of one login between nodes that get on with others; a key is known by the one who asks."""
-    if name in {"key", "name"}:
+    """Tell of one login between nodes that get on with others; keys and settings are those of the one who asks."""
+    if name in {"key", "name", "settings"}:
         words = _words(name, failure, target, is_target=False)
         return Finding(_check(name), "error", (source,), words, _CURES[name])
     cause = f"the login from {source} to {target} fails: {_last(failure.said)}"

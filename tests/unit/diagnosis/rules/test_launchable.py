@@ -46,6 +46,59 @@ def test_a_healthy_node_can_launch() -> None:
     assert told(scratch=scratch(free_inodes=None)) == []
 
 
+def trap(name: str, what: str, **more: str) -> dict[str, Any]:
+    return {"login": {"shell": "/bin/bash", "traps": [{"name": name, "what": what, "source": "environment", **more}]}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "severity", "words"),
+    [
+        ({"login": {"shell": "/usr/bin/fish"}}, "error", "the login shell of user user1 is /usr/bin/fish"),
+        (
+            {"job_user": {"name": "mpi", "uid": 5, "shell": "/usr/sbin/nologin"}, "login": {"shell": "/bin/bash"}},
+            "error",
+            "the login shell of user mpi is /usr/sbin/nologin",
+        ),
+        (trap("PATH", "carriage return"), "error", "PATH (environment) holds a carriage return"),
+        (trap("SITE", "carriage return"), "warning", "SITE (environment) holds a carriage return"),
+        (
+            trap("PATH", "not expanded", said="$PATH:/opt/x", source="/etc/environment line 2"),
+            "warning",
+            "PATH = $PATH:/opt/x (/etc/environment line 2) names another variable",
+        ),
+        (
+            trap("PYTHONHOME", "breaks", program="/usr/bin/python3", said="No module named 'encodings'"),
+            "error",
+            "PYTHONHOME (environment) breaks /usr/bin/python3 in each session: No module named 'encodings'",
+        ),
+        (
+            {"login": {"unsafe": ["/home/user1 has mode 0775, so that its group may write to it"]}},
+            "warning",
+            "for which sshd refuses the keys of user user1",
+        ),
+        ({"login": {"home_refuses": "read-only"}}, "warning", "the home /home/user1 is read-only for user user1"),
+    ],
+)
+def test_what_a_login_gives_to_jobs(changed: dict[str, Any], severity: str, words: str) -> None:
+    ((check, found, cause),) = told(**changed)
+    assert (check, found) == ("home" if "home_refuses" in str(changed) else "session", severity)
+    assert words in cause
+
+
+def test_modes_do_not_count_where_sshd_does_not_look_at_them() -> None:
+    ssh = {"settings": {"StrictModes": "no"}}
+    assert told(login={"unsafe": ["/home/user1 has mode 0775"]}, ssh=ssh) == []
+
+
+def test_shells_of_two_languages_are_named() -> None:
+    shells = {"node1": "/bin/bash", "node2": "/bin/dash", "node3": "/usr/bin/tcsh"}
+    nodes = {name: factory.node(name, login={"shell": shell}) for name, shell in shells.items()}
+    (found,) = launchable.unlike_shells(nodes)
+    assert found.hosts == ("node3",)
+    assert "csh (/usr/bin/tcsh), and of sh on most nodes" in found.cause
+    assert not list(launchable.unlike_shells({"node3": nodes["node3"]}))
+
+
 @pytest.mark.parametrize(
     ("changed", "check", "severity", "words"),
     [

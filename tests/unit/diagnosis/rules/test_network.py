@@ -334,6 +334,25 @@ def test_a_changed_key_is_the_one_s_who_shows_it_or_the_one_s_who_remembers_it_w
     )
 
 
+def test_a_setting_that_wins_over_the_mesh_is_named_on_its_nodes_also_where_the_trial_passes() -> None:
+    said = {"mesh": True, "passed": 1, "failures": [], "untried": 0, "stopped_early": False, "keyless": False}
+    one = {"target": "node1", "value": "force", "where": "/root/.ssh/config line 3"}
+    wins = [{**one, "setting": "requesttty"}, {**one, "setting": "remotecommand", "value": "tmux"}]
+    report = login_probe.read({**said, "overruled": wins}, None, ["node1"])
+    view = seen()
+    view = dataclasses.replace(view, logins={**view.logins, "node2": report, "node3": report})
+    assert told(view) == [("ssh", "error", ("node2", "node3")), ("ssh", "warning", ("node2", "node3"))]
+    assert "RequestTTY force in /root/.ssh/config line 3 wins" in registry.diagnose(view)[1].cause
+
+
+def test_a_login_without_an_end_is_its_node_s() -> None:
+    (found,) = registry.diagnose(failing(seen(), ("node2", "node3", "settings")))
+    assert (found.hosts, found.cure) == (
+        ("node2",),
+        "limit the setting to other machines with a Host line, or remove it",
+    )
+
+
 def test_logins_to_a_node_that_is_down_say_nothing_new() -> None:
     view = failing(seen(), *((source, "node4", "timeout") for source in NODES[:3]))
     down = ProbeFailure("node4", "unreachable", "node4 (10.0.0.4 port 22) does not answer; see that it is up.")
