@@ -41,9 +41,12 @@ limits = network_probe.TrialLimits(1.0, 40, seed=seed, ports=dict.fromkeys(names
 first = network_probe.probe(hosts, found, limits)
 pairs = network_probe.confirmed(hosts, found, limits, first)
 view = View(hosts=tuple(hosts), nodes=dict.fromkeys(names), candidates=found, pairs=pairs)
+wrong = [("node1", "node2", address) for address in ("127.1.0.2", "127.1.0.3", "10.9.9.9")]
+called = [network_probe.called(hosts, found, limits, [name]) for name in wrong] if not rules else []
 network._judged = lambda view: (found.networks[0], None)
 print(json.dumps({
     "connections": sum(len(one.closed) + len(one.open) for one in first),
+    "called": [(one.network, one.kind) for (one,) in called],
     "findings": [(one.severity, one.hosts, one.cause) for one in network.between(view)],
 }))
 """
@@ -140,6 +143,7 @@ def test_healthy_nodes_have_no_finding_and_each_port_is_tried_by_someone(tmp_pat
     found = tried(tmp_path, [])
     assert found["findings"] == []
     assert found["connections"] == 4 * 9  # 8 ports of each node, shared by 3 sources
+    assert found["called"] == [["names", "ok"], ["names", "wrong_node"], ["names", "no_route"]]
 
 
 def connections(count: int, before: int = 0) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clusterctl.diagnosis.rules import launchable, machine, registry
+from clusterctl.diagnosis.rules import launchable, logins, machine, registry
 from clusterctl.diagnosis.rules.evidence import Blame, View, blame
 from clusterctl.model import fabric
 from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
@@ -289,6 +289,37 @@ def resolving(name: str, *addresses: str) -> Change:
         entry.update(addresses=list(addresses), problem="" if addresses else "Name or service not known")
 
     return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "words"),
+    [
+        ("rejected", "error", "at which node4 does not answer"),
+        ("timeout", "error", "at which node4 does not answer"),
+        ("wrong_node", "error", "at which node4 does not answer"),
+        ("ok", "warning", "which is not an address of node4"),
+        ("wrong_source", "warning", "which is not an address of node4"),
+        ("error", "warning", "which is not an address of node4"),
+        (None, "warning", "which is not an address of node4"),
+    ],
+)
+def test_a_name_that_leads_to_a_dead_address_is_an_error(
+    kind: fabric.PairKind | None, severity: str, words: str
+) -> None:
+    view = seen(node2=resolving("node4", "10.9.9.9"))
+    assert logins.elsewhere(view) == [("node2", "node4", "10.9.9.9")]
+    tried = () if kind is None else (fabric.PairResult(fabric.NAMES, "node2", "node4", "", kind),)
+    view = dataclasses.replace(view, pairs=(*view.pairs, *tried))
+    (found,) = registry.diagnose(view)
+    assert (found.check, found.severity, found.hosts) == ("names", severity, ("node2",))
+    assert found.cause == f"the name node4 leads it to 10.9.9.9, {words}"
+    assert list(logins.dead(view)) == ([found] if severity == "error" else [])
+
+
+def test_an_own_name_that_leads_elsewhere_is_an_error() -> None:
+    (found,) = registry.diagnose(seen(node2=resolving("node2", "10.9.9.9")))
+    assert (found.check, found.severity, found.hosts) == ("names", "error", ("node2",))
+    assert found.cause == "its own name leads to 10.9.9.9, which is not an address of its own"
 
 
 def test_two_names_of_one_machine() -> None:
