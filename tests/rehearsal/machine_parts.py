@@ -48,6 +48,7 @@ def _processors(machine: Machine, sockets: int, *, virtual: bool) -> None:
     machine.add("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
     machine.add("/proc/sys/kernel/numa_balancing", 0)
     machine.add("/proc/sys/vm/zone_reclaim_mode", 0)
+    machine.add("/proc/sys/net/ipv4/neigh/default/gc_thresh3", 1024)
     machine.add(f"{CPU}/offline", "")
     for node in range(sockets):
         first, last = node * 32, node * 32 + 31

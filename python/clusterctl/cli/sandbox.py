@@ -66,6 +66,8 @@ def up(
         console.print(line, soft_wrap=screen.keeps_lines(), highlight=False)
     console.print(f"  log in     clusterctl sandbox ssh{option} node1", highlight=False)
     console.print(f"  clean up   clusterctl sandbox down{option}", highlight=False)
+    if words := sandbox.advice(ready):
+        console.print(words, soft_wrap=screen.keeps_lines(), highlight=False)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl import __version__
 from clusterctl.analysis import part_ledger
 from clusterctl.diagnosis import hardware, skew, training_stack
+from clusterctl.diagnosis.rules import logins as name_rules
 from clusterctl.diagnosis.rules import parameters, registry
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.inventory import ansible_inventory
@@ -224,14 +225,16 @@ def _between(view: View, probe: Probe, control: Path) -> View:
         timeout_s=_ANSWER_S,
         control_dir=control,
     )
-    return replace(view, logins=tried, pairs=pairs, firewalls=rules)
+    limits = network_probe.TrialLimits(_CONNECT_S, control_dir=control)
+    called = network_probe.called(there, view.candidates, limits, name_rules.elsewhere(view)) if view.candidates else ()
+    return replace(view, logins=tried, pairs=(*pairs, *called), firewalls=rules)
 
 
 def _pairs(
     there: Sequence[Host], found: Candidates, control: Path, ports: Mapping[str, Sequence[tuple[int, int]]]
 ) -> tuple[PairResult, ...]:
     """Have nodes connect to each other, and believe in a failure when it has been seen twice."""
-    limits = network_probe.Limits(_CONNECT_S, control_dir=control, ports=ports)
+    limits = network_probe.TrialLimits(_CONNECT_S, control_dir=control, ports=ports)
     first = network_probe.probe(there, found, limits)
     return network_probe.confirmed(there, found, replace(limits, connect_s=2 * _CONNECT_S), first)
 

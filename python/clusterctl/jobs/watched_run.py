@@ -219,7 +219,7 @@ class WatchedRun:
     def _broken(self) -> Sequence[tuple[str, str]]:
         there = [replace(host, become=False) for host in self._nodes.hosts]
         found = fabric.candidates(self._nodes.facts)
-        limits = network_probe.Limits(_CONNECT_S, control_dir=self._nodes.control)
+        limits = network_probe.TrialLimits(_CONNECT_S, control_dir=self._nodes.control)
         tried = network_probe.probe(there, found, limits)
         return [(one.source, one.target) for one in tried if one.kind not in {"ok", "error"}]
 

@@ -32,6 +32,10 @@ PairResult = _rules.PairResult
 Decision = _rules.Decision
 RdmaChoice = _rules.RdmaChoice
 
+# In the place of a network: connections to the addresses that names lead to; and how these end where nobody answers.
+NAMES = "names"
+NOT_THERE: frozenset[PairKind] = frozenset({"refused", "rejected", "no_route", "timeout", "wrong_node"})
+
 pairs = _rules.pairs
 decide = _rules.decide
 matrix = _rules.matrix

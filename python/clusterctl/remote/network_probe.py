@@ -34,12 +34,13 @@ _GRACE_S = 10.0  # for the answer to come back, and for a login to end
 _EPHEMERAL = ((0, 0),)
 _PORTS = 1 << 16
 _MOST_PORTS = 16  # of one node
+_MOST_CALLED = 256  # names in one trial
 _CALLS_AGAIN = 64  # of one node, where connections to it are tried again
 _WITNESSES = 3  # other nodes that try the ports of a node again
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     """Of a trial.
 
     Attributes:
@@ -61,7 +62,7 @@ class Limits:
 def probe(
     hosts: Sequence[Host],
     candidates: Candidates,
-    limits: Limits = Limits(),
+    limits: TrialLimits = TrialLimits(),
     only: Collection[tuple[str, str]] | None = None,
     before: Sequence[PairResult] = (),
 ) -> tuple[PairResult, ...]:
@@ -98,7 +99,7 @@ def probe(
 
 
 def confirmed(
-    hosts: Sequence[Host], candidates: Candidates, limits: Limits, first: Sequence[PairResult]
+    hosts: Sequence[Host], candidates: Candidates, limits: TrialLimits, first: Sequence[PairResult]
 ) -> tuple[PairResult, ...]:
     """Try again what failed, and return all results; what comes through now was slow.
 
@@ -131,6 +132,30 @@ def confirmed(
     return (*results, *(one for one in again.values() if one.kind != "ok"))
 
 
+def called(
+    hosts: Sequence[Host], candidates: Candidates, limits: TrialLimits, names: Sequence[tuple[str, str, str]]
+) -> tuple[PairResult, ...]:
+    """Have nodes connect to the addresses that names lead them to, and tell who answers there.
+
+    Args:
+        hosts: as in :func:`probe`.
+        candidates: as in :func:`probe`; each node listens on its address in the first one that it shares.
+        limits: of the trial.
+        names: who looks up the name, whose name it is, and the address.
+
+    Returns:
+        A result for each, in the network ``fabric.NAMES``.
+    """
+    names = names[:_MOST_CALLED]
+    ends = {name for source, target, _ in names for name in (source, target)}
+    asked = [host for host in hosts if host.name in ends]
+    if not asked or not candidates.networks:
+        return ()
+    memory_room.allow_open_files(len(asked))
+    memory_room.allow_for(len(asked))
+    return asyncio.run(_probe(asked, candidates, (), limits, (), names))
+
+
 def _closed(results: Iterable[PairResult]) -> dict[tuple[str, str], set[int]]:
     """Return by network and target the ports on which connections failed."""
     found: dict[tuple[str, str], set[int]] = defaultdict(set)
@@ -143,8 +168,9 @@ async def _probe(
     hosts: Sequence[Host],
     candidates: Candidates,
     plan: Sequence[tuple[str, str]],
-    limits: Limits,
+    limits: TrialLimits,
     before: Sequence[PairResult],
+    names: Sequence[tuple[str, str, str]] = (),
 ) -> tuple[PairResult, ...]:
     token = secrets.token_hex(16)
     peers = {host.name: _Peer(host, limits) for host in hosts}
@@ -160,17 +186,19 @@ async def _probe(
 
     try:
         await asyncio.gather(*(opened(peer) for peer in peers.values()))
-        targets = _targets(candidates, plan, peers, before)
+        targets = _named(candidates, names, peers) if names else _targets(candidates, plan, peers, before)
         await asyncio.gather(*(peer.call(targets[name]) for name, peer in peers.items()))
     finally:
         await asyncio.gather(*(peer.close() for peer in peers.values()))
+    if names:
+        return tuple(_result(fabric.NAMES, peers[source], peers[target]) for source, target, _ in names)
     return _results(candidates, plan, peers)
 
 
 class _Peer:
     """The probe on one node; ``problem`` says why the node gives no answer."""
 
-    def __init__(self, host: Host, limits: Limits) -> None:
+    def __init__(self, host: Host, limits: TrialLimits) -> None:
         self.name = host.name
         self.ports: dict[str, list[int]] = {}
         self.problems: dict[str, str] = {}  # by network, why it does not listen
@@ -280,6 +308,25 @@ def _targets(
                     }
                     for port in list(dict.fromkeys(order))[:each]
                 ]
+    return found
+
+
+def _named(
+    candidates: Candidates, names: Sequence[tuple[str, str, str]], peers: Mapping[str, _Peer]
+) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for source, target, address in names:
+        for network in candidates.networks:
+            ports = peers[target].ports.get(network.key)
+            if ports and source in network.addresses:
+                call = {
+                    "network": fabric.NAMES,
+                    "source": network.addresses[source],
+                    "name": target,
+                    "address": address,
+                }
+                found[source].append({**call, "port": ports[0]})
+                break
     return found
 
 

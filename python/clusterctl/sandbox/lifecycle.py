@@ -30,6 +30,7 @@ from clusterctl.sandbox.model import (
     hosts_text,
     inventory_text,
     known_hosts_text,
+    neighbour_advice,
     network_name,
     plan_nodes,
     why_not,
@@ -103,6 +104,16 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
         if "slurm" in sandbox.extras:
             slurm.start(engine, sandbox, _each, report)
     return _with_states(sandbox, ["running"] * spec.nodes)
+
+
+def advice(found: Sandbox) -> str:
+    """Return what to set on this machine for so many nodes; '' where nothing is missing, or its kernel is another."""
+    path = Path(f"/proc/sys/net/ipv{6 if found.is_ipv6 else 4}/neigh/default/gc_thresh3")
+    try:
+        limit = int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return ""
+    return neighbour_advice(len(found.nodes), limit, ipv6=found.is_ipv6)
 
 
 def load(name: str) -> Sandbox:

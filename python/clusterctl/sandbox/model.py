@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 MAX_NODES = 64
+_ROOM_FOR_NODES = 0.9  # of the kernel's neighbours; others are on this machine's own network
 LOGIN_USER = "cluster"
 LABEL = "clusterctl.sandbox"
 INVENTORY_MARK = "# clusterctl sandbox "
@@ -169,6 +170,23 @@ def why_not(recorded: Sandbox, spec: SandboxSpec) -> str | None:
     if len(recorded.nodes) > spec.nodes:
         return f"has {len(recorded.nodes)} nodes, not {spec.nodes}"
     return None
+
+
+def neighbour_advice(nodes: int, limit: int, *, ipv6: bool = False) -> str:
+    """Return what to set where the kernel's one table of neighbours is too small for so many nodes; '' where it is not.
+
+    Each node may talk to each other one, and this machine to all of them.
+    """
+    needed = nodes * (nodes + 1)
+    if needed <= limit * _ROOM_FOR_NODES:
+        return ""
+    names = f"net.ipv{6 if ipv6 else 4}.neigh.default.gc_thresh"
+    wanted = 1 << (2 * needed - 1).bit_length()
+    return (
+        f"This machine's kernel keeps {limit} neighbours for all containers together, and {nodes} nodes need up to "
+        f"{needed}. Connections then time out at random. Set as root: sysctl -w {names}2={wanted // 2} "
+        f"{names}3={wanted}"
+    )
 
 
 def used_networks(proc_net_route: str) -> list[Subnet]:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.rules import network, parameters
+from clusterctl.diagnosis.rules import logins, network, parameters
 from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.model import fabric, nodeset
 from clusterctl.model.results import Verdict
@@ -22,6 +22,7 @@ from clusterctl.validation.checks import causes
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clusterctl.model.fabric import Candidates, PairResult
     from clusterctl.model.results import CheckResult
     from clusterctl.validation.checks.causes import Cause
     from clusterctl.validation.team import Team
@@ -52,14 +53,15 @@ def between(team: Team, timeout_s: float, control: Path | None = None) -> PortFi
         return judged(view)
     limits = _limits(view, timeout_s, control=control)
     first = network_probe.probe(view.hosts, view.candidates, limits)
-    return judged(replace(view, pairs=network_probe.confirmed(view.hosts, view.candidates, limits, first)))
+    pairs = network_probe.confirmed(view.hosts, view.candidates, limits, first)
+    return judged(replace(view, pairs=(*pairs, *_called(view, view.candidates, limits))))
 
 
 def judged(view: View) -> PortFindings:
     """Judge connections by the rules of doctor: errors are causes, warnings are notes."""
     key = network.of_jobs(view)
     failed = {(one.source, one.target) for one in view.pairs if one.network == key and one.kind not in {"ok", "error"}}
-    found = tuple(network.between(view))
+    found = (*network.between(view), *logins.dead(view))
     notes = (
         f"Ports on {nodeset.folded(one.hosts)}: {one.cause}; {one.cure}." for one in found if one.severity != "error"
     )
@@ -100,8 +102,9 @@ class PortTrial:
         found = judged(view)
         if view.candidates is not None and added(result, found) is not result:
             limits = _limits(view, _CONFIRM_S, self._seed)
-            pairs = network_probe.confirmed(view.hosts, view.candidates, limits, view.pairs)
-            found = judged(replace(view, pairs=pairs))
+            first = [one for one in view.pairs if one.network != fabric.NAMES]
+            pairs = network_probe.confirmed(view.hosts, view.candidates, limits, first)
+            found = judged(replace(view, pairs=(*pairs, *_called(view, view.candidates, limits))))
         return added(result, found), found.notes
 
     def _try(self) -> None:
@@ -110,7 +113,8 @@ class PortTrial:
             # Without shared connections: a job that shared the login of this thread would end with it.
             if view.candidates is not None:
                 limits = _limits(view, _CONNECT_S, self._seed)
-                view = replace(view, pairs=network_probe.probe(view.hosts, view.candidates, limits))
+                pairs = network_probe.probe(view.hosts, view.candidates, limits)
+                view = replace(view, pairs=(*pairs, *_called(view, view.candidates, limits)))
             self._first.set_result(view)
         except BaseException as error:  # noqa: BLE001 - wait() raises it where it is heard
             self._first.set_exception(error)
@@ -128,5 +132,10 @@ def _view(team: Team) -> View:
     return View(hosts=hosts, nodes=nodes, candidates=candidates)
 
 
-def _limits(view: View, timeout_s: float, seed: int = 0, control: Path | None = None) -> network_probe.Limits:
-    return network_probe.Limits(timeout_s, _LOGIN_S, control, seed, parameters.tcp_ports(view.nodes))
+def _limits(view: View, timeout_s: float, seed: int = 0, control: Path | None = None) -> network_probe.TrialLimits:
+    return network_probe.TrialLimits(timeout_s, _LOGIN_S, control, seed, parameters.tcp_ports(view.nodes))
+
+
+def _called(view: View, found: Candidates, limits: network_probe.TrialLimits) -> tuple[PairResult, ...]:
+    """Call the nodes at the foreign addresses to which names lead; mostly there are none."""
+    return network_probe.called(view.hosts, found, limits, logins.elsewhere(view))

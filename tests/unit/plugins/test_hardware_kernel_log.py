@@ -165,6 +165,10 @@ OFF_THE_BUS = (
         ("INFO: rcu_sched self-detected stall on CPU { 17}  (t=15001 jiffies)", ["lockup", "", "stall"]),
         ("rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-... }", ["lockup", "", "stall"]),
         ("ata1: SATA link down (SStatus 0 SControl 300)", None),
+        ("neighbour: arp_cache: neighbor table overflow!", ["neighbours", "", "table overflow"]),
+        ("neighbour: ndisc_cache: neighbor table overflow!", ["neighbours", "", "table overflow"]),
+        ("ipv4: Neighbour table overflow.", ["neighbours", "", "table overflow"]),
+        ("Neighbour table overflow.", ["neighbours", "", "table overflow"]),
     ],
 )
 def test_a_line_is_read_as(tmp_path: Path, line: str, event: list[str] | None) -> None:

@@ -206,7 +206,7 @@ def test_connections_of_another_form_are_a_problem(
     monkeypatch.setenv("PATH", ssh_that(tmp_path, script))
 
     async def problem() -> str:
-        limits = network_probe.Limits(5, 20)
+        limits = network_probe.TrialLimits(5, 20)
         peer = network_probe._Peer(Host("node7", "192.0.2.7"), limits)  # noqa: SLF001 - one node's part of the probe
         await peer.open({})
         await peer.call([])

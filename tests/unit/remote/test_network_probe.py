@@ -37,13 +37,16 @@ chain = ["chain input {", "type filter hook input priority 0; policy accept;", *
 subprocess.run(["nft", "-f", "-"], input="\\n".join(["table inet f {", *chain, "}"]), text=True, check=True)
 found = fabric.Candidates((fabric.Network(("127.1.0.0/16",), dict.fromkeys(names, "lo"), addresses),), ())
 hosts = [Host(name, address, python=sys.executable) for name, address in addresses.items()]
-limits = network_probe.Limits(1.0, 40, seed=seed, ports=dict.fromkeys(names, ((1024, 256), (0, 0))))
+limits = network_probe.TrialLimits(1.0, 40, seed=seed, ports=dict.fromkeys(names, ((1024, 256), (0, 0))))
 first = network_probe.probe(hosts, found, limits)
 pairs = network_probe.confirmed(hosts, found, limits, first)
 view = View(hosts=tuple(hosts), nodes=dict.fromkeys(names), candidates=found, pairs=pairs)
+wrong = [("node1", "node2", address) for address in ("127.1.0.2", "127.1.0.3", "10.9.9.9")]
+called = [network_probe.called(hosts, found, limits, [name]) for name in wrong] if not rules else []
 network._judged = lambda view: (found.networks[0], None)
 print(json.dumps({
     "connections": sum(len(one.closed) + len(one.open) for one in first),
+    "called": [(one.network, one.kind) for (one,) in called],
     "findings": [(one.severity, one.hosts, one.cause) for one in network.between(view)],
 }))
 """
@@ -140,13 +143,14 @@ def test_healthy_nodes_have_no_finding_and_each_port_is_tried_by_someone(tmp_pat
     found = tried(tmp_path, [])
     assert found["findings"] == []
     assert found["connections"] == 4 * 9  # 8 ports of each node, shared by 3 sources
+    assert found["called"] == [["names", "ok"], ["names", "wrong_node"], ["names", "no_route"]]
 
 
 def connections(count: int, before: int = 0) -> int:
     """Return how many connections a trial between so many nodes makes, each with 8 ports."""
     names = [f"node{number}" for number in range(count)]
     network = fabric.Network(("10.0.0.0/16",), dict.fromkeys(names, "eth0"), dict.fromkeys(names, "10.0.0.1"))
-    peers = {name: network_probe._Peer(Host(name, name), network_probe.Limits()) for name in names}  # noqa: SLF001
+    peers = {name: network_probe._Peer(Host(name, name), network_probe.TrialLimits()) for name in names}  # noqa: SLF001
     for peer in peers.values():
         peer.ports = {network.key: list(range(40000, 40008))}
     failed = [fabric.PairResult(network.key, names[0], names[1], "", "timeout", (40001,), (40002,))] * before

@@ -249,3 +249,13 @@ def test_missing_programs_are_named_with_the_packages_that_bring_them(
 def test_a_node_keeps_its_hardware_address() -> None:
     node = SandboxNode(name="node1", container="c", address="10.90.2.11", image="debian12")
     assert node.hardware_address == "02:63:0a:5a:02:0b"
+
+
+def test_a_table_of_neighbours_that_is_too_small_is_told_with_what_to_set() -> None:
+    assert model.neighbour_advice(8, 1024) == ""
+    assert model.neighbour_advice(29, 1024) == ""
+    words = model.neighbour_advice(32, 1024)
+    assert "keeps 1024 neighbours" in words
+    assert words.endswith("sysctl -w net.ipv4.neigh.default.gc_thresh2=2048 net.ipv4.neigh.default.gc_thresh3=4096")
+    assert "net.ipv6.neigh" in model.neighbour_advice(64, 1024, ipv6=True)
+    assert model.neighbour_advice(64, 8192) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 import factory
@@ -9,6 +10,7 @@ import pytest
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules.evidence import Pair
 from clusterctl.model import fabric
+from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host
 from clusterctl.model.results import CheckResult, Verdict
 from clusterctl.remote import network_probe
@@ -37,13 +39,13 @@ class Nodes:
     def __init__(self, *kinds: dict[Pair, fabric.PairKind]) -> None:
         self.kinds = list(kinds)
         self.asked: list[Sequence[Pair]] = []
-        self.given: list[network_probe.Limits] = []
+        self.given: list[network_probe.TrialLimits] = []
 
     def probe(
         self,
         hosts: Sequence[Host],
         candidates: fabric.Candidates,
-        limits: network_probe.Limits,
+        limits: network_probe.TrialLimits,
         only: Collection[Pair] | None = None,
         _before: Sequence[fabric.PairResult] = (),
     ) -> tuple[fabric.PairResult, ...]:
@@ -124,6 +126,26 @@ def test_a_node_that_the_check_names_already_is_told_once(asked: Nodes) -> None:
     found, _ = tried(other)
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3", "node1"))
     assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
+
+
+@pytest.mark.parametrize("asked", [[{}]], indirect=True)
+def test_a_name_that_leads_to_a_dead_address_is_a_fail(asked: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = [{"name": "node4", "addresses": ["10.9.9.9"], "problem": ""}]
+    looking = ready(2)
+    facts = NodeFacts.model_validate({**looking.facts.model_dump(), "names": wrong})
+    team = Team({**TEAM.nodes, "node2": dataclasses.replace(looking, facts=facts)}, "node1")
+    told: list[fabric.PairKind] = ["timeout", "timeout", "timeout", "ok"]
+
+    def called(_hosts: object, _found: object, _limits: object, names: object) -> tuple[fabric.PairResult, ...]:
+        assert names == [("node2", "node4", "10.9.9.9")]
+        return (fabric.PairResult(fabric.NAMES, "node2", "node4", "", told.pop(0)),)
+
+    monkeypatch.setattr(network_probe, "called", called)
+    found, _ = ports.PortTrial(team, seed=7).explain(PASSED)
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
+    assert found.reason.startswith("node2: the name node4 leads it to 10.9.9.9, at which node4 does not answer; ")
+    assert ports.PortTrial(team, seed=7).explain(PASSED) == (PASSED, ())  # it answered the second time
+    assert [len(plan) for plan in asked.asked] == [12, 12]
 
 
 def test_an_error_of_the_trial_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:

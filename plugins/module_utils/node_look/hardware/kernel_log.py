@@ -65,6 +65,7 @@ _PATTERNS = tuple(
             r"mlx5_core " + _PCI + r": .{0,80}?Port module event\[error\]: module \d+, (?P<code>[\w ,/-]{1,80})",
         ),
         ("nic", r"mlx5_core " + _PCI + r": .{0,80}?device's health (?P<code>compromised)"),
+        ("neighbours", r"(?:\w+: ){0,2}(?P<device>)[Nn]eighbou?r (?P<code>table overflow)"),
         ("link", _NIC + r"(?:\w+: )?(?:[\w.-]+ )?(?:NIC )?Link (?:is )?(?P<code>[Dd]own|DOWN)(?=$|[\s.,;])"),
     )
 )

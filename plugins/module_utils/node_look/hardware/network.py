@@ -101,15 +101,23 @@ _PERMANENT = 0  # addr_assign_type of an address that is in the card
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _VIRTUAL = frozenset({"ena", "gve", "hv_netvsc", "virtio_net", "vmxnet3"})  # a hypervisor invents their addresses
 _TEXTS = ("operstate", "duplex")
+_FAMILIES = ("IPv4", "IPv6")
 
 
 def read_interfaces(tree: Tree, answer: Answer, _request: Json) -> None:
-    """Tell the state of each interface and bond, and the cards' own addresses."""
+    """Tell the state of each interface and bond, the cards' own addresses, and how many neighbours the kernel keeps.
+
+    A container does not see the last: its kernel keeps one table for all (Documentation/networking/ip-sysctl.rst).
+    """
     for name in interfaces(tree):
         _interface(tree, answer, name)
     for name in tree.names(NET):
         if tree.exists(f"{NET}/{name}/bonding"):
             _bond(tree, answer, name)
+    for family in _FAMILIES:
+        limit = tree.number(f"/proc/sys/net/{family.lower()}/neigh/default/gc_thresh3")
+        if limit is not None:
+            answer.reading("node", "", f"{family} neighbours", limit)
 
 
 def _interface(tree: Tree, answer: Answer, name: str) -> None:

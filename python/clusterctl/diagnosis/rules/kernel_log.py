@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from clusterctl.diagnosis.rules.engines import SHOWN
+from clusterctl.diagnosis.rules.network import MORE_NEIGHBOURS
 from clusterctl.diagnosis.rules.rdma import flapping
 from clusterctl.model.findings import Finding
 from clusterctl.support.words import and_more
@@ -77,6 +78,11 @@ _FAULTS: dict[tuple[str, str], tuple[Severity, str, str]] = {
         "drain the node, and switch it off and on; if it comes back, update the card's firmware, then replace the card",
     ),
     ("link", ""): ("warning", "the link went down", _LINK),
+    ("neighbours", ""): (
+        "error",
+        "the kernel's table of neighbours was full, so that connections timed out at random",
+        MORE_NEIGHBOURS,
+    ),
 }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
-    from clusterctl.model.facts import JobUser, NodeFacts
+    from clusterctl.model.facts import JobUser, NodeFacts, Resolution
     from clusterctl.model.probe import FailureKind, ProbeFailure
     from clusterctl.remote.login_probe import LoginFailure, LoginKind
 
@@ -342,42 +342,79 @@ def _own(view: View) -> Iterator[Finding]:
         elif _is_loopback(own.addresses[0]):
             cause = f"its own name leads to {own.addresses[0]}, at which no other node finds it"
             yield Finding("names", "error", (name,), cause, _HOSTS)
+        elif not view.addresses(name) & set(own.addresses):
+            cause = f"its own name leads to {own.addresses[0]}, which is not an address of its own"
+            yield Finding("names", "error", (name,), cause, _HOSTS)
 
 
 def _of_others(view: View) -> Iterator[Finding]:
-    owners: dict[str, set[str]] = defaultdict(set)
-    for name in view.nodes:
-        for address in view.addresses(name):
-            owners[address].add(name)
     for looking, node in view.nodes.items():
-        known = {entry.name: entry for entry in node.names if entry.name != node.hostname}
+        known = _known(node)
         asked = [other for other in view.nodes if other in known and other != looking]
         unknown = [other for other in asked if not known[other].addresses]
         if unknown:
             severity: Severity = "error" if provisioned(node) else "warning"
             whom = "any other node" if len(unknown) == len(view.nodes) - 1 else nodeset.folded(unknown)
             yield Finding("names", severity, (looking,), f"it cannot resolve the name of {whom}", _HOSTS)
-        for other in asked:
-            yield from _meaning(view, looking, other, known[other].addresses, owners)
-
-
-def _meaning(
-    view: View, looking: str, other: str, addresses: Sequence[str], owners: dict[str, set[str]]
-) -> Iterator[Finding]:
-    if not addresses or view.addresses(other) & set(addresses):
-        return
-    if all(_is_loopback(address) for address in addresses):
-        cause = f"the name {other} leads it to {addresses[0]}, which is itself"
-        yield Finding("names", "error", (looking,), cause, _HOSTS)
-        return
-    for address in addresses:
-        whose = owners.get(address, set()) - {other}
-        if len(whose) == 1:
-            cause = f"the names {other} and {next(iter(whose))} lead it to one address, {address}"
+    owners = _owners(view)
+    for looking, other, addresses in _misleading(view):
+        whose = [name for address in addresses for name in owners.get(address, set()) - {other}]
+        if all(_is_loopback(address) for address in addresses):
+            cause = f"the name {other} leads it to {addresses[0]}, which is itself"
             yield Finding("names", "error", (looking,), cause, _HOSTS)
-            return
-    cause = f"the name {other} leads it to {addresses[0]}, which is not an address of {other}"
-    yield Finding("names", "warning", (looking,), cause, _HOSTS)  # unless something translates addresses in between
+        elif len(whose) == 1:
+            address = next(address for address in addresses if whose[0] in owners.get(address, set()))
+            cause = f"the names {other} and {whose[0]} lead it to one address, {address}"
+            yield Finding("names", "error", (looking,), cause, _HOSTS)
+        else:
+            yield _elsewhere(view, looking, other, addresses[0])
+
+
+def _elsewhere(view: View, looking: str, other: str, address: str) -> Finding:
+    """Return the finding about a name that leads to a foreign address; something may translate addresses on the way."""
+    called = {(one.source, one.target): one.kind for one in view.pairs if one.network == fabric.NAMES}
+    cause = f"the name {other} leads it to {address}, "
+    if called.get((looking, other), "error") in fabric.NOT_THERE:
+        return Finding("names", "error", (looking,), f"{cause}at which {other} does not answer", _HOSTS)
+    return Finding("names", "warning", (looking,), f"{cause}which is not an address of {other}", _HOSTS)
+
+
+def dead(view: View) -> Iterator[Finding]:
+    """Return the names that lead to an address at which their node does not answer."""
+    found = (_elsewhere(view, *name) for name in elsewhere(view))
+    yield from (one for one in found if one.severity == "error")
+
+
+def elsewhere(view: View) -> list[tuple[str, str, str]]:
+    """Return who looks up a name, whose name it is, and the address, where that is of no node that is known."""
+    owners = _owners(view)
+    return [
+        (looking, other, addresses[0])
+        for looking, other, addresses in _misleading(view)
+        if not any(_is_loopback(address) or address in owners for address in addresses)
+    ]
+
+
+def _misleading(view: View) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield who looks up a name, whose name it is, and the addresses, where none is of that node."""
+    for looking, node in view.nodes.items():
+        known = _known(node)
+        for other in view.nodes:
+            addresses = known[other].addresses if other in known and other != looking else ()
+            if addresses and not view.addresses(other) & set(addresses):
+                yield looking, other, addresses
+
+
+def _known(node: NodeFacts) -> dict[str, Resolution]:
+    return {entry.name: entry for entry in node.names if entry.name != node.hostname}
+
+
+def _owners(view: View) -> dict[str, set[str]]:
+    owners: dict[str, set[str]] = defaultdict(set)
+    for name in view.nodes:
+        for address in view.addresses(name):
+            owners[address].add(name)
+    return owners
 
 
 def _is_loopback(address: str) -> bool:

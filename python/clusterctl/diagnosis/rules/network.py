@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _SOFTWARE = frozenset({"bridge", "tun", "virtual"})  # kinds of interfaces that programs make on their own
 _SHOWN_RULES = 2
 _SHOWN_PORTS = 4
+MORE_NEIGHBOURS = (
+    "set net.ipv4.neigh.default.gc_thresh2 and gc_thresh3, and those of ipv6, to some times the number of machines on "
+    "the network, for example 4096 and 8192, in a file of /etc/sysctl.d"
+)
+_NEARLY = 0.8  # of a full table: gateways and other machines are in it too
 _BY_PORT = frozenset({"refused", "rejected", "timeout"})
 _SAYS_WHY = frozenset({"error", "rejected", "no_route"})
 _WORDS: Mapping[PairKind, str] = {
@@ -71,6 +76,7 @@ def findings(view: View) -> Iterator[Finding]:
     if network is not None:
         yield from _connections(view, network)
         yield from _links(view, network)
+        yield from _neighbours(view, network)
     yield from _rdma(view)
 
 
@@ -307,6 +313,24 @@ def _links(view: View, network: Network) -> Iterator[Finding]:
     fix = mtu_fix(network.interfaces.values())
     cure = "set the same MTU on all nodes and on the switch"
     yield from compare("network", "warning", f"the MTU {what}", mtus, cure, fix)
+
+
+def _neighbours(view: View, network: Network) -> Iterator[Finding]:
+    """Hold the kernel's table of neighbours against the nodes in a subnet; one that is full loses connections."""
+    for cidr in network.cidrs:
+        subnet = fabric.network(cidr)
+        its = [host for host, address in network.addresses.items() if fabric.parsed(address) in subnet]
+        limits: dict[int, list[str]] = defaultdict(list)
+        for host in its:
+            looks = view.hardware.get(host)
+            limit = looks.now.number("node", f"IPv{subnet.version} neighbours") if looks else None
+            if limit is not None and len(its) > limit * _NEARLY:
+                limits[int(limit)].append(host)
+        for limit, hosts in limits.items():
+            cause = f"the kernel keeps {limit} neighbours (gc_thresh3), and {len(its)} nodes are in {cidr}"
+            severity: Severity = "error" if len(its) > limit else "warning"
+            effect = "connections time out at random" if severity == "error" else "a few more make connections time out"
+            yield Finding("network", severity, tuple(hosts), f"{cause}: {effect}", MORE_NEIGHBOURS)
 
 
 def _link(node: NodeFacts, name: str) -> Interface | None:

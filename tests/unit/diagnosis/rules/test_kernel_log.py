@@ -102,6 +102,11 @@ RDMA_DOWN = Event(40.0, "link", "mlx5_3", "DOWN", f"mlx5_core {CARD} mlx5_3: Por
         ((Event(40.0, "nic", CARD, "compromised", ""),), "error", f"{CARD}: the firmware of the network card"),
         ((Event(40.0, "module", CARD, "Cable error, High Temperature", ""),), "warning", "(Cable error, High Temp"),
         ((Event(40.0, "lockup", "CPU#49", "soft", ""),), "warning", "of CPU#49: it was stuck in the kernel (soft lock"),
+        (
+            (Event(40.0, "neighbours", "", "table overflow", ""),),
+            "error",
+            "once, 60 s ago: the kernel's table of",
+        ),
         ((Event(40.0, "lockup", "", "stall", ""),), "warning", "once, 60 s ago: a processor did not get on in the"),
     ],
 )

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clusterctl.diagnosis.rules import launchable, machine, registry
+from clusterctl.diagnosis.rules import launchable, logins, machine, registry
 from clusterctl.diagnosis.rules.evidence import Blame, View, blame
 from clusterctl.model import fabric
+from clusterctl.model.hardware import Hardware, HardwareLooks, HardwareReading
 from clusterctl.model.hosts import Host
 from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import login_probe
@@ -199,6 +200,19 @@ def test_a_port_that_passes_for_others_is_not_closed() -> None:
     )
 
 
+@pytest.mark.parametrize(("limit", "severity"), [(3, "error"), (4, "warning"), (1024, "")])
+def test_a_table_of_neighbours_is_held_against_the_nodes_of_a_network(limit: int, severity: str) -> None:
+    reading = HardwareReading("node", "", "IPv4 neighbours", limit)
+    looks = {name: HardwareLooks(now=Hardware(schema_version=1, time=1.0, readings=(reading,))) for name in NODES[:2]}
+    found = [
+        one
+        for one in registry.diagnose(dataclasses.replace(seen(), hardware=looks))
+        if "gc_thresh3" in one.cause and one.check == "network"
+    ]
+    assert [(one.severity, one.hosts) for one in found] == ([(severity, ("node1", "node2"))] if severity else [])
+    assert all(f"keeps {limit} neighbours (gc_thresh3), and 4 nodes are in 10.0.0.0/24" in one.cause for one in found)
+
+
 def test_two_rules_are_told_and_more_are_counted() -> None:
     pairs = [("node1", "node3"), ("node3", "node1")]
     view = connected(seen(), *((*pair, "timeout") for pair in pairs))
@@ -275,6 +289,37 @@ def resolving(name: str, *addresses: str) -> Change:
         entry.update(addresses=list(addresses), problem="" if addresses else "Name or service not known")
 
     return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "words"),
+    [
+        ("rejected", "error", "at which node4 does not answer"),
+        ("timeout", "error", "at which node4 does not answer"),
+        ("wrong_node", "error", "at which node4 does not answer"),
+        ("ok", "warning", "which is not an address of node4"),
+        ("wrong_source", "warning", "which is not an address of node4"),
+        ("error", "warning", "which is not an address of node4"),
+        (None, "warning", "which is not an address of node4"),
+    ],
+)
+def test_a_name_that_leads_to_a_dead_address_is_an_error(
+    kind: fabric.PairKind | None, severity: str, words: str
+) -> None:
+    view = seen(node2=resolving("node4", "10.9.9.9"))
+    assert logins.elsewhere(view) == [("node2", "node4", "10.9.9.9")]
+    tried = () if kind is None else (fabric.PairResult(fabric.NAMES, "node2", "node4", "", kind),)
+    view = dataclasses.replace(view, pairs=(*view.pairs, *tried))
+    (found,) = registry.diagnose(view)
+    assert (found.check, found.severity, found.hosts) == ("names", severity, ("node2",))
+    assert found.cause == f"the name node4 leads it to 10.9.9.9, {words}"
+    assert list(logins.dead(view)) == ([found] if severity == "error" else [])
+
+
+def test_an_own_name_that_leads_elsewhere_is_an_error() -> None:
+    (found,) = registry.diagnose(seen(node2=resolving("node2", "10.9.9.9")))
+    assert (found.check, found.severity, found.hosts) == ("names", "error", ("node2",))
+    assert found.cause == "its own name leads to 10.9.9.9, which is not an address of its own"
 
 
 def test_two_names_of_one_machine() -> None:
