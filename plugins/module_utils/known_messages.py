@@ -203,6 +203,11 @@ ROWS: tuple[Row, ...] = (
          "a daemon did not start", "look at the nodes one by one: 'clusterctl doctor'", "daemon")),
 
     # --- what ranks, daemons, UCX, NCCL and kubectl wrote in public threads ---
+    *_said("mpirun", "help-plm-base.txt of PRRTE 3.0",
+        # The shell adds 128 to the number of the signal.
+        ("lost", (r"(?s)daemon failed to report back after being spawned.{0,400}?Remote host:\s*(?P<node>\S+)\s+"
+                  r"Daemon exit status:\s*(?P<status>137|143|129|130|134|135|139)\b"),
+         "a signal ended mpirun's daemon there (exit status {status})", _LOOK, "node")),
     *_said("mpirun", "open-mpi/ompi issues 12103 and 13113 (help-oob-tcp.txt)",
         ("ports", (r"(?s)unable to complete a TCP connection.{0,80}?Local host:\s*(?P<near>\S+)\s+"
                    r"Remote host:\s*(?P<node>\S+)"),

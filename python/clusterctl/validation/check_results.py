@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from clusterctl.model.results import ValidationEvent
 
 
+INTERRUPTED = "the run was interrupted"
+
 # The next step for a bad check whose culprit is not known: every FAIL and ERROR names nodes or says what to do.
 
 
@@ -23,11 +25,16 @@ def completed(result: CheckResult) -> CheckResult:
     """Return the result with a next step where it is bad and names no node; unchanged otherwise."""
     if not result.is_bad or result.hosts or result.culprits or result.next_step:
         return result
-    return result.model_copy(update={"next_step": _step(result)})
+    step = f"run it again: {_again(result)}" if result.reason == INTERRUPTED else _step(result)
+    return result.model_copy(update={"next_step": step})
+
+
+def _again(result: CheckResult) -> str:
+    return result.repeat or "'clusterctl validate'"
 
 
 def _step(result: CheckResult) -> str:
-    again = result.repeat or "'clusterctl validate'"
+    again = _again(result)
     nodes = {rank.host for rank in result.ranks}
     wrong = [problem for rank in result.ranks for problem in rank.problems]
     missed = [one for one in result.comparisons if one.verdict is Verdict.FAIL]

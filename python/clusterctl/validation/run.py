@@ -28,7 +28,7 @@ from clusterctl.state import proofs as state_proofs
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import bisect, gate, idle_part, ports
-from clusterctl.validation.check_results import CheckResults, by_reason, ended_during
+from clusterctl.validation.check_results import INTERRUPTED, CheckResults, by_reason, ended_during
 from clusterctl.validation.check_runner import CheckRunner
 from clusterctl.validation.checks import registry, wrong_data
 from clusterctl.validation.expectations import Expectations, MeasuredRun
@@ -307,7 +307,7 @@ class _Validation:
                 self._placed = self._team
                 self._run_checks()
         except BaseException:
-            self._skip_rest("the run was interrupted", Verdict.ERROR)  # a run with checks undone is not a PASS
+            self._skip_rest(INTERRUPTED, Verdict.ERROR)  # a run with checks undone is not a PASS
             saved(self._run, self._record())
             raise
         return concluded(self._run, self._record(), self._cluster.sources, self._options)
