@@ -154,6 +154,13 @@ ROWS: tuple[Row, ...] = (
         ("launch", (r"(?<!\S)(?P<name>\S+): error while loading shared libraries: (?P<library>[^\s:]+): "
                     r"(?P<why>[^\r\n]+)"),
          "{name} does not find {library} ({why})", _PROVISION, "daemon"),
+        # The words of tcsh and fish for a command of sh, and those of sh for one of csh.
+        ("launch", (r"^(?P<why>(?:(?:PRTE_PREFIX|PATH|LD_LIBRARY_PATH)=\S*|export): Command not found|"
+                    r"Bad : modifier in \$|fish: Unsupported use of '='|fish: command substitutions not allowed|"
+                    r"\S+: -c: line \d+: syntax error near unexpected token `set')"),
+         "its login shell does not understand the command that mpirun sends ({why})",
+         "give the user one shell on all nodes, sh or bash ('chsh -s /bin/bash'); 'clusterctl doctor' names it",
+         "daemon"),
         ("", r"(?:fork|exec)\w*: (?:retry: )?(?P<why>Resource temporarily unavailable|Cannot allocate memory)",
          "no further process can be started ({why})",
          f"raise nproc {_LIMITS}, or end what fills the memory", "daemon")),
