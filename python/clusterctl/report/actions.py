@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from clusterctl.model.results import CheckResult, Culprit, PairMatrix, RankReport, ValidationRecord
+    from clusterctl.model.results import CheckResult, Culprit, PairMatrix, RankReport, ValidationRecord, WrongAnswer
 
 _Found: TypeAlias = "tuple[CheckResult, Culprit]"
 _NETWORK = {"latency", "bandwidth", "time", "algorithm_bandwidth", "bus_bandwidth", "sent_again"}
@@ -161,6 +161,7 @@ def _advice(kind: str, quantities: set[str]) -> str:
 
 
 _MOST = 8
+_SENDER = re.compile(r"\bfrom rank (\d{1,9})\b")  # the words of the node programs
 _MOST_LINKS = 5
 _MOST_LAUNCHES = 4
 # What a launcher or Python says of every job that fails; it says nothing of the cause.
@@ -209,7 +210,8 @@ def _shown(check: CheckResult, culprit: Culprit) -> Iterator[str]:
         for figure in check.figures:
             if (figure.quantity, figure.size_bytes) == about and set(figure.nodes) == wanted:
                 yield f"{figure_words.about_nodes(figure)}: {figure_words.figure(figure.value, figure.unit)}"
-    if culprit.kind == "node":
+    if culprit.kind == "node" or not culprit.quantity:
+        yield from _sent(check.ranks, wanted)
         yield from _answers(check.ranks, wanted)
     if check.search:
         yield from _launches(check, wanted)
@@ -244,6 +246,21 @@ def _lost(check: CheckResult, wanted: set[str]) -> Iterator[str]:
         yield f"{' → '.join(one.nodes)}: {one.value * 100:.2g} % of the TCP segments were sent again"
 
 
+def _sent(reports: Sequence[RankReport], wanted: Collection[str]) -> Iterator[str]:
+    """Yield the first wrong value that each rank elsewhere got from ranks of these nodes."""
+    senders = {str(report.rank) for report in reports if report.host in wanted}
+    for report in reports:
+        for wrong in report.problems if report.host not in wanted else ():
+            sender = _SENDER.search(wrong.what)
+            if sender and sender[1] in senders:
+                yield _answer(report, wrong)
+                break
+
+
+def _answer(report: RankReport, wrong: WrongAnswer) -> str:
+    return f"rank {report.rank} on {report.host}: {wrong.what}: expected {wrong.expected}, got {wrong.got}"
+
+
 def _answers(reports: Iterable[RankReport], wanted: Collection[str]) -> Iterator[str]:
     """Yield the wrong values and the last signs of life of ranks; an empty ``wanted`` is every node."""
     silent: dict[tuple[str, str, str], list[int]] = {}
@@ -251,7 +268,7 @@ def _answers(reports: Iterable[RankReport], wanted: Collection[str]) -> Iterator
         if wanted and report.host not in wanted:
             continue
         for wrong in report.problems[:2]:
-            yield f"rank {report.rank} on {report.host}: {wrong.what}: expected {wrong.expected}, got {wrong.got}"
+            yield _answer(report, wrong)
         if report.state != "answered":
             silent.setdefault((report.host, report.state, report.step), []).append(report.rank)
     for (host, state, step), ranks in silent.items():

@@ -21,7 +21,7 @@ from clusterctl.remote import facts, login_probe, supervised_job
 from clusterctl.state import files
 from clusterctl.support.words import and_more
 from clusterctl.validation import bisect, confirming, ports
-from clusterctl.validation.checks import base, causes, judging, mpirun_output
+from clusterctl.validation.checks import base, causes, judging, mpirun_output, wrong_data
 from clusterctl.validation.checks.causes import Cause
 from clusterctl.validation.checks.judging import STARTED
 from clusterctl.validation.checks.rank_output import events_of
@@ -81,6 +81,31 @@ def explained_on_the_spot(
     if not found:
         return result
     return causes.explained(result, found, judging.causes_told(team.site, outcome))
+
+
+# Doctor's findings before the run that stop jobs, or have ranks come up where they should not.
+_HINDERING = frozenset({"names", "network", "parameters", "job_user"})
+
+
+def explained_by_known(result: CheckResult, known: Sequence[Finding]) -> CheckResult:
+    """Return the result with what was known before it of the nodes that it names, or of any where it names none.
+
+    Args:
+        result: of a check, after a look at the nodes.
+        known: what doctor found in the facts of the gate.
+    """
+    judged = result.culprits or result.next_step or result.comparisons or wrong_data.traces(result.ranks)
+    if not result.is_bad or judged:
+        return result
+    there = {rank.host for rank in result.ranks}
+    fitting = [
+        one
+        for one in known
+        if one.check in _HINDERING
+        and there.intersection(one.hosts)
+        and (not result.hosts or set(result.hosts) & set(one.hosts))
+    ]
+    return causes.explained(result, causes.of_findings(fitting))
 
 
 def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, ...]:
@@ -265,6 +290,7 @@ class CheckRunner:
         tell: Callable[[ValidationEvent], None],
         control: Path,
         gone: Callable[[], str] = str,
+        known: Sequence[Finding] = (),
     ) -> None:
         """Prepare the runner.
 
@@ -276,7 +302,9 @@ class CheckRunner:
             tell: hears of the progress.
             control: the folder of the ssh connections that jobs share.
             gone: says why the nodes are no longer ours, '' while they are; a failed check asks.
+            known: what doctor found before the run.
         """
+        self._known = known
         self._options, self._repeat, self._run, self._expectations = options, repeat, run, expectations
         self._tell, self._control, self._gone = tell, control, gone
         self._started_s = 0.0  # the longest time that a job of this run took to start all its ranks
@@ -325,6 +353,7 @@ class CheckRunner:
             )
             outcome = outcomes[-1]
         result = explained_on_the_spot(result, outcome, team, self._control, self._tell)
+        result = explained_by_known(result, self._known)
         if self._options.searches and bisect.is_wanted(result, outcome):
             result = self.searched(check, team, number, result, max(_SEARCHING, next(attempts)))
         return result, outcome

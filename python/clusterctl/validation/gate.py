@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _ALSO = frozenset({"clock", "home", "network", "session", SLURM_PMIX})
 
 
-def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[str, ...]:
-    """Return doctor's errors, and its warnings about the network and about srun, a note each.
+def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[Finding, ...]:
+    """Return doctor's errors, and its warnings about the network and about srun.
 
     Args:
         cluster: the hosts.
@@ -44,10 +44,15 @@ def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[s
     """
     known = [line for result in told for line in (result.reason, *result.evidence)]
     return tuple(
-        f"Doctor finds on {nodeset.folded(finding.hosts)}: {finding.cause}; {finding.cure}."
+        finding
         for finding in registry.diagnose(doctor.view_of(cluster, replace(probe, failures={})))
         if (finding.severity == "error" or finding.check in _ALSO) and not any(finding.cause in line for line in known)
     )
+
+
+def note(finding: Finding) -> str:
+    """Return a finding as a sentence below the checks."""
+    return f"Doctor finds on {nodeset.folded(finding.hosts)}: {finding.cause}; {finding.cure}."
 
 
 if TYPE_CHECKING:
@@ -74,7 +79,12 @@ class GateOutcome:
     probe: Probe
     nodes: Mapping[str, ReadyNode]
     is_open: bool
-    notes: tuple[str, ...] = ()  # what doctor finds in the same facts
+    findings: tuple[Finding, ...] = ()  # what doctor finds in the same facts
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The findings, a note each."""
+        return tuple(map(note, self.findings))
 
 
 def asked(hosts: Sequence[Host]) -> dict[str, Any]:
@@ -152,7 +162,7 @@ class Gate:
         self._start(SKEW)
         is_open = self._judge_skew(nodes)
         found = of(self._cluster, probe, self._results.all)
-        return GateOutcome(probe, nodes, is_open, tuple(found))
+        return GateOutcome(probe, nodes, is_open, found)
 
     def _start(self, check: str, deadline_s: float = 0.0) -> None:
         number = (REACHABLE, PROVISIONED, SKEW).index(check) + 1

@@ -278,7 +278,7 @@ class _Validation:
         judge = Gate(cluster, self._results, tell, compares=options.gate, repeat=repeat, total=self._total)
         passed = judge.judge(options.probe)
         run.facts({name: node.model_dump(mode="json") for name, node in passed.probe.facts.items()})
-        self._gate_is_open, self._notes = passed.is_open, passed.notes
+        self._gate_is_open, self._notes, self._known = passed.is_open, passed.notes, passed.findings
         self._team = Team(passed.nodes, options.launch_node or next(iter(passed.nodes), ""))
         self._placed: Team | None = None  # the nodes of the last check
         self._ports: ports.PortTrial | None = None  # until the first check has ended
@@ -326,7 +326,14 @@ class _Validation:
     def _run_checks(self) -> None:
         with reach.control_folder() as control:
             runner = CheckRunner(
-                self._options, self._repeat, self._run, self._expectations, self._tell, control, self._why_gone
+                self._options,
+                self._repeat,
+                self._run,
+                self._expectations,
+                self._tell,
+                control,
+                self._why_gone,
+                self._known,
             )
             self._ports = ports.PortTrial(self._team, seed=zlib.crc32(self._run.record.run_id.encode()))
             for number, check in enumerate(self._checks, start=len(GATE) + 1):

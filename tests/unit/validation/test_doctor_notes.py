@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import factory
+import pytest
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.probe import Probe
-from clusterctl.validation import gate
+from clusterctl.model.results import CheckResult
+from clusterctl.validation import check_runner, gate
 
+WRONG = {"what": "allreduce sum i4[1], value 0 (1 of 1 wrong)", "expected": "10", "got": "11"}
 OWN = "its own name leads to 127.0.1.1, at which no other node finds it"
 
 
-def node(name: str, own: str, mtu: int = 1500) -> NodeFacts:
+def node(name: str, own: str, mtu: int = 1500, **changed: Any) -> NodeFacts:
     number = int(name[-1])
     address = {"family": 4, "address": f"10.0.0.{number}", "prefix": 24, "scope": "global"}
     link: dict[str, Any] = {"name": "eth0", "kind": "physical", "mac": f"02:{number}", "up": True, "carrier": True}
@@ -23,6 +26,7 @@ def node(name: str, own: str, mtu: int = 1500) -> NodeFacts:
         shm_bytes=1 << 30,
         interfaces=[{**link, "mtu": mtu, "addresses": [address]}],
         names=[{"name": name, "addresses": [own]}],
+        **changed,
     )
 
 
@@ -34,7 +38,7 @@ def probe(own: str, mtu: int = 1500) -> Probe:
 def test_errors_and_warnings_about_the_network_are_notes_with_node_and_cure() -> None:
     cluster = factory.inventory(["node1", "node2", "node3"])
     assert gate.of(cluster, probe("10.0.0.3"), ()) == ()
-    name, mtu = gate.of(cluster, probe("127.0.1.1", 9000), ())
+    name, mtu = map(gate.note, gate.of(cluster, probe("127.0.1.1", 9000), ()))
     assert name.startswith(f"Doctor finds on node3: {OWN}; run 'clusterctl provision' again")
     assert "MTU" in mtu
     assert "node3" in mtu
@@ -44,3 +48,32 @@ def test_what_the_gate_says_already_is_left_out() -> None:
     cluster = factory.inventory(["node1", "node2", "node3"])
     said = factory.check("provisioned", "FAIL", evidence=(f"node3: {OWN}",))
     assert gate.of(cluster, probe("127.0.1.1"), (said,)) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "nodes"),
+    [
+        ({}, ("node1", "node2")),  # nobody was known
+        ({"verdict": "FAIL", "hosts": ("node2", "node3")}, ("node1", "node2")),  # ranks were not in their places
+        ({"hosts": ("node3",)}, ()),  # another node
+        ({"verdict": "PASS"}, ()),
+        ({"next_step": "Give these nodes fewer slots"}, ()),
+        ({"ranks": [{"rank": 0, "host": "node1", "ok": False, "problems": [WRONG]}]}, ()),
+    ],
+)
+def test_what_a_note_knows_the_verdict_uses(changed: dict[str, Any], nodes: tuple[str, ...]) -> None:
+    """Two nodes call themselves the same; the verdict was "not known", beside a note that named both."""
+    both = {name: node(name, f"10.0.0.{name[-1]}", hostname="node1") for name in ("node1", "node2")}
+    seen = Probe({**both, "node3": node("node3", "10.0.0.3")}, {})
+    known = gate.of(factory.inventory([*seen.facts]), seen, ())
+    ranks = [{"rank": at, "host": name, "state": "absent"} for at, name in enumerate(seen.facts)]
+    given = {"check": "hello", "verdict": "ERROR", "reason": "no rank came up within 60 s", "ranks": ranks}
+    result = CheckResult.model_validate({**given, **changed})
+    found = check_runner.explained_by_known(result, known)
+    if not nodes:
+        assert found == result
+        return
+    (culprit,) = found.culprits
+    assert (culprit.nodes, culprit.cure) == (nodes, "give each its own name with 'hostnamectl set-hostname'")
+    assert found.reason.startswith("node[1-2]: all call themselves node1, and mpirun takes them for one node; no rank ")
+    assert found.hosts == nodes

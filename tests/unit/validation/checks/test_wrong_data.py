@@ -52,6 +52,9 @@ def test_several_checks_are_one_finding_about_the_node_that_sends() -> None:
     (action,) = actions.of(record(tuple(run.values())))
     assert (action.kind, action.hosts, action.checks) == ("node", ("node2",), tuple(SENT))
     assert "test its memory" in action.advice
+    assert action.evidence[0].startswith(
+        "rank 5 on node3: piece 0 from rank 3, value 16384 (1 of 32768 wrong): expected"
+    )
     assert run["reduce"].reason.startswith("node2 makes values wrong, as 'network', 'pairs' show; rank 0 on node1: ")
     assert not run["reduce"].next_step
 
