@@ -19,6 +19,9 @@ _NARROWED = (
 )
 
 
+_NOT_MADE = "ssh-ed25519 made/by/the/run"  # in the place of a key; each node's is another
+
+
 class ActionModule(ActionBase):  # type: ignore[misc]
     """Returns the text of every file that is the same on all nodes, and those of nodes that know more hosts."""
 
@@ -44,7 +47,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             looks = mesh_look.of_hosts(variables, map(str, variables["ansible_play_hosts"]), str(given["looks"]))
             inventory = {str(host): _names(str(host), variables) for host in given["inventory"]}
             members = [with_more_keys(member, given.get("more_host_keys"), variables) for member in given["members"]]
-            result.update(plan(members, looks, inventory, options))
+            result.update(plan(members, looks, inventory, options, check=bool(self._task.check_mode)))
         except rules.MeshError as error:
             raise AnsibleActionFail(str(error)) from None
         return result
@@ -55,8 +58,13 @@ def plan(
     looks: dict[str, dict[str, Any]],
     inventory: dict[str, list[str]],
     options: rules.Options,
+    *,
+    check: bool = False,
 ) -> dict[str, Any]:
-    """Return the plan; ``inventory`` has the names that the inventory gives each of its hosts."""
+    """Return the plan; ``inventory`` has the names that the inventory gives each of its hosts.
+
+    With ``check``, a key that no node has made yet has its line in the texts, so that a preview shows the change.
+    """
     rules.check_members(members)
     users: dict[str, list[str]] = {}
     for host, look in looks.items():
@@ -76,6 +84,11 @@ def plan(
     fresh = {host: str(look["public_key"]) for host, look in looks.items() if look["public_key"]}
     everybody = rules.complete(members, fresh, {}, inventory)
     rules.check_members(everybody)
+    shown = {
+        host: f"{_NOT_MADE}/{number}"
+        for number, (host, look) in enumerate(looks.items())
+        if check and not look["public_key"]
+    }
     visited = [name for name in names if name in looks]
     # In a rotation, a node's next key is accepted before the node uses it.
     successors = [
@@ -110,12 +123,12 @@ def plan(
     own = {}
     for host, memory in memories.items():
         if memory.keys() & wanted:
-            known = rules.complete(members, fresh, memory, inventory)
+            known = rules.complete(members, {**fresh, **shown}, memory, inventory)
             outside = [one for one in known if one["name"] not in looks and one["name"] in memory]
             own[host] = {**texts(known), "outside": outside}
     return {
         "changed": False,
-        **texts(everybody),
+        **texts(rules.complete(members, {**fresh, **shown}, {}, inventory)),
         "own": own,
         "logins": {
             host: [targets[target] for target in its] for host, its in rules.logins(visited, options.verify).items()

@@ -91,6 +91,7 @@ def run(
     environment: Optional[Mapping[str, str]] = None,
     *,
     powerless: bool = False,
+    whole: bool = False,
     become: Optional[Mapping[str, Any]] = None,
 ) -> Done:
     """Run a program from the root folder with an empty standard input.
@@ -100,6 +101,7 @@ def run(
         timeout_s: after this the program is killed.
         environment: its variables; None gives it this process's own.
         powerless: take root's rights from the program, because it loads what another user may have written.
+        whole: end what the program has started, too, when its time is up.
         become: the identity of the program, of :func:`account`.
 
     Returns:
@@ -114,6 +116,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=whole,
             **(_nobody() if powerless else become or {}),
         )
     except FileNotFoundError:
@@ -130,6 +133,9 @@ def run(
         return Done(TIMED_OUT, "", f"{argv[0]} did not end within {timeout_s:g} s.")
     finally:
         if process.returncode is None:
+            if whole:
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
             end(process)
 
 

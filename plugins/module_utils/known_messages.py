@@ -154,6 +154,13 @@ ROWS: tuple[Row, ...] = (
         ("launch", (r"(?<!\S)(?P<name>\S+): error while loading shared libraries: (?P<library>[^\s:]+): "
                     r"(?P<why>[^\r\n]+)"),
          "{name} does not find {library} ({why})", _PROVISION, "daemon"),
+        # The words of tcsh and fish for a command of sh, and those of sh for one of csh.
+        ("launch", (r"^(?P<why>(?:(?:PRTE_PREFIX|PATH|LD_LIBRARY_PATH)=\S*|export): Command not found|"
+                    r"Bad : modifier in \$|fish: Unsupported use of '='|fish: command substitutions not allowed|"
+                    r"\S+: -c: line \d+: syntax error near unexpected token `set')"),
+         "its login shell does not understand the command that mpirun sends ({why})",
+         "give the user one shell on all nodes, sh or bash ('chsh -s /bin/bash'); 'clusterctl doctor' names it",
+         "daemon"),
         ("", r"(?:fork|exec)\w*: (?:retry: )?(?P<why>Resource temporarily unavailable|Cannot allocate memory)",
          "no further process can be started ({why})",
          f"raise nproc {_LIMITS}, or end what fills the memory", "daemon")),
@@ -203,6 +210,11 @@ ROWS: tuple[Row, ...] = (
          "a daemon did not start", "look at the nodes one by one: 'clusterctl doctor'", "daemon")),
 
     # --- what ranks, daemons, UCX, NCCL and kubectl wrote in public threads ---
+    *_said("mpirun", "help-plm-base.txt of PRRTE 3.0",
+        # The shell adds 128 to the number of the signal.
+        ("lost", (r"(?s)daemon failed to report back after being spawned.{0,400}?Remote host:\s*(?P<node>\S+)\s+"
+                  r"Daemon exit status:\s*(?P<status>137|143|129|130|134|135|139)\b"),
+         "a signal ended mpirun's daemon there (exit status {status})", _LOOK, "node")),
     *_said("mpirun", "open-mpi/ompi issues 12103 and 13113 (help-oob-tcp.txt)",
         ("ports", (r"(?s)unable to complete a TCP connection.{0,80}?Local host:\s*(?P<near>\S+)\s+"
                    r"Remote host:\s*(?P<node>\S+)"),
@@ -317,7 +329,7 @@ ROWS: tuple[Row, ...] = (
          "start sshd there, and see that ansible_port is right and that no firewall rejects it"),
         ("unreachable", r"Connection (?:closed|reset)|(?:kex|ssh)_exchange_identification|banner exchange",
          "ends the connection before the login",
-         "look at the log of sshd there, at MaxStartups in sshd_config, and at what bans addresses, such as fail2ban")),
+         "look at /etc/nologin and the log of sshd there, at MaxStartups in sshd_config, and at bans, as by fail2ban")),
     # What the shell and the loader of a node say when the program of clusterctl does not run there.
     *_said("session", "bash 5.2, ld.so of glibc 2.36 and Python 3.11 of Debian 12 (tests/data/known_messages.json)",
         ("refused", r"This account is (?:currently )?not available",

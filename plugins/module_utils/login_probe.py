@@ -199,15 +199,23 @@ def overruled(name: str, drop_in: str) -> List[Json]:
     wrong += [keyword for keyword, bad in _FOR_PEOPLE if keyword not in wrong and bad.fullmatch(found.get(keyword))]
     if endless(name, found):
         wrong += [keyword for keyword in WAYS if found.get(keyword) not in {"", "none"}]
-    return [
-        {
-            "target": name,
-            "setting": keyword,
-            "value": found.get(keyword)[:_MOST_SAID],
-            "where": setting_place(keyword, found.get(keyword), [one for one in found.files if one not in MESH]),
-        }
-        for keyword in wrong
-    ]
+    return [_told(name, keyword, found) for keyword in wrong]
+
+
+def _told(name: str, keyword: str, found: Client) -> Json:
+    value = found.get(keyword)
+    where = setting_place(keyword, value, [one for one in found.files if one not in MESH])
+    return {"target": name, "setting": keyword, "value": value[:_MOST_SAID], "where": where}
+
+
+def way_words(name: str) -> str:
+    """Return a clause about the proxy that ssh takes to a target, for a login that failed; '' without one."""
+    try:
+        found = Client(name, verbose=True)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    ways = (keyword for keyword in WAYS if found.get(keyword) not in {"", "none"})
+    return "".join(f" (through {overruled_words(_told(name, keyword, found))})" for keyword in ways)
 
 
 def overruled_words(found: Mapping[str, Any]) -> str:
@@ -384,6 +392,7 @@ class Logins:
                 self._waiting.append((target, tries, time.monotonic() + _PAUSE_S))
             else:
                 said = said or f"ssh ended with status {process.returncode}"
+                said += way_words(str(target["name"])) if self.mesh else ""
                 self.failures.append({"target": str(target["name"]), "said": said})
 
 

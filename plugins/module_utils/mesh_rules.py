@@ -370,12 +370,15 @@ _LOGIN_FAILURES = (
         r"Permission denied",
         "its sshd refuses the key of user {user}; check its sshd_config, the modes of the home, and its log",
     ),
+    (
+        r"again and again|\(through Proxy",
+        "remove that setting of ssh, or limit it to other machines with a Host line",
+    ),
     (r"Could not resolve hostname", "its name cannot be resolved; check the client's drop-in in /etc/ssh/ssh_config.d"),
     (
         r"refused|No route to host|unreachable|timed? ?out|Connection (?:closed|reset)",
         "look for a firewall between the two, or set cluster_address or cluster_port to where they reach each other",
     ),
-    (r"again and again", "remove that setting, or limit it to other machines with a Host line"),
     (r"not available|nologin", "user {user} has no login shell there; set one with usermod"),
 )
 
@@ -388,7 +391,7 @@ def overruled_warning(origin: str, user: str, what: str) -> str:
     )
 
 
-def login_failure(origin: str, target: Mapping[str, Any], user: str, said: str, overruling: str = "") -> str:
+def login_failure(origin: str, target: Mapping[str, Any], user: str, said: str) -> str:
     """Return a sentence about a failed login that names both ends and the cure.
 
     Args:
@@ -396,7 +399,6 @@ def login_failure(origin: str, target: Mapping[str, Any], user: str, said: str, 
         target: name, address and port, and ``obstacles``, the settings of the target that may refuse a login.
         user: the user who logs in.
         said: what ssh wrote to stderr, or how it ended.
-        overruling: the setting of the origin that wins over those of the mesh; '' without one.
     """
     telling = next(
         (cure for pattern, cure in _LOGIN_FAILURES if re.search(pattern, said, re.IGNORECASE)),
@@ -405,5 +407,4 @@ def login_failure(origin: str, target: Mapping[str, Any], user: str, said: str, 
     last = (said.strip().splitlines() or ["no answer"])[-1].strip().rstrip(".")
     where = f"{target['name']} ({target['address']} port {target.get('port', SSH_PORT)})"
     found = "".join(f" On {target['name']}: {one}." for one in target.get("obstacles", ()))
-    told = f" {overruled_warning(origin, user, overruling)}" if overruling else ""
-    return f"{origin} cannot open a shell on {where}: {last}; {telling.format(user=user)}.{found}{told}"
+    return f"{origin} cannot open a shell on {where}: {last}; {telling.format(user=user)}.{found}"

@@ -80,7 +80,7 @@ import pwd
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command, login_probe, mesh_rules, user_identity
@@ -98,15 +98,25 @@ def login_argv(name: str, timeout_s: int) -> List[str]:
 
 def overruled(user: str, targets: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
     """Return what wins over the mesh's settings for this user: some targets show it; [] where ssh does not tell."""
+    names = [str(target["name"]) for target in targets[:_COMPARED]]
 
     def work() -> Dict[str, Any]:
-        names = [str(target["name"]) for target in targets[:_COMPARED]]
         return {"found": [one for name in names for one in login_probe.overruled(name, login_probe.MESH[0])]}
 
+    return list(_as_user(user, work).get("found", []))
+
+
+def ways(user: str, failed: Sequence[str]) -> Dict[str, str]:
+    """Return by target a clause about the proxy that the user's ssh takes there; some of the failed targets show it."""
+    names = failed[:_COMPARED]
+    return _as_user(user, lambda: {name: login_probe.way_words(name) for name in names})
+
+
+def _as_user(user: str, work: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
     try:
-        return list(user_identity.in_child(pwd.getpwnam(user), work)["found"])
+        return user_identity.in_child(pwd.getpwnam(user), work)
     except (OSError, user_identity.IdentityError, subprocess.TimeoutExpired):
-        return []  # the logins themselves tell then
+        return {}  # the logins themselves tell then
 
 
 def login_all(
@@ -139,7 +149,9 @@ def login_all(
     def tried(target: Mapping[str, Any]) -> Tuple[Mapping[str, Any], str]:
         if str(target["name"]) in without_end:
             return target, login_probe.ENDLESS.format(without_end[str(target["name"])])
-        done = command.run(login_argv(str(target["name"]), timeout_s), timeout_s, environment, become=become)
+        done = command.run(
+            login_argv(str(target["name"]), timeout_s), timeout_s, environment, whole=True, become=become
+        )
         if done.status == command.TIMED_OUT:
             return target, f"ssh timed out after {timeout_s} s"
         return target, "" if done.ok else done.errors[-_MOST_SAID:] or f"ssh ended with status {done.status}"
@@ -173,19 +185,23 @@ def main() -> None:
         module.exit_json(**nothing)
     try:
         wins = overruled(given["user"], given["targets"])
-        words = {str(one["target"]): login_probe.overruled_words(one) for one in wins}
         without_end = {
-            str(one["target"]): words[str(one["target"])] for one in wins if one["setting"] in login_probe.WAYS
+            str(one["target"]): login_probe.overruled_words(one) for one in wins if one["setting"] in login_probe.WAYS
         }
         failed = login_all(given["user"], given["targets"], given["timeout_s"], without_end)
+        taken = ways(
+            given["user"], [str(one["name"]) for one, _unused in failed if str(one["name"]) not in without_end]
+        )
     except (KeyError, OSError) as error:
         module.fail_json(msg=f"ssh could not be started as {given['user']}: {error}.", **nothing)
     failures = [
-        mesh_rules.login_failure(given["origin"], target, given["user"], said, words.get(str(target["name"]), ""))
+        mesh_rules.login_failure(
+            given["origin"], target, given["user"], said.rstrip() + taken.get(str(target["name"]), "")
+        )
         for target, said in failed
     ]
     for what in dict.fromkeys(
-        words[name] for name in words if name not in {str(one["name"]) for one, _unused in failed}
+        login_probe.overruled_words(one) for one in wins if one["setting"] not in login_probe.WAYS
     ):
         module.warn(mesh_rules.overruled_warning(given["origin"], given["user"], what))
     refused = [str(target["name"]) for target, _unused in failed]

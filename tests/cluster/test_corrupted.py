@@ -28,7 +28,9 @@ def test_a_flipped_bit_in_one_rank_s_answer_is_found_and_its_node_is_named(mpi_c
     assert hello.reason == "rank 5 on node3: allreduce sum of the numbers 1 to 8: expected 36, got 37"
     answers = result(record, "allreduce")
     assert (answers.verdict, answers.hosts) == (Verdict.FAIL, ("node3",))
-    assert answers.reason.startswith("rank 5 on node3: allreduce min i4[1], value 0 (1 of 1 wrong): expected 1, got 0")
+    assert answers.reason.startswith(
+        "rank 5 on node3: allreduce sum i4[1], value 0 (1 of 1 wrong): expected 36, got 37"
+    )
     sweep = result(record, "collectives")
     assert (sweep.verdict, sweep.hosts) == (Verdict.FAIL, ("node3",))
     assert sweep.reason.startswith("rank 5 on node3: allreduce of 8 bytes, value 1 (1 of 2 wrong)")

@@ -198,6 +198,16 @@ def test_somebody_elses_inventory_is_not_written_over(sandbox: Start, tmp_path: 
     assert inventory.read_text() == "[nodes]\nreal-machine\n"
 
 
+def test_another_checkout_joins_a_sandbox_or_is_refused(sandbox: Start, tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine" / "hosts.ini", tmp_path / "other" / "hosts.ini"
+    box = sandbox("shared", nodes=1, inventory=mine)
+    with pytest.raises(ConfigError, match=rf"is in use with the inventory {mine}; use that one without --inventory"):
+        sandbox("shared", nodes=1, inventory=other)
+    assert not other.exists()
+    assert sandbox("shared", nodes=1) == box
+    assert mine.is_file()
+
+
 def test_somebody_elses_sandbox_is_not_taken(sandbox: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     box = sandbox("mine", nodes=1)
     with monkeypatch.context() as other_user:

@@ -7,10 +7,19 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from clusterctl.support import content
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from module_utils import known_messages  # mypy finds it by mypy_path
+
     from clusterctl.model.job_outcome import LoggedKill, MemoryKills
+else:
+    known_messages = content.module_util("known_messages")
+
+_RULE = re.compile(r"^-{20,}$", re.MULTILINE)  # a help message of mpirun stands between two
+_MOST_TEXT = 4096
 
 _MPIRUN = re.compile(
     r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<by>\d{1,9})\b"
@@ -24,6 +33,8 @@ _TORCHRUN = re.compile(
 _EXITED = re.compile(
     r"The first process to do so was: Process name: \[\S+,(?P<rank>\d{1,9})\] Exit code: (?P<code>\d{1,3})\b"
 )
+# help-prun.txt of PRRTE and help-orterun.txt of ORTE: a rank that ended between MPI_Init and MPI_Finalize.
+_LEFT = re.compile(r"due to process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exiting improperly")
 # In the words of PRRTE for a rank that called MPI_Abort, in its help-prun.txt.
 _ABORTED = re.compile(r'due to process rank \d{1,9} with PID \d+ on node (?P<host>\S+) calling "abort"')
 # Open MPI (help-mpi-btl-tcp.txt, "peer hung up") and Gloo (gloo/transport/tcp/pair.cc).
@@ -83,6 +94,32 @@ def first_exit(output: str) -> RankExit | None:
     """Return the rank that mpirun tells of as the first that ended with an exit code; None where it tells of none."""
     found = _EXITED.search(" ".join(output.split()))
     return RankExit(int(found["rank"]), int(found["code"])) if found else None
+
+
+def first_left(output: str) -> tuple[int, str] | None:
+    """Return the rank that mpirun tells of as one that left without MPI_Finalize, and its node as mpirun names it."""
+    found = _LEFT.search(" ".join(output.split()))
+    return (int(found["rank"]), found["host"]) if found else None
+
+
+def told_of_node(output: str, names: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return a node of which mpirun or ssh tell, with cause and cure in words; None where they tell of none.
+
+    A lost daemon often follows from another fault, so another message goes before it.
+
+    Args:
+        output: the end of the job's output.
+        names: the node of each name and address that the output may use.
+    """
+    told = []
+    for block in _RULE.split(output):
+        passages = [block] if len(block) < _MOST_TEXT else []
+        for text in (*passages, *(line[:_MOST_TEXT] for line in block.splitlines())):
+            found = known_messages.find("mpirun", text)
+            node = names.get(found.words.get("node", ""), "") if found is not None and found.row.whom == "node" else ""
+            if found is not None and node:
+                told.append((found.row.kind == "lost", node, "; ".join(found.meaning(speaker=node))))
+    return next(((node, words) for _lost, node, words in sorted(told, key=lambda one: one[0])), None)
 
 
 def lost_peers(output: str, names: Mapping[str, str]) -> tuple[str, ...]:

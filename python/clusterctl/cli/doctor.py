@@ -141,8 +141,13 @@ def _show_drift(report: DriftReport, inventory: str) -> None:
     if same:
         how = "every file was compared" if report.verified else "contents of installed files were not compared"
         say(f"{output.folded(same)}: as the last run left {'it' if len(same) == 1 else 'them'} ({how}).")
-    if report.hosts or report.unknown:
+    for note in report.notes:
+        say(f"Note: {note}")
+    if report.hosts or report.unknown.keys() - {*report.unreachable, *report.failed}:
         say(f"Next: 'clusterctl provision {inventory}' repairs it.")
+    if report.unreachable:
+        names = output.folded(report.unreachable)
+        say(f"Next: see that {names} can be reached; 'clusterctl doctor {inventory}' says why not.")
 
 
 # --- ``clusterctl inventory-of`` --------------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ def validate(
         bool | None,
         typer.Option(
             "--search/--no-search",
-            help="Launch a check that hung on ever fewer nodes until it is known whose fault it is.",
+            help="Launch a check that hung, crashed or got wrong values on ever fewer nodes until it is known whose"
+            " fault it is.",
         ),
     ] = None,
     no_history: Annotated[

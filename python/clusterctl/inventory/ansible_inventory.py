@@ -420,7 +420,7 @@ def _truth(value: object) -> bool:
     return str(value).strip().lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
-_SHARING = re.compile(r"\s*Control(?:Master|Persist)\s*[=\s]\s*\w+", re.IGNORECASE)
+_SHARING = re.compile(r"\s*Control(?:Master|Persist)\s*[=\s]\s*[\w-]+", re.IGNORECASE)
 _UNHEEDED: tuple[tuple[str, tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (
         "host_key_checking",

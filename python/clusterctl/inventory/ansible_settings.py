@@ -29,7 +29,6 @@ _BASE = {
     "DEFAULT_NO_LOG": "no_log",
     "DEFAULT_STRATEGY": "strategy",
     "DEFAULT_TRANSPORT": "connection",
-    "DEFAULT_UNDEFINED_VAR_BEHAVIOR": "error_on_undefined_vars",
     "ENABLE_TASK_DEBUGGER": "enable_task_debugger",
     "INTERPRETER_PYTHON": "python_interpreter",
     "TAGS_RUN": "run",
@@ -55,7 +54,7 @@ _PLUGINS = {
 }
 # An environment variable of another kind changes nothing here.
 _VARIABLE = re.compile(
-    r"ANSIBLE_(?:(?:ANY_|ASK_|BECOME|ENABLE_TASK|ERROR_ON|FORCE_HAND|HOST_KEY|NO_LOG|PRIVATE_KEY|PYTHON_INTERP|REMOTE_"
+    r"ANSIBLE_(?:(?:ANY_|ASK_|BECOME|ENABLE_TASK|FORCE_HAND|HOST_KEY|NO_LOG|PRIVATE_KEY|PYTHON_INTERP|REMOTE_"
     r"|RUN_TAGS|SKIP_TAGS|SSH_|STRATEGY|SUDO_|TASK_TIME|TRANSPORT)\w*)"
 )
 _SECRET = re.compile(r"(?<!ASK)_PASS(?:WORD)?$")

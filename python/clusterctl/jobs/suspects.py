@@ -192,6 +192,11 @@ def exit_words(left: RankExit, node: str) -> str:
     return f"{node} rank {left.rank} ended with exit code {left.code}, and ranks of other nodes lost it"
 
 
+def left_words(rank: int, node: str) -> str:
+    """Return a sentence about a rank that ended in the middle without a word, as by ``os._exit(0)``."""
+    return f"{node} rank {rank} left without MPI_Finalize, as exit() and os._exit() do, and mpirun ended the job"
+
+
 def peer_words(node: str) -> str:
     """Return a sentence about a node whose rank was lost by ranks of other nodes."""
     return f"Ranks of other nodes lost a rank on {node}, and one of them aborted; how that rank ended is not known"

@@ -191,10 +191,8 @@ class WatchedRun:
             words = suspects.exit_words(left, left_on)
             verdict = StallVerdict(cause="lost rank", sentence=words, hosts=(left_on,), ranks=(left.rank,))
             return verdict, self._facts([left_on])
-        if lost_on:
-            words = suspects.peer_words(lost_on)
-            return StallVerdict(cause="lost rank", sentence=words, hosts=(lost_on,)), self._facts([lost_on])
-        return None
+        last = _told_last(output, lost_on, names)
+        return None if last is None else (last, self._facts(last.hosts))
 
     def _killed(self, name: str, blamed: MemoryBlame, lost: Mapping[str, NodeLoss]) -> int | None:
         """Return how many processes of the job the kernel has killed on a node, None where it hides that."""
@@ -204,7 +202,7 @@ class WatchedRun:
 
     def _names(self) -> dict[str, str]:
         """Return the node of each name and address by which programs call it."""
-        found = dict(self._addresses)
+        found = {host.address: host.name for host in self._nodes.hosts} | self._addresses
         for name, node in self._nodes.facts.items():
             found.update(dict.fromkeys((node.hostname.partition(".")[0], node.hostname, name), name))
         return found
@@ -237,6 +235,21 @@ class WatchedRun:
 
     def _record_words(self) -> str:
         return f" Its record: {self._kept}." if self._kept else ""
+
+
+def _told_last(output: str, lost_on: str, names: Mapping[str, str]) -> StallVerdict | None:
+    """Return what the launcher tells of a rank or node, where it tells neither of a signal nor of an exit code."""
+    if early := rank_deaths.first_left(output):
+        rank, host = early
+        node = names.get(host, "")
+        words = suspects.left_words(rank, node or host)
+        return StallVerdict(cause="lost rank", sentence=words, hosts=(node,) if node else (), ranks=(rank,))
+    if lost_on:
+        return StallVerdict(cause="lost rank", sentence=suspects.peer_words(lost_on), hosts=(lost_on,))
+    if told := rank_deaths.told_of_node(output, names):
+        node, words = told
+        return StallVerdict(cause="launcher", sentence=f"{node}: {words}", hosts=(node,))
+    return None
 
 
 def _words(record: StallRecord) -> str:

@@ -337,6 +337,11 @@ class CheckResult(Record):
         return self.verdict in {Verdict.FAIL, Verdict.ERROR}
 
     @property
+    def has_run(self) -> bool:
+        """Whether anything was launched; where not, there is no culprit, and the reason says why."""
+        return self.verdict in {Verdict.PASS, Verdict.FAIL} or bool(self.log or self.ranks or self.seconds)
+
+    @property
     def named(self) -> tuple[str, ...]:
         """The nodes that a bad check blames: those of its culprits and failed figures, else those of its reason.
 
@@ -353,14 +358,17 @@ class CheckResult(Record):
 
     @property
     def named_words(self) -> str:
-        """The named nodes, or groups of nodes, or "not known" with the next step; empty where the check is not bad."""
+        """The named nodes, or groups of nodes, or "not known" with the next step; empty where the check is not bad.
+
+        Of a check that did not run, it is the reason with the next step.
+        """
         if not self.is_bad:
             return ""
         between = [f"between {one.sides}" for one in self.culprits if one.sides]
         if between:
             return " ".join((*self.named, *between))
         step = f", next step: {self.next_step}" if self.next_step else ""
-        return " ".join(self.named) or f"not known{step}"
+        return " ".join(self.named) or f"{'not known' if self.has_run else f'none, {self.reason}'}{step}"
 
 
 @dataclass(frozen=True)

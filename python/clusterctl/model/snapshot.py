@@ -54,10 +54,12 @@ class DriftReport(Record):
         failed: the hosts among ``unknown`` that answered and could not be looked at.
         compared: the hosts that were compared.
         verified: whether the content of each file was compared.
+        notes: what makes the answer doubtful, such as a run that changes the hosts meanwhile.
     """
 
     schema_version: Literal[1] = 1
     inventory: str
+    notes: tuple[str, ...] = ()
     compared: tuple[str, ...] = ()
     verified: bool = False
     hosts: dict[str, tuple[HostDifference, ...]] = Field(default_factory=dict)

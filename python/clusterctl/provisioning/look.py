@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +15,7 @@ from clusterctl.provisioning.playbook import DEFAULT_FORKS
 from clusterctl.remote import facts
 from clusterctl.remote.shared_cache.exchange import NO_SHARED_CACHE, SharedCache
 from clusterctl.state import locks, paths, snapshots
-from clusterctl.support.errors import ConfigError, ExitCode
+from clusterctl.support.errors import ConfigError, ExitCode, LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -193,13 +194,23 @@ def examine(request: DriftRequest) -> DriftReport:
 
     A difference that only a comparison of contents shows is kept, so that the next plain ``provision`` repairs it.
 
+    A plain look changes nothing. So it may look while another run holds a host, and the report has a note of that.
+
     Raises:
-        ConfigError: the inventory is wrong, another run holds a host, or no host was provisioned.
+        ConfigError: the inventory is wrong, no host was provisioned, or contents are to be compared while another run
+            holds a host.
     """
     cluster = ansible_inventory.load(request.inventory, request.options)
     playbook.check_files(cluster, request.options)
     cluster = replace(cluster, hosts=cluster.selected_hosts)
-    with locks.HostLock(cluster.hosts, _COMMAND):
+    notes: list[str] = []
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locks.HostLock(cluster.hosts, _COMMAND))
+        except LockedError as error:
+            if request.verify:
+                raise
+            notes.append(f"{str(error).partition(';')[0]}; what differs may be its doing.")
         cluster_id = paths.cluster_id(cluster.sources)
         before = snapshots.read(cluster_id)
         names = [host.name for host in cluster.hosts]
@@ -218,7 +229,7 @@ def examine(request: DriftRequest) -> DriftReport:
             after = plan.with_damage(before, states, everything=True)
             if after != before:
                 snapshots.write(cluster_id, after)
-    return _report(request, cluster, before.hosts, probe)
+    return _report(request, cluster, before.hosts, probe).model_copy(update={"notes": tuple(notes)})
 
 
 def exit_code(report: DriftReport) -> ExitCode:

@@ -52,7 +52,6 @@ _PINNED = {
     "ask_vault_pass": ("ANSIBLE_ASK_VAULT_PASS", "False"),
     "become_ask_pass": ("ANSIBLE_BECOME_ASK_PASS", "False"),
     "enable_task_debugger": ("ANSIBLE_ENABLE_TASK_DEBUGGER", "False"),
-    "error_on_undefined_vars": ("ANSIBLE_ERROR_ON_UNDEFINED_VARS", "True"),
     "force_handlers": ("ANSIBLE_FORCE_HANDLERS", "False"),
     "no_log": ("ANSIBLE_NO_LOG", "False"),  # results decide what is told of a host
     "run": ("ANSIBLE_RUN_TAGS", "all"),

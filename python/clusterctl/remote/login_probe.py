@@ -40,10 +40,10 @@ _READY, _CLOCK, _LOGINS = (f'{{"event":"{event}"'.encode() for event in ("ready"
 _KINDS: tuple[tuple[LoginKind, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))  # type: ignore[misc]
     for kind, pattern in (
-        ("settings", r"again and again"),
         ("key_changed", r"HOST IDENTIFICATION HAS CHANGED|Offending \S+ key"),
         ("key_unknown", r"No \S+ host key is known|Host key verification failed"),
         ("refused", r"Permission denied|not available|nologin|account is locked"),
+        ("settings", r"again and again|\(through Proxy"),
         ("name", r"Could not resolve|Name or service not known"),
         ("closed", r"Connection refused"),
         ("timeout", r"timed? ?out|No route to host|unreachable|Connection (?:closed|reset)"),

@@ -182,7 +182,8 @@ def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s:
     A ControlPath of Ansible's arguments stays: a connection that its user opened may be the only way in.
     """
     argv = ["ssh", *NOT_INTERACTIVE, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}"]
-    if control_dir is not None and not any("controlpath" in word.lower() for word in host.ssh_args):
+    own = any(word == "-S" or "controlpath" in word.lower() for word in host.ssh_args)
+    if control_dir is not None and not own:
         argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={control_dir}/%C"]
     return [*argv, *host.login_words, "--", host.address]
 

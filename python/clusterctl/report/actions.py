@@ -37,7 +37,8 @@ class Action:
         words: the sentence that names it.
         more: the other sentences about the same nodes.
         advice: where to look; for a check without a culprit its next step.
-        known: whether the record names ``hosts`` as the ones to blame; else they are those that the reason speaks of.
+        known: whether the record names ``hosts`` as the ones to blame, or nobody is to blame for a check that did not
+            run; else they are those that the reason speaks of.
         evidence: the lines that show it.
         since: the first of the consecutive runs that named it, None where this is the first.
         checks: the checks that name it.
@@ -115,7 +116,7 @@ def _of_check(check: CheckResult) -> Action:
         words=check.reason,
         more=(),
         advice=f"Next step: {check.next_step}" if check.next_step else "",
-        known=bool(check.named),
+        known=bool(check.named) or not check.has_run,
         evidence=_evidence_of_check(check),
         since=None,
         checks=(check.check,),

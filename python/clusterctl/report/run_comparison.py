@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from clusterctl.model.hosts import AnyInventory
-    from clusterctl.model.results import FigureKey
+    from clusterctl.model.results import FigureKey, Fineness
     from clusterctl.state.history import Store
 
 _FLOOR = 0.03  # the least relative difference that matters, as for outliers
+_FLOOR_WITHOUT_INTERVAL = 0.10  # of figures that do not say how sure they are, as in a history
+_COARSEST = 0.99  # of a bandwidth: what could lack all but a hundredth unseen is not compared
 _ABOUT = ("quantity", "operation", "backend", "algorithm", "size_bytes", "nodes", "unit")
 
 
@@ -136,23 +138,38 @@ def _differing(first: dict[str, str], second: dict[str, str]) -> dict[str, tuple
     return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
 
 
-def _figures(record: ValidationRecord) -> Iterator[tuple[tuple[Any, ...], tuple[FigureKey, Figure]]]:
+@dataclass(frozen=True)
+class _Measured:
+    """A figure of a run, its key, and how finely its check could judge."""
+
+    key: FigureKey
+    figure: Figure
+    fineness: tuple[Fineness, ...]
+
+
+def _figures(record: ValidationRecord) -> Iterator[tuple[tuple[Any, ...], _Measured]]:
     """Yield each figure with the fields that both runs must share; versions may differ, to compare them."""
     for check in record.checks:
         for key, figure in results.keys(record, check).items():
-            yield (check.check, *figure.identity, key.unit, key.nodes, key.ranks), (key, figure)
+            place = (check.check, *figure.identity, key.unit, key.nodes, key.ranks)
+            yield place, _Measured(key, figure, check.fineness)
 
 
 def _difference(
     check: str,
-    before: tuple[FigureKey, Figure],
-    after: tuple[FigureKey, Figure],
+    before: _Measured,
+    after: _Measured,
     history: Store | None,
     cluster: str,
 ) -> Difference:
-    first, second = before[1], after[1]
+    first, second = before.figure, after.figure
     change = second.value / first.value - 1 if first.value else None
-    around = max(_FLOOR, _uncertainty(first, second), _scatter((before[0], after[0]), history, cluster))
+    around = max(
+        _FLOOR,
+        _uncertainty(first, second),
+        _scatter((before.key, after.key), history, cluster),
+        *map(_unseen, (before, after)),
+    )
     return Difference(
         **_of(first, (*_ABOUT, "better")),
         check=check,
@@ -175,6 +192,27 @@ def _uncertainty(first: Figure, second: Figure) -> float:
     """Return the halves of both medians' intervals together, as a fraction of the first."""
     halves = [(one.high - one.low) / 2 for one in (first, second) if one.low is not None and one.high is not None]
     return sum(halves) / abs(first.value) if first.value else 0.0
+
+
+_KINDS = {0: "job", 1: "node", 2: "link"}  # of fineness, by the nodes that a figure is about
+
+
+def _unseen(one: _Measured) -> float:
+    """Return the difference that the run of a figure could not see, as the fraction by which one exceeds the other.
+
+    Where the figure has no interval, all that its check told of the same quantity counts.
+    """
+    figure = one.figure
+    has_interval = figure.low is not None and figure.high is not None
+    kind = _KINDS.get(len(figure.nodes), "job")
+    told = [
+        found.fraction
+        for found in one.fineness
+        if found.quantity == figure.quantity and (found.kind == kind or not has_interval)
+    ]
+    if figure.better == "higher":  # 0.4 is a bandwidth that lacks 40 %
+        told = [1 / (1 - min(fraction, _COARSEST)) - 1 for fraction in told]
+    return max((*told, 0.0 if has_interval else _FLOOR_WITHOUT_INTERVAL))
 
 
 def _scatter(keys: tuple[FigureKey, FigureKey], history: Store | None, cluster: str) -> float:

@@ -11,6 +11,7 @@ from clusterctl.model.hosts import InventorySources
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.model.results import ValidationRecord
     from clusterctl.state.history import Store, StoredRun
 
+_MOST_CLUSTERS = 4
 _FORMS = "an id or its beginning, 'last', 'last-1', or the path of a record"
 
 
@@ -49,7 +51,8 @@ def resolve(name: str, history: Store | None = None, cluster: str | None = None)
         cluster: whose runs are meant; None means the runs of all clusters.
 
     Raises:
-        ConfigError: the run is unknown, the beginning of several ids, or its record is damaged.
+        ConfigError: the run is unknown, the beginning of several ids or the last of several clusters, or its record is
+            damaged.
         StoreError: the history cannot be read.
     """
     path = path_of(name)
@@ -58,6 +61,8 @@ def resolve(name: str, history: Store | None = None, cluster: str | None = None)
     if history is None:
         with run_history.open() as opened:
             return resolve(name, opened, cluster)
+    if cluster is None and run_history.is_last(name):
+        cluster = _only_cluster(history, name)
     record = history.record(name, cluster)
     folder = paths.runs_dir(history.find(name, cluster).cluster) / record.run_id
     return NamedRun(record, folder if paths.validation_record(folder).is_file() else None)
@@ -71,6 +76,19 @@ def resolve_of(name: str, inventory: AnyInventory | None) -> NamedRun:
         StoreError: the history cannot be read.
     """
     return resolve(name, cluster=None if inventory is None else cluster_of(inventory))
+
+
+def _only_cluster(history: Store, name: str) -> str | None:
+    """Return the cluster whose runs a name counts: that of the history, where it has one alone.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    clusters = history.clusters()
+    if len(clusters) > 1:
+        words = and_more(clusters, _MOST_CLUSTERS)
+        raise ConfigError(f"'{name}' may be a run of {words}; name the inventory with -i, or the run by its id.")
+    return clusters[0] if clusters else None
 
 
 def path_of(name: str) -> Path | None:
@@ -94,7 +112,13 @@ def load(path: Path) -> ValidationRecord:
         ConfigError: the file is missing, unreadable or damaged, or a newer clusterctl wrote it.
     """
     try:
-        return results.load(path.read_bytes(), str(path))
+        data = path.read_bytes()
+        if path.suffix != ".json" and not data.lstrip().startswith(b"{"):
+            raise ConfigError(
+                f"{path} is not the record of a run; give {_FORMS}. Where it is an inventory, name it with -i: "
+                f"'last -i {path}'."
+            )
+        return results.load(data, str(path))
     except FileNotFoundError:
         raise ConfigError(f"The record {path} does not exist; give {_FORMS}.") from None
     except OSError as error:
@@ -102,12 +126,14 @@ def load(path: Path) -> ValidationRecord:
 
 
 def common_cluster(history: Store, names: Sequence[str]) -> str:
-    """Return the cluster of the runs that are named by id; the cluster of the newest run where none is.
+    """Return the cluster of the runs that are named by id; the only cluster of the history where none is.
 
     Raises:
-        ConfigError: a run is unknown, or the runs belong to different clusters.
+        ConfigError: a run is unknown, the runs belong to different clusters, or none is named of several clusters.
     """
     ids = [name for name in names if path_of(name) is None and not run_history.is_last(name)]
+    if not ids:
+        _only_cluster(history, next((name for name in names if run_history.is_last(name)), "last"))
     clusters = {name: history.find(name).cluster for name in ids or ["last"]}
     if len(set(clusters.values())) > 1:
         words = " and ".join(f"{name} of {cluster}" for name, cluster in clusters.items())

@@ -87,13 +87,13 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
             raise ConfigError(
                 f"Sandbox '{spec.name}' {reason}; take it down first with 'clusterctl sandbox down --name {spec.name}'."
             )
-        inventory = _inventory_path(spec)
+        inventory = _inventory_path(spec, recorded)
         references = {image: images.ensure(engine, image, report) for image in dict.fromkeys(spec.images)}
         extras = tuple(dict.fromkeys((*(recorded.extras if recorded is not None else ()), *spec.extras)))
         if not engine.succeeds("network", "exists", network_name(spec.name)):
             _remove(engine, spec.name)  # containers of a vanished network have addresses without a network
         sandbox = _describe(spec, podman.ensure(engine, spec, _folder(spec.name)), inventory, extras)
-        _remember(sandbox, recorded)
+        _remember(sandbox)
         _ensure_key(sandbox)
         _ensure_nodes(engine, sandbox, references, report)
         report("waiting for sshd")
@@ -212,19 +212,26 @@ def _recorded(name: str) -> Sandbox | None:
         ) from None
 
 
-def _remember(sandbox: Sandbox, recorded: Sandbox | None) -> None:
-    if recorded is not None and recorded.inventory != sandbox.inventory:
-        recorded.inventory.unlink(missing_ok=True)
+def _remember(sandbox: Sandbox) -> None:
     paths.ensure_private(_folder(sandbox.name))
     text = sandbox.model_dump_json(indent=2, exclude={"nodes": {"__all__": {"state"}}})
     _write(paths.sandbox_record(_folder(sandbox.name)), text + "\n")
 
 
-def _inventory_path(spec: SandboxSpec) -> Path:
-    """Return where the inventory goes; a file that somebody else wrote is never written over."""
+def _inventory_path(spec: SandboxSpec, recorded: Sandbox | None) -> Path:
+    """Return where the inventory goes; a file that somebody else wrote is never written over.
+
+    A sandbox keeps its inventory: another checkout of a project may have started it, and still use it.
+    """
+    kept = recorded.inventory if recorded is not None and recorded.inventory.is_file() else None
     if spec.inventory is None:
-        return _folder(spec.name) / "inventory.ini"
+        return kept or _folder(spec.name) / "inventory.ini"
     path = spec.inventory.absolute()
+    if kept is not None and not (path.exists() and path.samefile(kept)):
+        raise ConfigError(
+            f"Sandbox '{spec.name}' is in use with the inventory {kept}; use that one without --inventory, choose "
+            f"another --name, or take it down first with 'clusterctl sandbox down --name {spec.name}'."
+        )
     if path.exists() and not (path.is_file() and path.read_bytes().startswith(INVENTORY_MARK.encode())):
         raise ConfigError(f"{path} exists already and is no sandbox's inventory; give --inventory another name.")
     return path

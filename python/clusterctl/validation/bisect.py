@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import group_testing
 from clusterctl.model import nodeset
 from clusterctl.model.results import Launch, Search
-from clusterctl.validation.checks import causes
+from clusterctl.validation.checks import causes, wrong_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +31,8 @@ def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
     """Whether a search can explain how a check ended.
 
     A search is for jobs of three nodes or more that hung until the deadline or crashed. Its check names more or fewer
-    than one node, and no culprit is known. It is not for wrong answers, whose rank is known, nor for nodes that no
-    longer answer ssh.
+    than one node, and no culprit is known. It is not for nodes that no longer answer ssh. For wrong values, the checks
+    after it may tell the node (:func:`clusterctl.validation.checks.wrong_data.undecided`).
     """
     if not found.is_bad or len(found.hosts) == 1 or found.culprits or any(sweep.problem for sweep in outcome.sweeps):
         return False
@@ -41,9 +41,10 @@ def is_wanted(found: CheckResult, outcome: JobOutcome) -> bool:
     return len({rank.host for rank in found.ranks}) >= FEWEST and causes.broke(found, outcome)
 
 
-def launched(nodes: Sequence[str], found: CheckResult, outcome: JobOutcome) -> Launch:
-    """Return what a launch on a group tells the search; wrong answers do not count as a failure."""
+def launched(nodes: Sequence[str], found: CheckResult, outcome: JobOutcome, *, wrong: bool = False) -> Launch:
+    """Return what a launch on a group tells the search; wrong answers count as a failure in a search for them."""
     broke = outcome.ending in {"lost", "not_started"} or causes.broke(found, outcome)
+    broke = broke or (wrong and bool(wrong_data.traces(found.ranks)))
     return Launch(nodes=tuple(nodes), ok=not broke, seconds=found.seconds, words=found.reason)
 
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 from clusterctl.model import nodeset
 from clusterctl.model.results import CheckFinished, CheckResult, Verdict
 from clusterctl.validation.bisect import FEWEST
+from clusterctl.validation.checks import wrong_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.model.results import ValidationEvent
 
+
+INTERRUPTED = "the run was interrupted"
 
 # The next step for a bad check whose culprit is not known: every FAIL and ERROR names nodes or says what to do.
 
@@ -22,11 +25,16 @@ def completed(result: CheckResult) -> CheckResult:
     """Return the result with a next step where it is bad and names no node; unchanged otherwise."""
     if not result.is_bad or result.hosts or result.culprits or result.next_step:
         return result
-    return result.model_copy(update={"next_step": _step(result)})
+    step = f"run it again: {_again(result)}" if result.reason == INTERRUPTED else _step(result)
+    return result.model_copy(update={"next_step": step})
+
+
+def _again(result: CheckResult) -> str:
+    return result.repeat or "'clusterctl validate'"
 
 
 def _step(result: CheckResult) -> str:
-    again = result.repeat or "'clusterctl validate'"
+    again = _again(result)
     nodes = {rank.host for rank in result.ranks}
     wrong = [problem for rank in result.ranks for problem in rank.problems]
     missed = [one for one in result.comparisons if one.verdict is Verdict.FAIL]
@@ -34,7 +42,7 @@ def _step(result: CheckResult) -> str:
         return (
             f"compare this run with the last good one to see since when it is slower: clusterctl compare; then {again}"
         )
-    if wrong and len(nodes) > 1:
+    if wrong and 1 < len(nodes) < FEWEST:
         return f"run it on fewer nodes, to see which node brings the wrong answer: {again} --limit {_half(result)}"
     if result.search is not None:
         return f"read the launches of the search in {result.log}, and the kernel logs of the nodes; then {again}"
@@ -65,19 +73,18 @@ class CheckResults:
         return check in self._found
 
     def __getitem__(self, check: str) -> CheckResult:
-        """Return the result of a check."""
-        return self._found[check]
+        """Return the result of a check, as the evidence of all has it."""
+        return next(one for one in self.all if one.check == check)
 
     @property
     def all(self) -> tuple[CheckResult, ...]:
-        """Every result."""
-        return tuple(self._found.values())
+        """Every result, as the evidence of all of them has it."""
+        return tuple(completed(one) for one in wrong_data.joined(tuple(self._found.values())))
 
     def finish(self, result: CheckResult) -> None:
         """Keep a result, in place of an earlier one of the same check; a bad one names nodes or the next step."""
-        result = completed(result)
         self._found[result.check] = result
-        self._tell(CheckFinished(result))
+        self._tell(CheckFinished(self[result.check]))
 
     def skip(self, check: str, why: str, verdict: Verdict = Verdict.SKIP, **fields: Mapping[str, str]) -> None:
         """Finish a check that does not run."""

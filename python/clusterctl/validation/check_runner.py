@@ -235,6 +235,7 @@ def with_throttling(result: CheckResult, held: Sequence[HeldBack]) -> CheckResul
 
 _MPI_PARAMETERS = {"mpi_yield_when_idle": "1"}  # ranks may outnumber the cores, and the checks are about answers
 _FIRST, _CONFIRMING, _SEARCHING = 1, 2, 3  # attempts at a check; a search counts on from its number, or from the last
+_AT_THE_END = 100  # the first attempt of a search at the end of a run
 # A rank's first and last line. The ranks of torchrun are announced before they exist, so they are counted by number.
 # The bounds keep the search short on lines that nodes make up.
 _STARTED = re.compile(r'"event": "started", [^{}]{0,300}"rank": (\d{1,9})')
@@ -325,17 +326,37 @@ class CheckRunner:
             outcome = outcomes[-1]
         result = explained_on_the_spot(result, outcome, team, self._control, self._tell)
         if self._options.searches and bisect.is_wanted(result, outcome):
-            result = self._searched(check, team, place, result, max(_SEARCHING, next(attempts)))
+            result = self.searched(check, team, number, result, max(_SEARCHING, next(attempts)))
         return result, outcome
 
-    def _searched(self, check: Check, team: Team, place: str, result: CheckResult, number: int) -> CheckResult:
-        """Launch the check on ever fewer nodes, and blame the node or nodes that make it hang or crash."""
-        attempts = itertools.count(number)
+    def searched(
+        self,
+        check: Check,
+        team: Team,
+        number: int,
+        result: CheckResult,
+        attempt: int = _AT_THE_END,
+        *,
+        wrong: bool = False,
+    ) -> CheckResult:
+        """Launch the check on ever fewer nodes, and blame those that make it hang, crash or get wrong values.
+
+        Args:
+            check: the check.
+            team: the nodes that ran it.
+            number: its place among the checks of the run.
+            result: how it ended on all of them.
+            attempt: the number of the first launch.
+            wrong: whether wrong values are searched for.
+        """
+        place = f"{self._run.record.run_id}-{number}"
+        attempts = itertools.count(attempt)
 
         def launch(group: tuple[str, ...], launcher: str, stop: threading.Event) -> Launch:
             started = team.launched_by(launcher, group)
             found, outcome = self._attempt(check, started, place, next(attempts), stop)
-            return bisect.launched(group, found, outcome).model_copy(update={"launch_node": launcher})
+            launch = bisect.launched(group, found, outcome, wrong=wrong)
+            return launch.model_copy(update={"launch_node": launcher})
 
         search = bisect.find(
             check.name,
@@ -349,8 +370,9 @@ class CheckRunner:
         return result.model_copy(
             update={
                 "search": search,
-                "culprits": (*search.culprits, *result.culprits),
+                "culprits": search.culprits,
                 "hosts": blamed or result.hosts,
+                "next_step": "",
                 "reason": f"{search.words}; {result.reason}",
             }
         )

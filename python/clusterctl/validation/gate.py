@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # What doctor finds in the facts of the gate, as notes of a validation; the nodes are not asked again.
 
 # Checks whose warnings count as well, such as different MTUs.
-_ALSO = frozenset({"network", SLURM_PMIX})
+_ALSO = frozenset({"clock", "home", "network", "session", SLURM_PMIX})
 
 
 def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[str, ...]:

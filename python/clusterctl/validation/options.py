@@ -39,8 +39,8 @@ class ValidationOptions:
         patience_s: seconds for which a check that compares is measured on until it would see a fault of ten per cent.
         path: transport and binding of every job, as ``run`` takes them.
         gate: whether nodes that differ keep every check from being launched.
-        search: whether to search for the node that makes a check hang or crash. None searches in every suite but smoke,
-            which must be quick.
+        search: whether to search for the node that makes a check hang, crash or get wrong values. None searches in
+            every suite but smoke, which must be quick; for wrong values there too, where it takes less than a minute.
         remembered: whether the run is kept in the history and compared with it.
         argv: the command line without secrets, for messages and records.
         via: how Slurm is asked for the nodes; None reaches them by ssh.

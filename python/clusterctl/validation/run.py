@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from clusterctl import __version__
+from clusterctl.analysis import group_testing
 from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import launchable
@@ -26,10 +27,10 @@ from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.state import proofs as state_proofs
 from clusterctl.suite import GATE
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
-from clusterctl.validation import gate, idle_part, ports
-from clusterctl.validation.check_results import CheckResults, by_reason, ended_during
+from clusterctl.validation import bisect, gate, idle_part, ports
+from clusterctl.validation.check_results import INTERRUPTED, CheckResults, by_reason, ended_during
 from clusterctl.validation.check_runner import CheckRunner
-from clusterctl.validation.checks import registry
+from clusterctl.validation.checks import registry, wrong_data
 from clusterctl.validation.expectations import Expectations, MeasuredRun
 from clusterctl.validation.gate import Gate
 from clusterctl.validation.options import ValidationOptions
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from clusterctl.remote.slurm_text import SlurmNode
     from clusterctl.validation.checks.base import Check
 
+
+_QUICK_S = 60.0  # what a search for wrong values may take in a suite that is to be quick
 
 # Which PMIx the nodes' Open MPI was built with, and whether Slurm's srun can start ranks through PMIx.
 
@@ -304,7 +307,7 @@ class _Validation:
                 self._placed = self._team
                 self._run_checks()
         except BaseException:
-            self._skip_rest("the run was interrupted", Verdict.ERROR)  # a run with checks undone is not a PASS
+            self._skip_rest(INTERRUPTED, Verdict.ERROR)  # a run with checks undone is not a PASS
             saved(self._run, self._record())
             raise
         return concluded(self._run, self._record(), self._cluster.sources, self._options)
@@ -337,6 +340,20 @@ class _Validation:
                 if not goes_on:
                     self._skip_rest("'hello' did not end, and every other check would wait for the same")
                     return
+            self._search_wrong_values(runner)
+
+    def _search_wrong_values(self, runner: CheckRunner) -> None:
+        """Search for the node that makes values wrong, where the evidence of all checks leaves it open."""
+        result = wrong_data.undecided(self._results.all)
+        if result is None:
+            return
+        team = self._team.only(name for name in self._team.nodes if any(rank.host == name for rank in result.ranks))
+        takes_s = group_testing.bound(len(team.nodes)) * result.seconds
+        if not (self._options.searches or (self._options.search is None and takes_s <= _QUICK_S)):
+            return
+        for number, check in enumerate(self._checks, start=len(GATE) + 1):
+            if check.name == result.check and len(team.nodes) >= bisect.FEWEST:
+                self._results.finish(runner.searched(check, team, number, result, wrong=True))
 
     def _run_check(self, runner: CheckRunner, check: Check, number: int) -> bool:
         """Run a check where it can run, and return whether the checks after it can run as well."""

@@ -66,9 +66,15 @@ class Bench:
         """Return whole numbers from 1 to 7 that differ by position."""
         return self.torch.arange(count) % 7 + 1
 
-    def compare(self, what: str, got: Any, expected: Any, tolerance: float = 0.0) -> None:
-        """Compare two tensors value by value."""
-        self.findings.array(what, got.detach().cpu().numpy(), expected.detach().cpu().numpy(), tolerance=tolerance)
+    def compare(self, what: str, got: Any, expected: Any, tolerance: float = 0.0, **more: Any) -> None:
+        """Compare two tensors value by value; ``more`` tells who gave what."""
+        got, expected = (tensor.detach().cpu().numpy() for tensor in (got, expected))
+        self.findings.array(what, got, expected, tolerance=tolerance, **more)
+
+    def compare_sum(self, what: str, got: Any, values: Any, kind: Any) -> None:
+        """Compare a sum of which each rank gave the values times its number."""
+        expected = (values * (self.size * (self.size + 1) // 2)).to(kind)
+        self.compare(what, got, expected, shares=rank_program.shares_of_seven(self.size))
 
 
 def mpi_version() -> str:
@@ -134,7 +140,7 @@ def sums(bench: Bench, device: Any) -> None:
     for what, name, kind, values in cases(bench, device, "sum", KINDS):
         given = (values * (bench.rank + 1)).to(kind).to(device)
         got = bench.hvd.allreduce(given, op=bench.hvd.Sum, name=name)
-        bench.compare(what, got, (values * (bench.size * (bench.size + 1) // 2)).to(kind))
+        bench.compare_sum(what, got, values, kind)
 
 
 def averages(bench: Bench, device: Any) -> None:
@@ -153,8 +159,7 @@ def fused(bench: Bench, device: Any) -> None:
     what = bench.doing(f"sum of a group of {len(parts)} tensors on {device.type}")
     given = [(values * (bench.rank + 1)).to(kind).to(device) for values in parts]
     for number, got in enumerate(bench.hvd.grouped_allreduce(given, op=bench.hvd.Sum, name=f"{device.type}.group")):
-        wanted = (parts[number] * (bench.size * (bench.size + 1) // 2)).to(kind)
-        bench.compare(f"{what}, tensor {number}", got, wanted)
+        bench.compare_sum(f"{what}, tensor {number}", got, parts[number], kind)
 
 
 def broadcasts(bench: Bench, device: Any) -> None:
@@ -175,7 +180,8 @@ def gathers(bench: Bench, device: Any) -> None:
         what = bench.doing(f"allgather of unequal {kind} rows on {device.type}")
         exact = getattr(bench.torch, kind)
         got = bench.hvd.allgather(rows(bench.rank, exact).to(device), name=f"{device.type}.allgather.{kind}")
-        bench.compare(what, got, bench.torch.cat([rows(rank, exact) for rank in range(bench.size)]))
+        every = [rows(rank, exact) for rank in range(bench.size)]
+        bench.compare(what, got, bench.torch.cat(every), parts=[part.numel() for part in every])
 
 
 def model_from_rank_0(bench: Bench) -> None:
@@ -216,7 +222,7 @@ def model_from_rank_0(bench: Bench) -> None:
 
 def objects(bench: Bench) -> None:
     """Python objects, from one rank and from all."""
-    what = bench.doing("broadcast of an object")
+    what = bench.doing("broadcast of an object from rank 0")
     bench.findings.value(what, bench.hvd.broadcast_object({"rank": bench.rank, "text": "Grüße"})["rank"], 0)
     what = bench.doing("allgather of objects")
     got = bench.hvd.allgather_object([bench.rank] * (bench.rank % 3))

@@ -95,6 +95,11 @@ class Answers:
         """Return the numbers that a rank contributes; they differ by position and by rank."""
         return self.numpy.arange(count, dtype="i8") % 7 + 1 + rank
 
+    def shares(self, first: int) -> Callable[[Any], Any]:
+        """Return what tells each rank's share of the sums at some places, counted from ``first`` on."""
+        ranks = self.numpy.arange(self.size)[:, None]
+        return lambda places: ((places + first) % 7 + 1 + ranks).tolist()
+
     def stored(self, numbers: Any, kind: Kind) -> Any:
         """Return integers as the bytes of a type; bf16 is the upper half of f4."""
         if kind.name == "bf16":
@@ -114,7 +119,16 @@ class Answers:
         """Whether every number up to here is exact in a type."""
         return highest <= kind.exact_to
 
-    def prove(self, what: str, kind: Kind, sent: Any, expected: Any, launch: Callable[[], None], part: int = 0) -> None:
+    def prove(
+        self,
+        what: str,
+        kind: Kind,
+        sent: Any,
+        expected: Any,
+        launch: Callable[[], None],
+        part: int = 0,
+        shares: Callable[[Any], Any] | None = None,
+    ) -> None:
         """Run one operation and compare what arrived.
 
         Args:
@@ -124,6 +138,7 @@ class Answers:
             expected: the numbers that must be in the receive buffer; None for a rank that receives nothing.
             launch: calls NCCL.
             part: number of values of the answer that come from each rank, 0 otherwise.
+            shares: of a sum, as in :meth:`rank_program.Findings.array`.
         """
         numpy, cuda = self.numpy, self.cuda
         what = self.report.doing(f"{what} {kind.name}[{len(sent)}]")
@@ -141,7 +156,7 @@ class Answers:
             return
         cuda.download(received, cuda.receive)
         got, wanted = self.read(received, kind), self.read(self.stored(expected, kind), kind)
-        self.report.findings.array(what, got[: len(wanted)], wanted, part)
+        self.report.findings.array(what, got[: len(wanted)], wanted, part, shares=shares)
         margin = self.read(self.stored(numpy.full(MARGIN, blank, dtype="i8"), kind), kind)
         self.report.findings.array(f"{what}: the margin behind the buffer", got[len(wanted) :], margin)
 
@@ -174,7 +189,8 @@ class Answers:
             def allreduce(operation: int = operation) -> None:
                 nccl("ncclAllReduce", cuda.send, cuda.receive, count, kind.number, operation, comm, stream)
 
-            self.prove(f"allreduce {name}", kind, mine, expected, allreduce)
+            its = self.shares(0) if name == "sum" else None
+            self.prove(f"allreduce {name}", kind, mine, expected, allreduce, shares=its)
         if not self.fits(kind, 7 * size + ranks_sum):
             return
         total = position * size + ranks_sum
@@ -182,14 +198,16 @@ class Answers:
         def reduce() -> None:
             nccl("ncclReduce", cuda.send, cuda.receive, count, kind.number, SUM, root, comm, stream)
 
-        self.prove(f"reduce to rank {root}", kind, mine, total if self.rank == root else None, reduce)
+        sums = total if self.rank == root else None
+        self.prove(f"reduce to rank {root}", kind, mine, sums, reduce, shares=self.shares(0))
 
         def reduce_scatter() -> None:
             nccl("ncclReduceScatter", cuda.send, cuda.receive, count, kind.number, SUM, comm, stream)
 
         whole = self.values(count * size, 0)
         share = whole[self.rank * count : (self.rank + 1) * count] * size + ranks_sum
-        self.prove("reduce-scatter", kind, whole + self.rank, share, reduce_scatter)
+        its = self.shares(self.rank * count)
+        self.prove("reduce-scatter", kind, whole + self.rank, share, reduce_scatter, shares=its)
 
     def _copies(self, kind: Kind, count: int, root: int) -> None:
         nccl, cuda, comm, size, stream = self.nccl, self.cuda, self.team.handle, self.size, self.cuda.stream

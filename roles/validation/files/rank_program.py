@@ -55,6 +55,7 @@ import nccl_log
 # It needs the standard library only; arrays are numpy's.
 
 MOST_PROBLEMS = 4  # a line stays below what a pipe writes in one piece
+MOST_SHARES = 16  # wrong sums of which it is asked whose share they lack
 TEXT_LIMIT = 160
 
 
@@ -67,15 +68,24 @@ class Findings:
         self.wrong = 0
         self.problems: list[dict[str, str]] = []
 
-    def array(self, what: str, got: Any, expected: Any, part: int = 0, tolerance: float = 0.0) -> None:
+    def array(
+        self,
+        what: str,
+        got: Any,
+        expected: Any,
+        parts: int | Sequence[int] = 0,
+        tolerance: float = 0.0,
+        shares: Callable[[Any], Any] | None = None,
+    ) -> None:
         """Compare two numpy arrays value by value.
 
         Args:
             what: the operation, in words.
             got: what came.
             expected: what had to come.
-            part: so many values each came from one rank.
+            parts: so many values each came from one rank; a number for each rank where they differ.
             tolerance: by so much times the expected value it may be missed; not-a-number always is.
+            shares: of a sum, returns what each rank (a row) had to give at some places (the columns).
         """
         self.compared += int(expected.size)
         if got.shape != expected.shape or got.dtype != expected.dtype:
@@ -85,9 +95,12 @@ class Findings:
         different = (~right).reshape(-1).nonzero()[0]
         if different.size:
             first = int(different[0])
-            place = f"value {first % part} from rank {first // part}" if part else f"value {first}"
-            where = f"{what}, {place} ({different.size} of {expected.size} wrong)"
-            self.note(where, expected.reshape(-1)[first].item(), got.reshape(-1)[first].item())
+            came, wanted = got.reshape(-1), expected.reshape(-1)
+            some = different[:MOST_SHARES]
+            missing = [a - b for a, b in zip(wanted[some].tolist(), came[some].tolist())]  # noqa: B905 - 3.9
+            lost = lost_share(missing, shares(some)) if shares else ""
+            where = f"{what}, {place_of(first, parts)} ({different.size} of {expected.size} wrong{lost})"
+            self.note(where, wanted[first].item(), came[first].item())
 
     def value(self, what: str, got: object, expected: object) -> None:
         """Compare two Python objects."""
@@ -106,6 +119,41 @@ class Findings:
         self.wrong += 1
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append({"what": what, "expected": shortened(expected), "got": shortened(got)})
+
+
+def place_of(at: int, parts: int | Sequence[int]) -> str:
+    """Return the place of a value in words, with the rank that it came from where each rank gave a part."""
+    if isinstance(parts, int):
+        return f"value {at % parts} from rank {at // parts}" if parts else f"value {at}"
+    rank = 0
+    while at >= parts[rank]:
+        at -= parts[rank]
+        rank += 1
+    return f"value {at} from rank {rank}"
+
+
+def shares_of_seven(ranks: int) -> Callable[[Any], Any]:
+    """Return what tells each rank's share of a sum, where it gave 1 to 7 in turn times its number from 1 on."""
+    return lambda places: [[value * (rank + 1) for value in (places % 7 + 1).tolist()] for rank in range(ranks)]
+
+
+def lost_share(missing: Sequence[float], shares: Sequence[Sequence[float]]) -> str:
+    """Return which rank's share alone explains wrong sums, in words; nothing where none or several ranks do.
+
+    A flipped bit makes one value wrong, or all by as much. So a share is told only where it explains several values
+    that miss by different amounts.
+
+    Args:
+        missing: by how much each wrong sum is too small.
+        shares: what each rank had to give to these sums.
+    """
+    if len(set(missing)) > 1:
+        for words, sign in (("without the share", 1), ("with twice the share", -1)):
+            wanted = [sign * value for value in missing]
+            ranks = [rank for rank, its in enumerate(shares) if list(its) == wanted]
+            if len(ranks) == 1:
+                return f", {words} from rank {ranks[0]}"
+    return ""
 
 
 def shortened(value: object) -> str:

@@ -103,6 +103,14 @@ class Data:
             return self.sums(rank * share, share)
         return numpy.concatenate([self.of(other, rank * share, share) for other in everybody])
 
+    def shares(self, point: Point) -> Callable[[Any], Any] | None:
+        """Return what tells each rank's share of the sums at some places, None where nothing is summed."""
+        if point.operation not in {"allreduce", "reduce_scatter"}:
+            return None
+        numpy, share = self.numpy, point.size_bytes // VALUE_BYTES // self.size
+        first = self.rank * share if point.operation == "reduce_scatter" else 0
+        return lambda places: ((places + first + STRIDE * numpy.arange(self.size)[:, None]) % PERIOD).tolist()
+
     def part(self, point: Point) -> int:
         """Return how many of the values that arrive come from each rank, where they do."""
         return point.size_bytes // VALUE_BYTES // self.size if point.operation in {"allgather", "alltoall"} else 0
@@ -260,7 +268,9 @@ class Sweep:
         self.backend.run()
         self.backend.wait()
         findings.array(f"{OWN_BUFFER} after {what}", self.backend.sent(), data.sent(point))
-        findings.array(what, self.backend.received(), expected, part=data.part(point))
+        source = f" from rank {ROOT}" if point.operation == "broadcast" else ""
+        more = {"parts": data.part(point), "shares": data.shares(point)}
+        findings.array(f"{what}{source}", self.backend.received(), expected, **more)
 
     def _timed(self, count: int) -> float:
         """Return the seconds that so many operations took here."""

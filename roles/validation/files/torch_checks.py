@@ -175,7 +175,8 @@ def collectives(rank: rank_program.Rank, torch: Any, device: Any) -> None:
             given = (values * (rank.rank + 1)).to(kind)
             torch.distributed.all_reduce(given)
             wanted = (values * (rank.size * (rank.size + 1) // 2)).to(kind)
-            rank.findings.array(what, given.cpu().numpy(), wanted.cpu().numpy())
+            got, sums = given.cpu().numpy(), wanted.cpu().numpy()
+            rank.findings.array(what, got, sums, shares=rank_program.shares_of_seven(rank.size))
 
 
 def work(rank: rank_program.Rank) -> NoReturn:

@@ -141,6 +141,11 @@ def test_init_writes_an_inventory_that_loads(tmp_path: Path) -> None:
     again = run("init", target, state=tmp_path)
     assert again.returncode == 1
     assert f"{target} exists" in again.stderr
+    variables = target.parent / "group_vars" / "all.yml"
+    variables.write_text("slots: 4\n", encoding="utf-8")
+    second = run("init", target.with_name("second.ini"), state=tmp_path)
+    assert (second.returncode, variables.read_text(encoding="utf-8")) == (0, "slots: 4\n")
+    assert f"{variables} stays as it is" in second.stderr
     target.write_text("mine", encoding="utf-8")
     assert run("init", target, "--force", state=tmp_path).returncode == 0
     assert "[nodes]" in target.read_text(encoding="utf-8")

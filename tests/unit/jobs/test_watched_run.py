@@ -108,6 +108,60 @@ def test_a_rank_that_left_with_a_code_is_named_where_others_lost_it_first(
     assert told[0].startswith("node2 rank 1 ended with exit code 3, and ranks of other nodes lost it; ")
 
 
+LEFT = """
+prterun has exited due to process rank 1 with PID 29565 on node node2 exiting
+improperly. There are three reasons this could occur:
+"""
+RULE = "-" * 60
+DAEMON_KILLED = f"""{RULE}
+A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the
+daemon executable, or the executable was unable to find its
+required supporting libraries. In some cases, the daemon was
+able to execute, but was unable to complete a TCP connection
+back to prterun:
+
+  Local host:    node1
+  Remote host:   10.0.0.2
+  Daemon exit status: 137
+
+{RULE}
+"""
+DAEMON_LOST = f"""{RULE}
+PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-node1-3514@0,0] on node node1
+  Remote daemon: [prterun-node1-3514@0,5] on node node2
+
+{RULE}
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "cause", "words"),
+    [
+        (
+            LEFT,
+            "lost rank",
+            "node2 rank 1 left without MPI_Finalize, as exit() and os._exit() do, and mpirun ended the",
+        ),
+        (
+            DAEMON_KILLED,
+            "launcher",
+            "node2: a signal ended mpirun's daemon there (exit status 137); look at the node's ",
+        ),
+        (DAEMON_LOST, "launcher", "node2: mpirun lost the daemon on this node; look at the node's kernel log and at "),
+    ],
+)
+def test_what_the_launcher_says_of_a_node_names_it(
+    job: Callable[..., Job], told: list[str], output: str, cause: str, words: str
+) -> None:
+    job(MemoryKills(all=0)).ends(f"step 41\n{output}")
+    (found,) = kept()
+    assert (found.verdict.cause, found.verdict.hosts) == (cause, ("node2",))
+    assert told[0].startswith(words)
+
+
 def test_words_about_a_follower_name_nobody(job: Callable[..., Job], told: list[str]) -> None:
     """The launcher ends node1's rank, and node2 may tell of that before it tells of the one that left."""
     job(MemoryKills(all=1)).ends(PEER.format(2, 1) + EXITED)

@@ -53,6 +53,15 @@ def test_a_program_that_is_late_is_ended() -> None:
     assert time.monotonic() - began < 10
 
 
+def test_with_a_late_program_ends_all_that_it_has_started(tmp_path: Path) -> None:
+    late = ["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/child; wait"]
+    assert command.run(late, 1, whole=True).status == command.TIMED_OUT
+    child, end = Path("/proc", (tmp_path / "child").read_text().strip(), "stat"), time.monotonic() + 10
+    while time.monotonic() < end and child.exists() and ") Z " not in child.read_text():
+        time.sleep(0.05)
+    assert not child.exists() or ") Z " in child.read_text()
+
+
 @pytest.mark.parametrize(
     ("ssh", "said"),
     [

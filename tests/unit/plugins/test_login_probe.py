@@ -138,6 +138,8 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(login_probe, "environment", lambda: {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     monkeypatch.setattr(login_probe, "MESH", (str(mine),))
+    monkeypatch.setattr(login_probe, "_stdin_ended", time.sleep)
+    monkeypatch.setattr(login_probe, "_PAUSE_S", 0.01)
 
     def look(home: str = "", **drop_ins: str) -> list[tuple[str, str, str]]:
         (tmp_path / "home").write_text(home, encoding="utf-8")
@@ -196,6 +198,14 @@ def test_a_drop_in_that_stands_first_is_named(configured: Callable[..., Any]) ->
     assert configured(**{"00_aaa": IPA}) == [("globalknownhostsfile", "/var/lib/sss/pubconf/known_hosts", where)]
 
 
+def test_a_login_that_fails_on_its_way_names_who_set_the_way(configured: Callable[..., Any]) -> None:
+    proxy = "Match all\n  ProxyCommand /no/such/sss_ssh_knownhostsproxy -p %p %h\n"
+    assert configured(**{"04_ipa": IPA + proxy}) == [], "a proxy that works is nobody's fault"
+    (failure,) = logins("node2")["failures"]
+    assert failure["said"].split(" / ")[-1].endswith("/ssh_config.d/04-ipa.conf line 4)")
+    assert "through ProxyCommand /no/such/sss_ssh_knownhostsproxy" in failure["said"]
+
+
 def test_a_login_without_an_end_is_not_tried(configured: Callable[..., Any]) -> None:
     configured("Host *\n  ProxyCommand ssh -W %h:%p gate\n")
     found = logins("node2")
@@ -216,7 +226,9 @@ def test_the_role_asks_the_same_and_tries_no_login_without_an_end(
     ((_target, said),) = mesh_login.login_all(getpass.getuser(), targets, 5, {"node2": "ProxyCommand x in y line 2"})
     told = mesh_rules.login_failure("node1", {"name": "node2", "address": "10.0.0.2"}, "mpi", said)
     assert "ProxyCommand x in y line 2 leads ssh through one machine again and again" in told
-    assert "remove that setting" in told
+    assert "remove that setting of ssh" in told
+    configured("Match all\n  ProxyCommand nc %h %p\n")
+    assert mesh_login.ways(getpass.getuser(), ["node2"])["node2"].startswith(" (through ProxyCommand nc %h %p in ")
 
 
 def test_what_ssh_has_started_ends_with_it(tried: Callable[[], list[str]], tmp_path: Path) -> None:
@@ -224,10 +236,10 @@ def test_what_ssh_has_started_ends_with_it(tried: Callable[[], list[str]], tmp_p
     program.write_text(SSH.replace("exec sleep 60", f"sh -c 'echo $$ > {tmp_path}/child; exec sleep 60'"), "utf-8")
     logins("hanging", budget_s=1.0)
     child = int((tmp_path / "child").read_text())
-    end = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
+    place, end = Path(f"/proc/{child}/stat"), time.monotonic() + 10
+    while time.monotonic() < end and place.exists() and ") Z " not in place.read_text():
         time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
+    assert not place.exists() or ") Z " in place.read_text()  # its new parent may not have asked for its end yet
     assert tried()
 
 

@@ -109,3 +109,16 @@ def test_with_certificates_a_node_that_remembers_no_key_gets_no_line_of_one() ->
     assert TRUE_KEY in files["own"]["node1"]["authorized_keys"]
     assert "node2" not in files["own"]
     assert TRUE_KEY not in files["authorized_keys"]
+
+
+def test_a_preview_on_fresh_nodes_has_a_line_for_each_key_that_the_run_will_make() -> None:
+    looks = {"node1": look(1), "node2": look(2, public_key=""), "node4": look(4, public_key="")}
+    members = [member(int(name[-1])) for name in looks]
+    inventory = {name: INVENTORY[name] for name in looks}
+    plan = ssh_mesh_plan.plan(members, looks, inventory, rules.Options(), check=True)
+    lines = plan["authorized_keys"].splitlines()
+    assert [line.split()[-1] for line in lines] == ["clusterctl:node1", "clusterctl:node2", "clusterctl:node4"]
+    assert ["made/by/the/run" in line for line in lines] == [False, True, True]
+    assert [line.count("10.0.0.") for line in lines] == [1, 1, 1], "no node shares the key of another"
+    assert "made/by" not in str(plan["members"])
+    assert "made/by" not in ssh_mesh_plan.plan(members, looks, inventory, rules.Options())["authorized_keys"]

@@ -19,7 +19,7 @@ from clusterctl.model.hosts import Host
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import look, plan
 from clusterctl.remote import facts
-from clusterctl.state import paths, snapshots
+from clusterctl.state import locks, paths, snapshots
 from clusterctl.support.errors import ExitCode
 
 HOSTS = ("node1", "node2", "node3")
@@ -147,3 +147,20 @@ def test_hosts_without_a_snapshot_and_out_of_reach_have_the_documented_codes(
     machine.inventory.write_text(machine.inventory.read_text().replace("192.0.2.2", "192.0.2.9"))
     code, report, _ = machine.drift(capsys)
     assert (code, report["unreachable"]) == (4, ["node3"])
+    assert main(["drift", str(machine.inventory), "--limit", "node[1:1],node3"]) == 4
+    said = capsys.readouterr().err
+    assert f"Next: see that node3 can be reached; 'clusterctl doctor {machine.inventory}' says why not." in said
+    assert "repairs it" not in said
+
+
+def test_a_plain_look_is_taken_while_another_run_holds_a_host(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.provisioned(*HOSTS)
+    with locks.HostLock([Host("node2", "192.0.2.1")], "clusterctl provision inventory.ini"):
+        code, report, _ = machine.drift(capsys)
+        assert (code, report["compared"]) == (0, list(HOSTS))
+        (note,) = report["notes"]
+        assert "is held by " in note
+        assert "clusterctl provision inventory.ini" in note
+        assert machine.drift(capsys, "--verify")[0] == ExitCode.BAD_CONFIG

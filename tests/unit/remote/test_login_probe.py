@@ -27,6 +27,11 @@ def test_the_quickest_exchange_tells_the_time() -> None:
         ("ssh: connect to host 10.0.0.2 port 22: Connection timed out", "timeout"),
         ("ssh timed out after 10 s", "timeout"),
         ("ProxyCommand ssh leads ssh through one machine again and again, so no login was tried", "settings"),
+        (
+            "Connection closed by UNKNOWN port 65535 (through ProxyCommand nc %h %p in /root/.ssh/config line 3)",
+            "settings",
+        ),
+        ("Permission denied (publickey). (through ProxyJump gate in /root/.ssh/config line 3)", "refused"),
         ("kex_exchange_identification: read: Connection reset by peer", "timeout"),
         ("something else", "error"),
     ],

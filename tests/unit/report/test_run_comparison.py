@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from clusterctl.model.results import Figure
+from clusterctl.model.results import Figure, Fineness
 from clusterctl.report import run_comparison
 from clusterctl.support.errors import ConfigError
 from past_runs import check, figure, record, remember, run
@@ -35,16 +35,29 @@ def test_figures_stand_side_by_side_across_versions(inventory: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "beyond", "worse"),
     [
-        (figure(100), figure(98), False, False),
+        (figure(100, low=99, high=101), figure(98, low=97, high=99), False, False),
+        (figure(100, low=99, high=101), figure(94, low=93, high=95), True, True),
+        (figure(100), figure(92), False, False),
         (figure(100), figure(90), True, True),
-        (figure(100), figure(110), True, False),
-        (figure(100, better="lower"), figure(110, better="lower"), True, True),
-        (figure(100, better="none"), figure(110, better="none"), True, False),
+        (figure(100), figure(111), True, False),
+        (figure(100, better="lower"), figure(111, better="lower"), True, True),
+        (figure(100, better="none"), figure(111, better="none"), True, False),
         (figure(100, low=94, high=106), figure(90, low=84, high=96), False, False),
         (figure(0), figure(1), True, False),
         (figure(0), figure(0), False, False),
     ],
-    ids=["floor", "less", "more", "lower", "neither", "interval", "from0", "both0"],
+    ids=[
+        "floor",
+        "beyond-the-floor",
+        "without-interval",
+        "less",
+        "more",
+        "lower",
+        "neither",
+        "interval",
+        "from0",
+        "both0",
+    ],
 )
 def test_a_difference_counts_beyond_the_noise(before: Figure, after: Figure, beyond: bool, worse: bool) -> None:
     places = []
@@ -53,6 +66,31 @@ def test_a_difference_counts_beyond_the_noise(before: Figure, after: Figure, bey
         places[-1].write_text(record(night, check("pairs", "PASS", one)).model_dump_json(), encoding="utf-8")
     (found,) = run_comparison.compare(*map(str, places)).figures
     assert (found.beyond_noise, found.worse) == (beyond, worse)
+
+
+@pytest.mark.parametrize("told_by", [1, 2])
+@pytest.mark.parametrize(
+    ("one", "fraction", "noise"),
+    [
+        (figure(100, "node1", "node2"), 0.9, 9.0),
+        (figure(100, "node1", "node2", low=99, high=101), 0.9, 9.0),
+        (figure(100, "node1", "node2", better="lower"), 9.99, 9.99),
+        (figure(100), 0.5, 1.0),
+        (figure(100, low=99, high=101), 0.5, 0.03),
+        (figure(100, "node1"), 0.5, 1.0),
+    ],
+    ids=["link", "link-with-interval", "lower", "job", "job-with-interval", "node"],
+)
+def test_a_difference_that_one_of_the_runs_could_not_see_is_none(
+    inventory: Path, one: Figure, fraction: float, noise: float, told_by: int
+) -> None:
+    """A run whose links were judged to a factor of ten cannot tell half of a bandwidth."""
+    judged = Fineness(kind="link", quantity=one.quantity, fraction=fraction)
+    for night in (1, 2):
+        measured = check("pairs", "PASS", one, fineness=(judged,) if night == told_by else ())
+        remember(inventory, record(night, measured))
+    (found,) = run_comparison.compare("last-1", "last").figures
+    assert found.noise == pytest.approx(noise)
 
 
 def test_what_good_nights_scatter_is_noise(inventory: Path) -> None:

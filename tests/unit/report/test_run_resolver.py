@@ -125,13 +125,14 @@ def test_baseline_accept_takes_a_run_in_every_form(nights: Path, named: dict[str
         ("nowhere/validation.json", ("nowhere/validation.json does not exist", "'last-1'")),
         ("nowhere.json", ("nowhere.json does not exist", "'last-1'")),
         (" ", ("The name of a run is empty", "'last-1'")),
+        ("{inventory}", ("is not the record of a run", "Where it is an inventory, name it with -i: 'last -i")),
     ],
-    ids=["several", "unknown", "too old", "path", "file", "empty"],
+    ids=["several", "unknown", "too old", "path", "file", "empty", "inventory"],
 )
 def test_every_command_refuses_a_name_with_the_same_words(
     nights: Path, command: tuple[str, ...], name: str, says: tuple[str, ...]
 ) -> None:
-    done = run(*(word.format(inventory=nights) for word in command), name)
+    done = run(*(word.format(inventory=nights) for word in (*command, name)))
     assert done.returncode == 1, done.stderr
     for words in says:
         assert words in done.stderr
@@ -159,6 +160,11 @@ def test_report_compare_and_accept_take_inventories_in_the_same_way(nights: Path
     other = tmp_path / "other.ini"
     other.write_text("node9\n", encoding="utf-8")
     remember(other, record(20))
+    for command in (("report", "last"), ("compare", "last-1", "last")):
+        unclear = run(*command)
+        assert unclear.returncode == 1
+        assert "may be a run of inventory-" in unclear.stderr
+        assert "name the inventory with -i" in unclear.stderr
     both = ("-i", nights, "-i", other)
     for name, words in {"last-1": ("-i", nights), "last": ("--inventory", other)}.items():
         done = run("report", name, *words, "--jsonl", tmp_path / "out.jsonl")

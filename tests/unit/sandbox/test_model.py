@@ -12,6 +12,7 @@ import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.sandbox import apt, images, lifecycle, model, podman
 from clusterctl.sandbox.model import Sandbox, SandboxNode, SandboxSpec
+from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError, ExitCode
 
 # /proc/net/route of a machine with podman's default network and a default route.
@@ -77,6 +78,28 @@ def test_the_largest_sandbox_fits_its_subnet() -> None:
     nodes = model.plan_nodes(SandboxSpec(name="x" * 40, nodes=model.MAX_NODES), IPv4Network("10.90.7.0/24"))
     assert nodes[-1].address == "10.90.7.74"
     assert len(nodes[-1].container) <= 63  # the longest label of a host name
+
+
+def test_a_sandbox_keeps_the_inventory_of_the_checkout_that_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(podman, "find", lambda: None)  # nothing may be asked before the refusal
+    spec, other = SandboxSpec(name="shared"), tmp_path / "other" / "inventory.ini"
+    mine = sandbox(tmp_path, spec)
+    for path in (mine.private_key, mine.inventory):
+        path.write_text(model.INVENTORY_MARK)
+    folder = paths.sandbox_dir("shared")
+    folder.mkdir(parents=True)
+    paths.sandbox_record(folder).write_text(mine.model_dump_json(exclude={"nodes": {"__all__": {"state"}}}))
+    with pytest.raises(ConfigError, match=rf"is in use with the inventory {mine.inventory}; use that one without"):
+        lifecycle.up(SandboxSpec(name="shared", inventory=other))
+    assert mine.inventory.is_file()
+    assert not other.exists()
+    for given in (None, mine.inventory):
+        assert lifecycle._inventory_path(SandboxSpec(name="shared", inventory=given), mine) == mine.inventory  # noqa: SLF001
+    mine.inventory.unlink()
+    assert lifecycle._inventory_path(SandboxSpec(name="shared", inventory=other), mine) == other  # noqa: SLF001
 
 
 def test_growing_is_possible_and_everything_else_is_not(tmp_path: Path) -> None:

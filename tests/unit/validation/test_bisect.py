@@ -17,7 +17,7 @@ NODES = tuple(f"node{number}" for number in range(1, 9))
 
 def found(*hosts: str, verdict: Verdict = Verdict.FAIL, nodes: int = 4, wrong: str = "") -> CheckResult:
     problems = (WrongAnswer(what="allreduce", expected=wrong, got="killed by SIGSEGV"),) if wrong else ()
-    ranks = tuple(RankReport(rank=rank, host=NODES[rank], problems=problems) for rank in range(nodes))
+    ranks = tuple(RankReport(rank=rank, host=NODES[rank], ok=not wrong, problems=problems) for rank in range(nodes))
     return CheckResult(check="allreduce", verdict=verdict, reason="it hung", hosts=hosts, ranks=ranks, seconds=2.5)
 
 
@@ -43,7 +43,7 @@ SILENT = JobOutcome("deadline", 21.0, sweeps=(Sweep("node2", problem="no answer"
         (found(verdict=Verdict.PASS), JobOutcome("exited", 1.0, rc=0), False),
     ],
     ids=[
-        "hung", "two-named", "crashed", "rank-died", "nobody-came-up", "one-named", "two-nodes", "wrong-answer",
+        "hung", "two-named", "crashed", "rank-died", "nobody-came-up", "one-named", "two-nodes", "wrong-values",
         "node-gone", "stopped", "lost", "passed",
     ],
 )  # fmt: skip
@@ -51,12 +51,13 @@ def test_which_endings_are_worth_a_search(result: CheckResult, outcome: JobOutco
     assert bisect.is_wanted(result, outcome) is wanted
 
 
-def test_a_launch_that_hung_or_never_came_up_failed_and_wrong_answers_did_not() -> None:
+def test_a_launch_that_hung_or_never_came_up_failed_and_wrong_values_did_where_they_are_searched_for() -> None:
     assert bisect.launched(("node1",), found(), HUNG) == Launch(
         nodes=("node1",), ok=False, seconds=2.5, words="it hung"
     )
     assert not bisect.launched(("node1",), found(), JobOutcome("lost", 1.0)).ok
     assert bisect.launched(("node1",), found(wrong="108"), CRASHED).ok
+    assert not bisect.launched(("node1",), found(wrong="108"), CRASHED, wrong=True).ok
 
 
 def test_groups_of_a_step_run_at_once_and_the_bad_node_is_named() -> None:

@@ -12,7 +12,7 @@ from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.results import CheckResult, Culprit, RankReport, Search, Verdict, WrongAnswer
 from clusterctl.nightly import policy
 from clusterctl.remote.login_probe import LoginFailure, LoginReport
-from clusterctl.report import exports, prometheus, tables
+from clusterctl.report import exports, page, prometheus, tables
 from clusterctl.validation.check_results import CheckResults
 from clusterctl.validation.check_runner import refused_by_few
 from clusterctl.validation.checks import judging, registry
@@ -100,11 +100,13 @@ def bad(wrong: tuple[WrongAnswer, ...] = (), **changed: object) -> CheckResult:
     [
         (bad(), "clusterctl validate hosts.ini --search"),
         (bad(ranks=bad().ranks[:2]), "--limit node1"),
-        (bad((WrongAnswer(what="sum", expected="1", got="2"),)), "--limit node1,node2"),
+        (bad((WrongAnswer(what="sum", expected="1", got="2"),)), "clusterctl validate hosts.ini --search"),
+        (bad((WrongAnswer(what="sum", expected="1", got="2"),), ranks=bad().ranks[:2]), "--limit node1"),
         (bad(search=Search(check="allreduce", bound=8, launches=(), words="it did not come again")), "kernel logs"),
-        (bad(verdict="ERROR", reason="the run was interrupted", ranks=()), "clusterctl doctor"),
+        (bad(verdict="ERROR", reason="the run was interrupted", ranks=()), "run it again: clusterctl validate"),
+        (bad(verdict="ERROR", reason="no node can take part", ranks=()), "clusterctl doctor"),
     ],
-    ids=["hang", "two-nodes", "wrong-everywhere", "searched", "not-run"],
+    ids=["hang", "two-nodes", "wrong-everywhere", "wrong-on-both", "searched", "interrupted", "not-run"],
 )  # fmt: skip
 def test_the_next_step_fits_what_is_known(found: CheckResult, words: str) -> None:
     results = CheckResults(lambda _event: None)
@@ -116,7 +118,10 @@ def test_the_next_step_fits_what_is_known(found: CheckResult, words: str) -> Non
 def test_a_check_that_did_not_run_for_an_error_says_what_to_do() -> None:
     results = CheckResults(lambda _event: None)
     results.skip_rest(["hello", "allreduce"], "the run was interrupted", Verdict.ERROR)
-    assert "clusterctl doctor" in results["hello"].next_step
+    assert results["hello"].next_step == "run it again: 'clusterctl validate'"
+    (told,) = tables.validation_opening(record(results.all))
+    assert told == "Culprit of hello: none, the run was interrupted, next step: run it again: 'clusterctl validate'"
+    assert "culprit not known" not in page.document(record(results.all), {})
     assert results["allreduce"].next_step == ""
 
 

@@ -11,7 +11,7 @@ import pytest
 from clusterctl.model import rank_slots, results
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, InventorySources
-from clusterctl.model.job_outcome import JobOutcome, OutputLine
+from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.probe import Probe
 from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.remote import supervised_job
@@ -206,6 +206,33 @@ def test_a_check_runs_where_it_can_and_names_the_others(launched: Launched, tmp_
     assert line.endswith("--slots 2,2 --first-node node3 --backend gloo")
     assert record.launch_node == "node1"
     assert ValidationRecord.model_validate_json(record.model_dump_json()) == record
+
+
+@pytest.mark.parametrize(("search", "hosts"), [(None, ("node3",)), (False, ())])
+def test_a_quick_search_at_the_end_of_a_run_tells_whose_values_are_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, search: bool | None, hosts: tuple[str, ...]
+) -> None:
+    """All roots get wrong sums wherever node3 takes part, and no answer tells why."""
+
+    def run(_login: Any, spec: supervised_job.JobSpec, **_: Any) -> JobOutcome:
+        places = [word.split(":")[0] for word in placed(spec).split(",")]
+        answer = {"what": "reduce sum i4[1] to rank {}, value 0 (1 of 1 wrong)", "expected": "10", "got": "11"}
+        bad = {"ok": False, "wrong": 2, "problems": [answer, answer]} if "node3" in places else {}
+        said = [{"event": "result", "rank": at, "host": place, "compared": 1} | bad for at, place in enumerate(places)]
+        lines = tuple(OutputLine("stdout", 1.0, json.dumps({"clusterctl": 1, **event})) for event in said)
+        return JobOutcome("exited", 2.0, 2.0, rc=1 if bad else 0, lines=lines, sweeps=(Sweep("node1"),))
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(check_runner.supervised_job, "run", run)
+    names = ["node1", "node2", "node3", "node4"]
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("".join(f"{name} ansible_host=10.0.0.1 slots=1\n" for name in names), encoding="utf-8")
+    probe = Probe(facts={name: provisioned(name, "") for name in names}, failures={})
+    options = validation.ValidationOptions(checks=("reduce", "scatter"), probe=probe, search=search)
+    found = {check.check: check for check in validation.validate(inventory, options).checks}
+    assert found["reduce"].named == found["scatter"].named == hosts
+    assert len([one for one in found.values() if one.search]) == len(hosts)  # one search for both
+    assert bool(found["scatter"].next_step) != bool(hosts)
 
 
 def test_the_launch_node_that_was_asked_for_launches_what_it_can(launched: Launched, tmp_path: Path) -> None:

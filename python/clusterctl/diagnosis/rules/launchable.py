@@ -34,6 +34,7 @@ _SHM_OF_A_RANK = 16 * _MIB
 _LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
 _LITTLE = 100 * _MIB
 _FILES_OF_A_JOB = _rules.FILES_OF_A_JOB
+_PROCESSES_OF_A_JOB = 128  # a rank of Open MPI 5 has 4 threads, and libraries of arithmetic have one for each core
 _FILE_LIMIT = "raise nofile in /etc/security/limits.d"
 
 
@@ -53,6 +54,7 @@ def of_node(host: str, node: NodeFacts, *, slots: int = 1, ranks: int = 0) -> li
         *_shared_memory(host, node, slots),
         *_limits(host, node, ranks),
         *_disks(host, node),
+        *_loopback(host, node),
     ]
 
 
@@ -200,12 +202,30 @@ def _shared_memory(host: str, node: NodeFacts, slots: int) -> Iterator[Finding]:
         )
 
 
+def _loopback(host: str, node: NodeFacts) -> Iterator[Finding]:
+    """Name a loopback interface that is down: ranks find their daemon there, and wait for it without an end."""
+    for one in node.interfaces:
+        if one.kind == "loopback" and not one.up:
+            cause = f"its loopback interface {one.name} is down, so that ranks cannot reach the daemon of mpirun"
+            cure = f"'ip link set {one.name} up', and look for what took it down"
+            yield Finding("network", "error", (host,), cause, cure, (("ip", "link", "set", one.name, "up"),))
+
+
 def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
     memlock, files = node.limits.get("memlock"), node.limits.get("nofile")
+    processes, space = node.limits.get("nproc"), node.limits.get("as")
     if memlock is not None:
         cause, cure = _rules.memlock(memlock.soft, [device.model_dump() for device in node.rdma])
         if cause:
             yield Finding("memlock", "error", (host,), cause, cure)
+    if processes is not None and processes.soft is not None and processes.soft < _PROCESSES_OF_A_JOB:
+        cause = f"a user may run {processes.soft} processes and threads, and a job needs about {_PROCESSES_OF_A_JOB}"
+        yield Finding("processes", "error", (host,), cause, "raise nproc in /etc/security/limits.d")
+    if space is not None and space.soft is not None:
+        cause = (
+            f"a process may use {space.soft // _MIB} MiB of addresses (ulimit -v), and libraries of ranks reserve more"
+        )
+        yield Finding("address space", "warning", (host,), cause, "let as be unlimited in /etc/security/limits.d")
     if files is None or files.soft is None:
         return
     needed = _FILES_OF_A_JOB + ranks

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from clusterctl.model import nodeset
-from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.results import Culprit
 from clusterctl.support.words import and_more
-from clusterctl.validation.checks.base import Judgement, fail, unique
+from clusterctl.validation.checks.base import unique
 from clusterctl.validation.checks.rank_output import CPUS, LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from clusterctl.model.findings import Finding
     from clusterctl.model.job_outcome import JobOutcome
@@ -211,8 +211,6 @@ def is_certain(result: CheckResult, outcome: JobOutcome) -> bool:
 
 Fault: TypeAlias = "tuple[str, tuple[str, ...]]"  # what is wrong in words, and the hosts that are to blame
 
-_OWN_GRADIENT = "its own first gradient"  # the words of rank_program.py
-_SENDER = re.compile(r"\bfrom rank (\d{1,9})\b")  # the words of mpi_checks.py
 _MOST_BLAMED = 8
 # What gloo, NCCL and PyTorch's store say on a rank whose peer has ended.
 _LOST_PEER = re.compile(
@@ -242,45 +240,11 @@ def carried_by(reports: Sequence[RankReport], expected: str) -> Fault | None:
     return f"{named(other)} {verb} carried by {found} and not by {expected}", unique(report.host for report in other)
 
 
-def own_gradient(judgement: Judgement) -> Judgement:
-    """Blame the ranks whose own gradient is wrong; averages spread their mistake to all ranks."""
-    return at_source(judgement, lambda what: what == _OWN_GRADIENT)
-
-
-def at_source(judgement: Judgement, is_source: Callable[[str], bool]) -> Judgement:
-    """Blame only the ranks where a wrong answer begins.
-
-    Args:
-        judgement: over all ranks.
-        is_source: whether a wrong answer of that name shows that the rank itself is wrong.
-    """
-    own = [report for report in judgement.ranks if any(is_source(wrong.what) for wrong in report.problems)]
-    if judgement.verdict is not Verdict.FAIL or not own or len(own) == len(judgement.ranks):
-        return judgement
-    return fail(judgement, wrong_words(own), [report.host for report in own])
-
-
 def lost_a_peer(report: RankReport) -> bool:
     """Whether all that a rank has against it is that it lost another rank."""
     return not report.ok and all(
         problem.expected == NO_ANSWER and _LOST_PEER.search(problem.got) is not None for problem in report.problems
     )
-
-
-def one_sender(wrong: Sequence[RankReport], ranks: Sequence[RankReport]) -> RankReport | None:
-    """Return the rank that sent every wrong value, where ranks on several nodes got wrong values from it alone.
-
-    Of a value that a single node got wrong, it is not known which end made it wrong.
-    """
-    senders = {_sender(answer.what) for report in wrong for answer in report.problems}
-    if len(senders) != 1 or len({report.host for report in wrong}) < 2:  # noqa: PLR2004 - several nodes
-        return None
-    return next((report for report in ranks if report.rank in senders), None)
-
-
-def _sender(what: str) -> int | None:
-    match = _SENDER.search(what)
-    return int(match.group(1)) if match else None
 
 
 def named(reports: Sequence[RankReport]) -> str:

@@ -10,7 +10,7 @@ from clusterctl.model.results import Figure, Verdict
 from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.model import MIB, OPERATIONS, Operations, Sizes
-from clusterctl.validation.checks import base, causes, judging, nccl, nccl_diagnostics, rank_output, training
+from clusterctl.validation.checks import base, judging, nccl, nccl_diagnostics, rank_output, training
 from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ def bandwidths(time: Figure, ranks: int) -> tuple[Figure, ...]:
 _START_S = 60.0
 _PROOF_S = 1.0  # of a point, on top of measuring
 _BUDGETS = 6  # what a point may take, in budgets; slow points still need the fewest samples
-_OWN_BUFFER = "its own send buffer"  # the words of sweep_checks.py
 
 
 class SweepOptions(MeasuringOptions):
@@ -118,7 +117,7 @@ class _Sweep:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, and make figures of the times."""
-        judgement = blame_own_buffer(judging.judge(site, outcome))
+        judgement = judging.judge(site, outcome)
         return with_figures(judgement, site, outcome, self.options.confidence, judgement.ranks)
 
 
@@ -155,7 +154,7 @@ class NcclSweep(_Sweep):
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge which NCCL answered, the answers and the GPUs' state, and make figures of the times."""
-        judgement = blame_own_buffer(nccl.judged(site, outcome))
+        judgement = nccl.judged(site, outcome)
         if judgement.verdict is Verdict.SKIP:
             return judgement
         players = [report for report in judgement.ranks if "points" in report.facts]
@@ -197,11 +196,6 @@ def arguments(options: SweepOptions) -> tuple[str, ...]:
         "--precision",
         f"{options.precision:g}",
     )
-
-
-def blame_own_buffer(judgement: base.Judgement) -> base.Judgement:
-    """Blame the ranks whose send buffer changed by itself; what they sent makes all answers wrong."""
-    return causes.at_source(judgement, lambda what: what.startswith(_OWN_BUFFER))
 
 
 def with_figures(

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.model.results import Measurement, Verdict
-from clusterctl.validation.checks import base, causes, mpirun_output, rank_output
+from clusterctl.validation.checks import base, causes, mpirun_output, rank_output, wrong_data
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
-from clusterctl.validation.checks.causes import Cause, Fault, named, one_sender, wrong_words
+from clusterctl.validation.checks.causes import Cause, Fault, named, wrong_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,11 +178,10 @@ def _wrong(
     one node.
     """
     killed = tuple(report for report in wrong if _was_killed(report))  # the others lost a peer by that
+    found = () if killed else wrong_data.traces(output.ranks)
+    if found:
+        return wrong_data.fault(found, wrong, output.ranks)
     if killed or any(problem.expected != causes.NO_ANSWER for report in wrong for problem in report.problems):
-        sender = None if killed else one_sender(wrong, output.ranks)
-        if sender is not None:
-            words = f"rank {sender.rank} on {sender.host} sends wrong values to {named(wrong)}"
-            return f"{words}; {wrong_words(wrong)}", (sender.host,)
         wrong = killed or wrong
         return wrong_words(wrong), _unless_all(wrong, output)
     gone, given = _unanswering(outcome), _given(told)

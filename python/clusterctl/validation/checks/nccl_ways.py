@@ -87,7 +87,7 @@ class NcclWay:
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers and the way that NCCL took, and make figures of the nodes that took this way alone."""
-        judgement = collectives.blame_own_buffer(nccl.judged(site, outcome))
+        judgement = nccl.judged(site, outcome)
         if judgement.verdict is not Verdict.PASS:
             return judgement
         is_network, others = self.way == "nic", _other_ways(judgement.ranks)

@@ -223,7 +223,7 @@ class Training:
         """Judge the answers, and report the times."""
         judgement = judging.judge(site, outcome)
         if judgement.verdict is not Verdict.PASS:
-            return causes.own_gradient(judgement)
+            return judgement
         told = judgement.ranks[0].figures
         found = figures(site, outcome, len(judgement.ranks), told.get("tokens", 0.0))
         nodes = f"{len(site.slots)} node{'s' if len(site.slots) != 1 else ''}"
@@ -272,7 +272,7 @@ class TorchrunCheck:
         """Judge the answers, who gave them, and what carried them."""
         judgement = judging.judge(site, outcome, with_mpi=False, per_node=True)
         if judgement.verdict is not Verdict.PASS:
-            return causes.own_gradient(_with_root_cause(judgement, outcome))
+            return _with_root_cause(judgement, outcome)
         elsewhere = causes.misplaced(site, judgement.ranks)
         if elsewhere is not None:
             return base.fail(judgement, *elsewhere)

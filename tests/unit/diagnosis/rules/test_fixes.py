@@ -40,7 +40,16 @@ COMMANDS = {
         "ras-mc-ctl": LOOK,
         "smartctl": LOOK,
     },
-    "launchable": {"chmod": "", "ln": "Slurm has to be restarted after it", "srun": "it is how a job is started"},
+    "launchable": {
+        "chmod": "",
+        "chown": MANY,
+        "chsh": MANY,
+        "clusterctl": OTHER,
+        "ip": "",
+        "ln": "Slurm has to be restarted after it",
+        "ls": LOOK,
+        "srun": "it is how a job is started",
+    },
     "logins": {"clusterctl": OTHER, "hostnamectl": MANY, "ssh": LOOK},
     "machine": {
         "ipmitool": LOOK,

@@ -104,6 +104,7 @@ def test_shells_of_two_languages_are_named() -> None:
     [
         (launch(prted="not executable"), "launch", "error", "/usr/local/openmpi/bin/prted is not executable"),
         (launch("4.1.6", orted="missing"), "launch", "error", "/usr/local/openmpi/bin/orted is missing"),
+        ({"interfaces": [{"name": "lo", "kind": "loopback"}]}, "network", "error", "its loopback interface lo is down"),
         ({"scratch": scratch(free_bytes=MIB)}, "temporary files", "error", f"{TMP} is full (1 of 1024 MiB are free)"),
         ({"scratch": scratch(free_inodes=0)}, "temporary files", "error", f"{TMP} is full (0 inodes are free)"),
         ({"scratch": scratch(read_only=True)}, "temporary files", "error", f"{TMP} is read-only"),
@@ -129,6 +130,8 @@ def test_shells_of_two_languages_are_named() -> None:
             f"{launchable.SHM} has 64 of 1024 MiB free, and its ranks need about 128 MiB",
         ),
         ({"limits": {"nofile": {"soft": 16, "hard": 16}}}, "open files", "error", "a session may open 16 files"),
+        ({"limits": {"nproc": {"soft": 20, "hard": 20}}}, "processes", "error", "a user may run 20 processes"),
+        ({"limits": {"as": {"soft": MIB, "hard": None}}}, "address space", "warning", "a process may use 1 MiB"),
         (
             {"disk": [{"path": "/usr/local", "free_bytes": 0, "total_bytes": MIB}]},
             "disk",

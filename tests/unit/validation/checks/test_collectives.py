@@ -276,7 +276,7 @@ def test_a_wrong_value_is_noted_and_nothing_is_measured_after_it(program: Module
     report, said = swept(program, Alone("broadcast"))
     assert [words["operation"] for _, words in said] == ["allreduce"]
     assert report.findings.wrong == 2
-    assert report.findings.problems[0]["what"] == "broadcast of 4096 bytes, value 1023 (1 of 1024 wrong)"
+    assert report.findings.problems[0]["what"] == "broadcast of 4096 bytes from rank 0, value 1023 (1 of 1024 wrong)"
 
 
 def test_what_there_is_no_time_or_memory_for_is_left_out_and_said(program: ModuleType) -> None:

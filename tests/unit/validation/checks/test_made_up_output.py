@@ -14,7 +14,7 @@ from clusterctl.jobs import watch
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import RankReport, WrongAnswer
 from clusterctl.validation import check_runner
-from clusterctl.validation.checks import base, causes, copies, hello, judging, parsers
+from clusterctl.validation.checks import base, copies, hello, judging, parsers, wrong_data
 from clusterctl.validation.checks import nccl_diagnostics as nccl_check
 from clusterctl.validation.checks.parsers import UnreadableError
 
@@ -83,7 +83,7 @@ def test_a_number_of_a_rank_is_none_or_passed_over(number: str) -> None:
         RankReport(rank=at, host=f"n{at}", state="answered", ok=False, facts=facts, problems=wrong) for at in (0, 1)
     ]
     assert copies._number(ranks[0], "copies") == 0  # noqa: SLF001 - of the judgement
-    assert causes.one_sender(ranks, ranks) is None
+    assert all(trace.source is None for trace in wrong_data.traces(ranks))
     assert number not in map(str, nccl_check._places(site(), ranks))  # noqa: SLF001 - of the judgement
     text = f"rank {number}: the sum of 1..{number} came out as {number}"
     hello._with_wrong_sums(JobOutcome("exited", 1.0, lines=(OutputLine("stdout", 0.1, text),)))  # noqa: SLF001
