@@ -69,9 +69,13 @@ def judged(view: View) -> PortFindings:
 
 
 def added(result: CheckResult, found: PortFindings) -> CheckResult:
-    """Return the result of a check as a FAIL with the ports that are closed; a node that it names already is left."""
+    """Return the result of a check as a FAIL with the ports that are closed.
+
+    Left are those of a node for which the check has a cause. A node that it only names may have fallen silent by them.
+    """
     own = result.hosts if result.is_bad else ()
-    new = [cause for cause in found.causes if not set(cause.hosts) <= set(own)]
+    known = {name for culprit in result.culprits for name in culprit.nodes} if result.is_bad else set()
+    new = [cause for cause in found.causes if not set(cause.hosts) <= known]
     if not new:
         return result
     told = causes.explained(result, new)

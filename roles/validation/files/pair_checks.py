@@ -54,9 +54,11 @@ SMALL = 8192  # bytes; a message up to this size takes about as long as one byte
 SHARE = 0.7  # share of the time until the deadline for the plan; slow links take more than their budget
 RESERVE = 0.85  # share of the deadline for the checks; the rest is for the start and the end
 TRIES = 200
-# tcpi_total_retrans, tcpi_data_segs_out and tcpi_dsack_dups in Linux's struct tcp_info, 32 bits each
-SENT_AGAIN_AT, SENT_AT, TWICE_AT = 100, 156, 216
+# tcpi_total_retrans, tcpi_data_segs_in, tcpi_data_segs_out, tcpi_dsack_dups and tcpi_rcv_ooopack in Linux's struct
+# tcp_info, 32 bits each
+SENT_AGAIN_AT, RECEIVED_AT, SENT_AT, TWICE_AT, EARLY_AT = 100, 152, 156, 216, 224
 FEWEST_LOST = 3  # segments; a link with fewer is not printed
+LEAST_EARLY = 0.002  # of what came; a loss lets many segments come before the one that was lost
 MOST_PLAN = 16 << 20  # bytes of rounds that are asked for
 PERIOD = 251  # a prime, so a power of two of bytes is never whole periods
 
@@ -370,7 +372,10 @@ def tell(rank: rank_program.Rank, peer: str, found: Mapping[tuple[str, int], Seq
 
 
 def tell_losses(bench: Bench, names: Sequence[str]) -> None:
-    """Print how many segments this rank sent and how many were lost: to all, and to peers where some were lost."""
+    """Print how many segments this rank sent and how many were lost: to all, and to peers where some were lost.
+
+    The receiver prints those that came before an earlier one, as they do after a loss.
+    """
     mine = list(connections())
     bench.rank.doing("the addresses of all")
     addresses = bench.comm.allgather(sorted({local for local, *_unused in mine}))
@@ -383,10 +388,14 @@ def tell_losses(bench: Bench, names: Sequence[str]) -> None:
     }
     sent_to: collections.Counter[str] = collections.Counter()
     lost_to: collections.Counter[str] = collections.Counter()
-    for _unused, peer, sent, lost in mine:
+    received_from: collections.Counter[str] = collections.Counter()
+    early_from: collections.Counter[str] = collections.Counter()
+    for _unused, peer, sent, lost, received, early in mine:
         if peer in others:
             sent_to[others[peer]] += sent
             lost_to[others[peer]] += lost
+            received_from[others[peer]] += received
+            early_from[others[peer]] += early
     about = {"unit": "1", "better": "none", "backend": "tcp"}
     if sent_to:
         counts = [sum(sent_to.values()), sum(lost_to.values()), len(sent_to)]
@@ -394,10 +403,16 @@ def tell_losses(bench: Bench, names: Sequence[str]) -> None:
     for peer, lost in lost_to.items():
         if lost >= FEWEST_LOST:
             measure.say(bench.rank.voice, [sent_to[peer], lost], quantity="segments", **about, peer=peer)
+    for peer, early in early_from.items():
+        if early >= max(FEWEST_LOST, LEAST_EARLY * received_from[peer]):
+            measure.say(bench.rank.voice, [early], quantity="segments_early", **about, peer=peer)
 
 
-def connections() -> Iterator[tuple[str, str, int, int]]:
-    """Yield both addresses of each TCP connection of this process, the segments with data sent, and those lost."""
+def connections() -> Iterator[tuple[str, str, int, int, int, int]]:
+    """Yield both addresses of each TCP connection of this process, and its segments with data.
+
+    These are the segments that were sent and lost, and those that came and that came before an earlier one.
+    """
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
             if not str(entry.readlink()).startswith("socket:"):
@@ -405,14 +420,13 @@ def connections() -> Iterator[tuple[str, str, int, int]]:
             with socket.socket(fileno=os.dup(int(entry.name))) as one:
                 if one.type != socket.SOCK_STREAM or one.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
-                told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TWICE_AT + 4).ljust(TWICE_AT + 4, b"\0")
+                told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, EARLY_AT + 4).ljust(EARLY_AT + 4, b"\0")
                 ends = [end()[0].replace("::ffff:", "") for end in (one.getsockname, one.getpeername)]
-            sent, again, twice = (
-                struct.unpack_from("=I", told, place)[0] for place in (SENT_AT, SENT_AGAIN_AT, TWICE_AT)
-            )
+            places = (SENT_AT, SENT_AGAIN_AT, TWICE_AT, RECEIVED_AT, EARLY_AT)
+            sent, again, twice, received, early = (struct.unpack_from("=I", told, place)[0] for place in places)
         except (OSError, struct.error):  # it is closed, only listens, or is of an older kernel
             continue
-        yield ends[0], ends[1], sent, max(0, again - twice)
+        yield ends[0], ends[1], sent, max(0, again - twice), received, early
 
 
 def work(rank: rank_program.Rank) -> int:

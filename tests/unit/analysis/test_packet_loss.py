@@ -78,7 +78,9 @@ def test_no_figure_is_nobody_s_fault() -> None:
 # --- how many are too many --------------------------------------------------------------------------------------------
 
 
-def counted(nodes: int, sent: int, *, lost: int = 0, **odd: tuple[int, int]) -> dict[tuple[str, str], float]:
+def counted(
+    nodes: int, sent: int, *, lost: int = 0, early: int = 0, **odd: tuple[int, int]
+) -> dict[tuple[str, str], float]:
     """Return the lossy ways among all ways of so many nodes that lose a few; ``odd`` is (sent, lost) from a to b."""
     number = nodes * (nodes - 1)
     usual = packet_loss.Counts(sent, lost)
@@ -88,7 +90,7 @@ def counted(nodes: int, sent: int, *, lost: int = 0, **odd: tuple[int, int]) -> 
         everything += usual
     if lost:
         ways |= {(f"x{at}", f"y{at}"): usual for at in range(number - len(ways))}
-    return packet_loss.lossy(ways, everything, number)
+    return packet_loss.lossy(ways, everything, number, {("a", "b"): early})
 
 
 def test_the_fewest_lost_segments_that_count_grow_with_what_was_sent() -> None:
@@ -99,6 +101,17 @@ def test_the_fewest_lost_segments_that_count_grow_with_what_was_sent() -> None:
     assert counted(6, 25000, a_b=(15410, 8)) == {}
     assert counted(6, 25000, a_b=(1000, 12)) == {}  # a clump or two may be chance
     assert counted(6, 25000, a_b=(40_000, 399)) == {}  # below one in a hundred
+
+
+def test_one_per_cent_counts_where_the_receiver_has_seen_the_gaps() -> None:
+    """Measured between two namespaces: 1 % of the packets dropped, 16 MiB: 135 to 308 lost, 247 to 1010 early."""
+    assert counted(6, 25000, a_b=(11724, 135), early=247)
+    below = {"a_b": (25000, 200)}  # a sample of clumps, below one in a hundred
+    assert counted(6, 25000, **below) == {}
+    assert counted(6, 25000, **below, early=60) == {}
+    assert counted(6, 25000, **below, early=400) == {("a", "b"): 0.008}
+    assert counted(6, 25000, a_b=(25000, 75), early=400) == {}
+    assert counted(6, 25000, lost=50, a_b=(25000, 150), early=400) == {}  # three times what all lose
 
 
 def test_links_are_held_against_what_the_others_lose() -> None:

@@ -12,7 +12,7 @@ from clusterctl.diagnosis.rules.evidence import Pair
 from clusterctl.model import fabric
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 from clusterctl.remote import network_probe
 from clusterctl.validation import ports
 from clusterctl.validation.team import ReadyNode, Team
@@ -119,13 +119,17 @@ def test_what_could_not_be_tried_is_a_note_and_blames_nobody(asked: Nodes) -> No
 
 @pytest.mark.parametrize("asked", [[{(f"node{number}", "node3"): "timeout" for number in (1, 2, 4)}]], indirect=True)
 def test_a_node_that_the_check_names_already_is_told_once(asked: Nodes) -> None:
-    gone = PASSED.model_copy(update={"verdict": Verdict.FAIL, "reason": "node3: it is down", "hosts": ("node3",)})
+    silent = PASSED.model_copy(update={"verdict": Verdict.FAIL, "reason": "no answer", "hosts": ("node3",)})
+    down = (Culprit(kind="node", nodes=("node3",), words="node3: it is down"),)
+    gone = silent.model_copy(update={"culprits": down})
     assert tried(gone)[0] == gone
     assert len(asked.asked) == 1
-    other = gone.model_copy(update={"verdict": Verdict.ERROR, "hosts": ("node1",)})
-    found, _ = tried(other)
-    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3", "node1"))
-    assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
+    other = silent.model_copy(update={"verdict": Verdict.ERROR, "hosts": ("node1",)})
+    for result, hosts in ((other, ("node3", "node1")), (silent, ("node3",))):  # it says no cause of its own
+        found, _ = tried(result)
+        assert (found.verdict, found.hosts) == (Verdict.FAIL, hosts)
+        assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
+        assert "firewall" in found.culprits[0].cure
 
 
 @pytest.mark.parametrize("asked", [[{}]], indirect=True)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 # The step of a hung pair is its name, made of the host names that nodes give themselves.
 _STUCK = re.compile(r"pair \S+, (?P<size>\d+ (?:B|KiB|MiB))")
-_COUNTED, _COUNTED_IN_ALL = "segments", "segments_to_all"  # quantities of what TCP has counted
+# Quantities of what TCP has counted, at the sender and at the receiver.
+_COUNTED, _COUNTED_IN_ALL, _COUNTED_EARLY = "segments", "segments_to_all", "segments_early"
 _BUDGETS = 3.0  # what a pair may take, in budgets, since a slow link needs more than one
 
 
@@ -276,6 +277,7 @@ def figures_of(matrix: PairMatrix, confidence: float, backend: str = "mpi") -> I
 def _losses(measured: Iterable[rank_output.Measured]) -> Iterable[Figure]:
     """Return the share of TCP segments that were lost, for each sender and receiver between which too many were."""
     ways: dict[tuple[str, str], packet_loss.Counts] = {}
+    early: dict[tuple[str, str], float] = {}
     everything, number = packet_loss.Counts(), 0
     for one in measured:
         if one.quantity == _COUNTED and one.peer and len(one.samples) == 2:  # noqa: PLR2004 - sent and lost
@@ -283,7 +285,9 @@ def _losses(measured: Iterable[rank_output.Measured]) -> Iterable[Figure]:
         elif one.quantity == _COUNTED_IN_ALL and len(one.samples) == 3:  # noqa: PLR2004 - the number of peers as well
             everything += packet_loss.Counts(*one.samples[:2])
             number += int(one.samples[2])
-    for nodes, share in packet_loss.lossy(ways, everything, number).items():
+        elif one.quantity == _COUNTED_EARLY and one.peer and len(one.samples) == 1:
+            early[one.peer, one.host] = one.samples[0]
+    for nodes, share in packet_loss.lossy(ways, everything, number, early).items():
         yield Figure(quantity=packet_loss.SENT_AGAIN, backend="tcp", nodes=nodes, value=_rounded(share), unit="1")
 
 

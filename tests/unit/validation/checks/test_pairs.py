@@ -168,6 +168,20 @@ def test_what_was_lost_is_a_figure_of_the_sender_and_the_receiver() -> None:
     assert (figure.nodes, figure.value, figure.unit, figure.better) == (("node2", "node4"), 0.05, "1", "none")
 
 
+@pytest.mark.parametrize(("receiver", "found"), [(3, [0.008]), (2, []), (None, [])])
+def test_what_the_receivers_kernel_counted_stands_for_a_loss_below_one_per_cent(
+    receiver: int | None, found: list[float]
+) -> None:
+    about = {"unit": "1", "better": "none", "backend": "tcp"}
+    lines = [*measured(4), *(answer(rank) for rank in range(4))]
+    lines += [line("measured", rank, quantity="segments_to_all", samples=[75_000, 0, 3], **about) for rank in (0, 2, 3)]
+    lines.append(line("measured", 1, quantity="segments_to_all", samples=[75_000, 200, 3], **about))
+    lines.append(line("measured", 1, quantity="segments", samples=[25_000, 200], peer="box4", **about))
+    if receiver is not None:
+        lines.append(line("measured", receiver, quantity="segments_early", samples=[400], peer="box2", **about))
+    assert [one.value for one in judged(4, lines).figures if one.quantity == packet_loss.SENT_AGAIN] == found
+
+
 def test_both_directions_stand_in_the_matrix_whoever_measured_them() -> None:
     def measured_by(rank: int, peer: int) -> OutputLine:
         about = {"quantity": "bandwidth", "unit": "B/s", "better": "higher", "bytes": MIB, "backend": "mpi"}
@@ -190,8 +204,8 @@ def test_the_kernel_has_counted_segments(program: ModuleType) -> None:
         one.sendall(b"word")
         assert other.recv(4) == b"word"
         known = list(program.connections())
-        assert ("127.0.0.1", "127.0.0.1", 1, 0) in known  # a segment with data there
-        assert ("127.0.0.1", "127.0.0.1", 0, 0) in known  # and none back
+        assert ("127.0.0.1", "127.0.0.1", 1, 0, 0, 0) in known  # a segment with data there
+        assert ("127.0.0.1", "127.0.0.1", 0, 0, 1, 0) in known  # and none back
         one.sendall(b"still open")
         assert other.recv(10) == b"still open"
 
