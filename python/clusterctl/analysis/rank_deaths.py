@@ -35,6 +35,8 @@ _EXITED = re.compile(
 )
 # help-prun.txt of PRRTE and help-orterun.txt of ORTE: a rank that ended between MPI_Init and MPI_Finalize.
 _LEFT = re.compile(r"due to process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exiting improperly")
+# Open MPI 5 (mca_btl_tcp with ompi_mpi_errors_are_fatal) on the node of a rank whose peer on another node is gone.
+_SOCKET_CLOSED = re.compile(r"^\[(?P<host>[^\]:\s]+):\d+\] \*\*\* An error occurred in Socket closed", re.MULTILINE)
 # In the words of PRRTE for a rank that called MPI_Abort, in its help-prun.txt.
 _ABORTED = re.compile(r'due to process rank \d{1,9} with PID \d+ on node (?P<host>\S+) calling "abort"')
 # Open MPI (help-mpi-btl-tcp.txt, "peer hung up") and Gloo (gloo/transport/tcp/pair.cc).
@@ -100,6 +102,12 @@ def first_left(output: str) -> tuple[int, str] | None:
     """Return the rank that mpirun tells of as one that left without MPI_Finalize, and its node as mpirun names it."""
     found = _LEFT.search(" ".join(output.split()))
     return (int(found["rank"]), found["host"]) if found else None
+
+
+def lost_sockets(output: str, names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the nodes whose ranks say that a connection to a rank of another node was closed."""
+    told = (names.get(match["host"], "") for match in _SOCKET_CLOSED.finditer(output))
+    return tuple(dict.fromkeys(name for name in told if name))
 
 
 def told_of_node(output: str, names: Mapping[str, str]) -> tuple[str, str] | None:

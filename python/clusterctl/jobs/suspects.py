@@ -197,6 +197,14 @@ def left_words(rank: int, node: str) -> str:
     return f"{node} rank {rank} left without MPI_Finalize, as exit() and os._exit() do, and mpirun ended the job"
 
 
+def unknown_peer_words(nodes: Sequence[str]) -> str:
+    """Return a sentence about a rank that others lost, where nothing tells which it was."""
+    return (
+        f"Ranks on {folded(nodes)} lost a rank of another node and ended the job; which rank ended first is not known: "
+        "look for one that leaves early, as by os._exit()"
+    )
+
+
 def peer_words(node: str) -> str:
     """Return a sentence about a node whose rank was lost by ranks of other nodes."""
     return f"Ranks of other nodes lost a rank on {node}, and one of them aborted; how that rank ended is not known"

@@ -191,7 +191,7 @@ class WatchedRun:
             words = suspects.exit_words(left, left_on)
             verdict = StallVerdict(cause="lost rank", sentence=words, hosts=(left_on,), ranks=(left.rank,))
             return verdict, self._facts([left_on])
-        last = _told_last(output, lost_on, names)
+        last = _told_last(output, lost_on, names, [host.name for host in self._nodes.hosts])
         return None if last is None else (last, self._facts(last.hosts))
 
     def _killed(self, name: str, blamed: MemoryBlame, lost: Mapping[str, NodeLoss]) -> int | None:
@@ -237,7 +237,7 @@ class WatchedRun:
         return f" Its record: {self._kept}." if self._kept else ""
 
 
-def _told_last(output: str, lost_on: str, names: Mapping[str, str]) -> StallVerdict | None:
+def _told_last(output: str, lost_on: str, names: Mapping[str, str], nodes: Sequence[str]) -> StallVerdict | None:
     """Return what the launcher tells of a rank or node, where it tells neither of a signal nor of an exit code."""
     if early := rank_deaths.first_left(output):
         rank, host = early
@@ -249,6 +249,11 @@ def _told_last(output: str, lost_on: str, names: Mapping[str, str]) -> StallVerd
     if told := rank_deaths.told_of_node(output, names):
         node, words = told
         return StallVerdict(cause="launcher", sentence=f"{node}: {words}", hosts=(node,))
+    if tellers := rank_deaths.lost_sockets(output, names):
+        others = [name for name in nodes if name not in tellers]
+        if len(others) == 1:
+            return StallVerdict(cause="lost rank", sentence=suspects.peer_words(others[0]), hosts=tuple(others))
+        return StallVerdict(cause="not known", sentence=suspects.unknown_peer_words(tellers))
     return None
 
 

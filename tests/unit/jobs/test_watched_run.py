@@ -112,6 +112,14 @@ LEFT = """
 prterun has exited due to process rank 1 with PID 29565 on node node2 exiting
 improperly. There are three reasons this could occur:
 """
+SOCKET_CLOSED = """
+[node1:00000] *** An error occurred in Socket closed
+[node1:00000] *** reported by process [314769409,0]
+[node1:00000] *** on a NULL communicator
+[node1:00000] *** Unknown error
+[node1:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+[node1:00000] ***    and MPI will try to terminate your MPI job as well)
+"""
 RULE = "-" * 60
 DAEMON_KILLED = f"""{RULE}
 A daemon failed to report back after being spawned. This could
@@ -145,6 +153,8 @@ PRTE has lost communication with a remote daemon.
             "lost rank",
             "node2 rank 1 left without MPI_Finalize, as exit() and os._exit() do, and mpirun ended the",
         ),
+        (SOCKET_CLOSED + LEFT, "lost rank", "node2 rank 1 left without MPI_Finalize"),
+        (SOCKET_CLOSED, "lost rank", "Ranks of other nodes lost a rank on node2, and one of them aborted"),
         (
             DAEMON_KILLED,
             "launcher",
@@ -160,6 +170,15 @@ def test_what_the_launcher_says_of_a_node_names_it(
     (found,) = kept()
     assert (found.verdict.cause, found.verdict.hosts) == (cause, ("node2",))
     assert told[0].startswith(words)
+
+
+def test_a_lost_rank_of_one_of_several_nodes_is_not_known(job: Callable[..., Job], told: list[str]) -> None:
+    job(MemoryKills(all=0)).ends(SOCKET_CLOSED + SOCKET_CLOSED.replace("node1", "node2"))
+    (found,) = kept()
+    assert (found.verdict.cause, found.verdict.hosts) == ("not known", ())
+    assert told[0].startswith(
+        "Ranks on node[1-2] lost a rank of another node and ended the job; which rank ended first"
+    )
 
 
 def test_words_about_a_follower_name_nobody(job: Callable[..., Job], told: list[str]) -> None:
