@@ -192,10 +192,8 @@ def overruled(name: str, drop_in: str) -> List[Json]:
     wrong = [
         keyword
         for keyword in dict.fromkeys([*_ALWAYS, *sorted(written)])
-        if keyword != "identityfile" and found.get(keyword) != ours.get(keyword)
+        if not set(ours.settings.get(keyword, [])) <= set(found.settings.get(keyword, []))  # ssh adds up some, as keys
     ]
-    if not set(ours.settings.get("identityfile", [])) <= set(found.settings.get("identityfile", [])):
-        wrong.append("identityfile")
     wrong += [keyword for keyword, bad in _FOR_PEOPLE if keyword not in wrong and bad.fullmatch(found.get(keyword))]
     if endless(name, found):
         wrong += [keyword for keyword in WAYS if found.get(keyword) not in {"", "none"}]

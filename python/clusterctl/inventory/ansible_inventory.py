@@ -45,6 +45,7 @@ _OLDER = {
     "ansible_private_key_file": "ansible_ssh_private_key_file",
     "ansible_become_user": "ansible_sudo_user",
 }
+_BY_SSH = ("smart", "ssh", "ansible.builtin.ssh")
 _DISCOVERED = frozenset({"auto", "auto_legacy", "auto_silent", "auto_legacy_silent"})
 _UNPARSED = "Unable to parse"
 _COMPLAINT = re.compile(r"Failed to parse (?:inventory|\S+) with '(?P<plugin>[\w.]+)' plugin: (?P<why>.+)")
@@ -314,7 +315,7 @@ def _host(
         port=_port(sources, name, variables, settings),
         gives_port=_last(variables, "ansible_port", settings.get("port"))[1] is not None,
         user=None if user is None else str(user),
-        connection=str(variables.get("ansible_connection") or settings.get("connection") or "ssh"),
+        connection=_connection(variables, settings),
         private_key=None if key is None else str(Path(str(key)).expanduser()),
         ssh_args=_ssh_args(sources, name, variables, settings),
         unheeded=tuple(_unheeded(name, variables, settings, become=become)),
@@ -339,6 +340,17 @@ def _sudo_password(variables: Mapping[str, Any]) -> str | None:
     """Return the password of the inventory, else that of Ansible's environment variables."""
     given = (str(variables[word]) for word in templates.SUDO_PASSWORDS if variables.get(word))
     return next(given, None) or os.environ.get("ANSIBLE_SUDO_PASS") or os.environ.get("ANSIBLE_BECOME_PASS") or None
+
+
+def _connection(variables: Mapping[str, Any], settings: Settings) -> str:
+    """Return the connection that Ansible takes, with the place of a setting that has another than ssh."""
+    given = variables.get("ansible_connection")
+    if given or "connection" not in settings.given:
+        return str(given or "ssh")
+    transport = settings.given["connection"]
+    return (
+        str(transport.value) if transport.value in _BY_SSH else f"{transport.value}, by transport in {transport.place}"
+    )
 
 
 def _python(variables: Mapping[str, Any], settings: Settings) -> str:

@@ -34,7 +34,21 @@ if TYPE_CHECKING:
 
 
 # The variables that a night takes over from the environment of ``enable``; none of them holds a secret.
-_KEPT = ("PATH", "LANG", "LC_ALL", "ANSIBLE_CONFIG", "ANSIBLE_VAULT_PASSWORD_FILE")
+_KEPT = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "ANSIBLE_BECOME",
+    "ANSIBLE_CONFIG",
+    "ANSIBLE_PRIVATE_KEY_FILE",
+    "ANSIBLE_PYTHON_INTERPRETER",
+    "ANSIBLE_REMOTE_PORT",
+    "ANSIBLE_REMOTE_USER",
+    "ANSIBLE_SSH_ARGS",
+    "ANSIBLE_SSH_COMMON_ARGS",
+    "ANSIBLE_SSH_EXTRA_ARGS",
+    "ANSIBLE_VAULT_PASSWORD_FILE",
+)
 _WITHOUT_AGENT = ("-o", "IdentityAgent=none", "-o", "ControlPath=none")
 _PROBE_S = 20.0
 
@@ -241,7 +255,7 @@ def _agent(cluster: Inventory) -> tuple[str, ...]:
     if not os.environ.get("SSH_AUTH_SOCK") or shutil.which("ssh") is None:
         return ()
     hosts = [
-        replace(host, become=False, ssh_args=(*host.ssh_args, *_WITHOUT_AGENT))
+        replace(host, become=False, ssh_args=(*_WITHOUT_AGENT, *host.ssh_args))
         for host in cluster.selected_hosts
         if host.by_ssh
     ]

@@ -79,6 +79,15 @@ def test_what_only_ansible_cfg_says_of_a_login_counts(alone: Path) -> None:
     )
 
 
+def test_another_connection_of_ansible_cfg_is_named_with_its_place(alone: Path) -> None:
+    write(alone, "ansible.cfg", "[defaults]\ntransport = paramiko_ssh\n")
+    path = write(alone, "i.ini", "node1\nnode2 ansible_connection=ssh\n")
+    first, second = ansible_inventory.load(path).hosts
+    place = f"{alone / 'ansible.cfg'} line 2"
+    assert first.not_by_ssh == f"ansible_connection is 'paramiko_ssh, by transport in {place}'"
+    assert second.by_ssh
+
+
 def test_what_a_host_says_goes_before_ansible_cfg_and_the_environment(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

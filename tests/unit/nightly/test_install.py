@@ -60,6 +60,17 @@ def test_enable_twice_and_disable(cron: list[str], inventory: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("cron")
+def test_a_night_logs_in_by_the_variables_of_ansible_that_its_user_has(
+    inventory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANSIBLE_REMOTE_USER", "mpi")
+    monkeypatch.setenv("ANSIBLE_BECOME_PASS", "a secret")
+    job = install.enable(install.EnableRequest(inventory, "02:00")).job
+    assert job.environment["ANSIBLE_REMOTE_USER"] == "mpi"
+    assert "a secret" not in job.environment.values()
+
+
+@pytest.mark.usefixtures("cron")
 def test_a_suite_beside_the_inventory_is_taken_unless_another_is_asked_for(inventory: Path) -> None:
     assert install.enable(install.EnableRequest(inventory, "02:00")).job.suite == "nightly"
     inventory.with_name("validation.yml").write_text("name: mine\nextends: full\n")

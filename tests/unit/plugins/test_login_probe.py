@@ -164,7 +164,7 @@ def test_the_file_of_the_mesh_stands_before_those_of_others(configured: Callable
 @pytest.mark.parametrize(
     ("home", "found"),
     [
-        ("Host *\n  ForwardAgent yes\n  ConnectTimeout 5\n", []),
+        ("Host *\n  ForwardAgent yes\n  ConnectTimeout 5\n  IdentityFile ~/.ssh/other\n", []),
         ("# RequestTTY force\nHost *\n  RequestTTY force\n", [("requesttty", "force", "home line 3")]),
         ("Host gate\n  RequestTTY force\n", []),
         ("Host=node2\n  User = somebody\n", [("user", "somebody", "home line 2")]),
