@@ -40,7 +40,15 @@ COMMANDS = {
         "ras-mc-ctl": LOOK,
         "smartctl": LOOK,
     },
-    "launchable": {"chmod": "", "ln": "Slurm has to be restarted after it", "srun": "it is how a job is started"},
+    "launchable": {
+        "chmod": "",
+        "chown": "a user could have put a link there",
+        "chsh": "the shell is the user's choice",
+        "clusterctl": OTHER,
+        "ln": "Slurm has to be restarted after it",
+        "ls": LOOK,
+        "srun": "it is how a job is started",
+    },
     "logins": {"clusterctl": OTHER, "hostnamectl": MANY, "ssh": LOOK},
     "machine": {
         "ipmitool": LOOK,
