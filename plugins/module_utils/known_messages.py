@@ -343,6 +343,10 @@ ROWS: tuple[Row, ...] = (
         ("error", (r"(?:fork|exec)\w*: (?:retry: )?(?P<why>Resource temporarily unavailable|Cannot allocate memory)"
                    r"|(?P<what>can't start new thread)"),
          "can start no further process for {login}", f"raise nproc {_LIMITS} there, or end what fills the memory"),
+        # Our program comes by stdin; its text without a begin runs into the zip behind it.
+        ("error", r"Error: (?:source code string cannot contain null bytes|\(unicode error\)|Non-UTF-8 code)",
+         "gets our program without its begin, which a start-up file of the shell of {login} has read",
+         "look for 'read', and for ssh without -n, in ~/.bashrc, /etc/bash.bashrc and /etc/profile.d there"),
         # The look at a node is of Python 3.9; openSUSE Leap 15 has 3.6.
         ("no_python", r"\nSyntaxError: ", "has a {python} that is older than Python 3.9",
          ("install a newer one of the distribution there, and set ansible_python_interpreter to it, such as "

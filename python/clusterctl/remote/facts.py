@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
-from clusterctl.remote.ssh_failure import shortened
+from clusterctl.remote.ssh_failure import ended_early, shortened
 from clusterctl.support import content as collection
 from clusterctl.support import node_json
 
@@ -127,6 +127,8 @@ def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
     from clusterctl.model.facts import NodeFacts  # noqa: PLC0415 - see above
 
     line = next((line for line in reversed(ending.output.splitlines()) if line.startswith(b'{"schema_version"')), b"")
+    if not line:
+        return ended_early(host, ending.returncode, ending.errors, ending.output)
     try:
         found = NodeFacts.model_validate(collection.module_util("node_record_gate").passed(node_json.loads(line)))
     except ValidationError as problem:
@@ -136,8 +138,8 @@ def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
         cause = str(problem)
     else:
         return found
-    evidence = shortened(ending.errors)
-    return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record ({cause}). {evidence}".strip())
+    evidence = f" {shortened(ending.errors)}" if ending.errors.strip() else ""
+    return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record ({cause}).{evidence}")
 
 
 # --- Look at the hardware of all nodes: one typed record per node, over one ssh connection each -----------------------
@@ -189,6 +191,8 @@ def _read_hardware(host: Host, ending: python.Ending) -> Hardware | ProbeFailure
     from clusterctl.model.hardware import Hardware  # noqa: PLC0415 - see above
 
     answer = python.last_answer(ending.output, _KEYS)
+    if answer is None:
+        return ended_early(host, ending.returncode, ending.errors, ending.output)
     try:
         return Hardware.model_validate(answer)
     except ValidationError as problem:

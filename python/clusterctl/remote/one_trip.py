@@ -129,7 +129,22 @@ class _Questions:
             return ProbeFailure(host.name, "error", words)
         if control_dir is not None and ssh_failure.hides_the_bastion(ending.errors):
             return await self._talk(host, None)
-        return ending if ending.returncode == 0 else classify(host, ending.returncode, ending.errors)
+        if ending.returncode == 0:
+            return ending
+        failure = classify(host, ending.returncode, ending.errors, ending.output)
+        return await self._without_path(host, failure) if failure.kind in {"no_python", "no_sudo"} else failure
+
+    async def _without_path(self, host: Host, failure: ProbeFailure) -> ProbeFailure:
+        """Return the failure of a node without a program, or say that its sessions lack the folder of programs."""
+        remote = [*ssh_failure.SHOW_PATH, host.python.rpartition("/")[2]]
+        argv = reach.command(host, remote, connect_timeout_s=self._connect_timeout_s)
+        try:
+            async with python.talk(argv) as talk:
+                ending = await asyncio.wait_for(talk.finish(), self.timeout_s)
+        except (asyncio.TimeoutError, ValueError, python.NoClientError):
+            return failure
+        cause = ssh_failure.path_words(ending.output)
+        return ProbeFailure(host.name, "error", f"{where(host)}: {cause}.") if cause else failure
 
     def _late(self, host: Host, reads: str) -> ProbeFailure:
         reading = f", while it read '{shortened(reads)}'" if reads else ""

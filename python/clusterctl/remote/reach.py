@@ -134,17 +134,18 @@ def by_hand(host: Host) -> str:
     return f"'srun --jobid={host.step.job} --overlap --nodes=1 --ntasks=1 --nodelist={host.step.node} true'"
 
 
-def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
+def classify(host: Host, returncode: int, stderr: str, output: bytes = b"") -> ProbeFailure:
     """Return why a command on a host failed.
 
     Args:
         host: the host.
         returncode: of the local ssh or srun; of the local ssh to the submit host where there is one.
         stderr: what ssh, srun, slurmstepd, sudo or the program wrote.
+        output: what came in place of an answer.
     """
     step = host.step
     if step is None:
-        return ssh_failure.classify(host, returncode, stderr)
+        return ssh_failure.classify(host, returncode, stderr, output)
     slurm_speaks = _SLURM_SPEAKS.search(stderr) is not None
     if step.submit is not None and returncode == _SSH_FAILED and not slurm_speaks:
         of_submit = ssh_failure.classify(step.submit, returncode, stderr)

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from module_utils import known_messages  # mypy finds it by mypy_path
+    from module_utils import plain_text as _plain
 
     from clusterctl.model.hosts import Host
     from clusterctl.model.probe import FailureKind
 else:
     known_messages = content.module_util("known_messages")
+    _plain = content.module_util("plain_text")
 
 _SSH_FAILED = 255
 _COMMAND_NOT_FOUND = 127
@@ -33,25 +35,26 @@ _BASTION = "UNKNOWN port 65535"
 _BASTION_ECHOES = (_BASTION, "kex_exchange_identification", "stdio forwarding failed")
 
 
-def classify(host: Host, returncode: int, stderr: str) -> ProbeFailure:
+def classify(host: Host, returncode: int, stderr: str, output: bytes = b"") -> ProbeFailure:
     """Return why a command on a host failed.
 
     Args:
         host: the host.
         returncode: of the local ssh process: 255 is a failure of ssh itself, any other that of the remote command.
         stderr: what ssh, sudo or the remote shell wrote.
+        output: what came in place of an answer.
     """
-    failure = _classified(host, returncode, stderr)
+    failure = _classified(host, returncode, stderr, output)
     if not host.unheeded:
         return failure
     return replace(failure, message=f"{failure.message} {'. '.join(host.unheeded)}.")
 
 
-def _classified(host: Host, returncode: int, stderr: str) -> ProbeFailure:
+def _classified(host: Host, returncode: int, stderr: str, output: bytes) -> ProbeFailure:
     place = where(host)
     if returncode == _SSH_FAILED:
         return _classify_ssh(host, place, stderr)
-    found = known_messages.find("session", stderr)
+    found = known_messages.find("session", stderr or output.decode("utf-8", "replace"))  # nologin speaks on stdout
     if found is not None:
         cause, cure = found.meaning(login=_login(host), python=host.python)
         return ProbeFailure(host.name, cast("FailureKind", found.row.kind), f"{place} {cause}; {cure}.")
@@ -60,15 +63,56 @@ def _classified(host: Host, returncode: int, stderr: str) -> ProbeFailure:
         return ProbeFailure(host.name, "no_sudo", f"{place}: {_login(host)} {_sudo_words(host, sudo)}")
     if host.become and returncode == _COMMAND_NOT_FOUND and "sudo" in stderr:
         return ProbeFailure(host.name, "no_sudo", f"{place} has no sudo; install it, or log in as root.")
-    if sudo or returncode == _COMMAND_NOT_FOUND or f"{host.python}: No such file" in stderr:
+    missing = any(f"{host.python}: {words}" in stderr for words in ("No such file", "Command not found"))  # of tcsh too
+    if sudo or returncode == _COMMAND_NOT_FOUND or missing:
         return ProbeFailure(
             host.name,
             "no_python",
             f"{place} has no {host.python}; install python3 there, or set ansible_python_interpreter.",
         )
+    ended = ProbeFailure(host.name, "error", f"{place}: the probe ended with status {returncode}. {shortened(stderr)}")
+    return ended if stderr.strip() else ended_early(host, returncode, stderr, output)
+
+
+def ended_early(host: Host, returncode: int, stderr: str, output: bytes) -> ProbeFailure:
+    """Return the failure of a login that ends before a program of ours answers: the node let us in."""
+    printed = _plain.one_line(shortened(output.decode("utf-8", "replace"), "nothing"), _MOST_EVIDENCE)
+    shown = f"'{printed}'" if output.strip() else printed
+    said = f" and said '{_plain.one_line(shortened(stderr), _MOST_EVIDENCE)}'" if stderr.strip() else ""
     return ProbeFailure(
-        host.name, "error", f"{place}: the probe ended with status {returncode}. {shortened(stderr)}".strip()
+        host.name,
+        "error",
+        f"{where(host)} gave no readable record: the login of {_login(host)} ended with status {returncode}, and "
+        f"printed {shown} in its place{said}; look for 'exit', 'exec' and questions in the start-up files of that "
+        "user's shell (~/.bashrc, /etc/bash.bashrc, /etc/profile.d), and for a ForceCommand in sshd_config.",
     )
+
+
+# What a session has where it finds no Python. Builtins of sh alone: the session may find no other program either.
+_SHOWN = (
+    'printf "PATH=%s\\n" "$PATH"; for at in /usr/bin /bin /usr/local/bin; do '
+    'if test -x "$at/$1"; then printf "has=%s\\n" "$at"; fi; done; '
+    'n=0; while IFS= read -r line; do n=$((n+1)); case $line in PATH=*|"export PATH="*) '
+    'printf "line=%s %s\\n" $n "$line";; esac; done </etc/environment'
+)
+SHOW_PATH = ("/bin/sh", "-c", _SHOWN, "sh")
+
+
+def path_words(shown: bytes) -> str:
+    """Return why a session does not find the programs that the node has, by the output of SHOW_PATH; else ''."""
+    lines = [_plain.one_line(line, _MOST_EVIDENCE) for line in shown.decode("utf-8", "replace").split("\n")]
+    found = [line.partition("=")[::2] for line in lines]
+    path = next((value for name, value in found if name == "PATH"), "")
+    folders = [value for name, value in found if name == "has"]
+    sets = [value.partition(" ")[::2] for name, value in found if name == "line"]
+    if not path or not folders or folders[0] in path.split(":"):
+        return ""
+    cause = f"PATH of its sessions is '{path}', and lacks {folders[0]}, where Python and other programs are"
+    if not sets:
+        return f"{cause}; find what sets PATH in a start-up file of the shell or in /etc/security/pam_env.conf"
+    number, line = sets[-1]
+    expands = ", where nothing is expanded" if "$" in line else ""
+    return f"{cause}; write all folders out in line {number} of /etc/environment ({line}){expands}"
 
 
 def _sudo_words(host: Host, sudo: str) -> str:
@@ -147,10 +191,10 @@ def by_hand(host: Host) -> str:
     return f"'ssh {port}{user}{host.address} true'"
 
 
-def shortened(text: str) -> str:
-    """Return the last lines of a stderr text on one line."""
+def shortened(text: str, nothing: str = "nothing on stderr") -> str:
+    """Return the last lines of a text on one line; ``nothing`` where it has none."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("Warning: Permanently")]
-    return " / ".join(lines[-3:])[-_MOST_EVIDENCE:] or "nothing on stderr"
+    return " / ".join(lines[-3:])[-_MOST_EVIDENCE:] or nothing
 
 
 def bastion(options: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from clusterctl.model.hosts import Host
 from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import facts, login_probe
 from clusterctl.state import hardware_looks, paths
-from doctor_view import NODES, diagnosis, record_of
+from doctor_view import NODES, diagnosis, record_of, seen
 
 
 def test_a_record_comes_back_as_it_was() -> None:
@@ -103,3 +104,24 @@ def test_the_fault_of_a_single_node_is_found_by_the_logins_that_are_tried(count:
         assert found.hosts == (bad,)
         (note,) = [note for note in registry.notes(view) if note.startswith("Logins between nodes")]
         assert f"each of {count} nodes was asked to try 3 others" in note
+
+
+def test_unlike_causes_are_not_told_as_one() -> None:
+    """Two nodes of one cause are one line, with one of them as the example; a third with another cause has its own."""
+    hosts = {
+        "node1": "node1 (10.0.0.1 port 22)",
+        "node2": "node2 (10.0.0.2 port 22)",
+        "node3": "node3 (10.0.0.3 port 22)",
+    }
+    said = {
+        "node1": f"{hosts['node1']} gave no readable record: the login ended; look for 'exit'.",
+        "node2": f"{hosts['node2']} gave no readable record: the login ended; look for 'exit'.",
+        "node3": f"{hosts['node3']}: PATH of its sessions is '/opt', and lacks /usr/bin; write all folders out.",
+    }
+    failures = {name: ProbeFailure(name, "error", words) for name, words in said.items()}
+    found = [
+        one for one in registry.diagnose(dataclasses.replace(seen(), failures=failures)) if one.check == "reachable"
+    ]
+    assert [one.hosts for one in found] == [("node1", "node2"), ("node3",)]
+    assert found[0].cause.startswith("could not be looked at, for example node1 (10.0.0.1 port 22) gave")
+    assert found[1].cause.startswith("node3 (10.0.0.3 port 22): PATH")

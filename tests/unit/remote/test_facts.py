@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.remote import facts, python
+from clusterctl.remote import facts, python, ssh_failure
 
 
 @pytest.fixture
@@ -76,3 +76,58 @@ def test_a_missing_interpreter_is_named() -> None:
 def test_without_an_ssh_client_the_sentence_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "no ssh client" in facts.gather([Host("a", "192.0.2.1")]).failures["a"].message
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("exit 0", "ended with status 0, and printed nothing in its place; look for 'exit'"),
+        ("echo maintenance; exit 0", "printed 'maintenance' in its place"),
+        ("echo maintenance; exit 4", "ended with status 4, and printed 'maintenance' in its place"),
+        ("echo broken >&2; exit 0", "printed nothing in its place and said 'broken'"),
+    ],
+)
+def test_a_start_up_file_that_ends_the_login_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
+) -> None:
+    """As a .bashrc does, which bash reads before the command of each login."""
+    tmp_path.joinpath("ssh").write_text(f"#!/bin/sh\n{script}\n")
+    tmp_path.joinpath("ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for failures in (
+        facts.gather([Host("a", "192.0.2.1", user="mpi")]).failures,
+        facts.gather_hardware([Host("a", "192.0.2.1", user="mpi")])[1],
+    ):
+        assert failures["a"].kind == "error"
+        assert "a (192.0.2.1 port 22) gave no readable record: the login of user mpi ended" in failures["a"].message
+        assert words in failures["a"].message
+        assert "~/.bashrc" in failures["a"].message
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        Host("a", "192.0.2.1", python="python3"),
+        Host("a", "192.0.2.1", user="mpi", become=True),
+        Host("a", "192.0.2.1", user="mpi", become=True).with_sudo_password("x"),
+    ],
+)
+def test_a_path_that_lacks_the_folder_of_python_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: Host
+) -> None:
+    """A PATH="$PATH:/opt/x" in /etc/environment takes /usr/bin from each session, whose shell then finds no Python."""
+    tmp_path.joinpath("ssh").write_text("#!/bin/sh\nfor last; do :; done\nPATH='$PATH:/opt/x'\neval \"$last\"\n")
+    tmp_path.joinpath("ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    failure = facts.gather([host]).failures["a"]
+    assert failure.kind == "error"
+    assert "PATH of its sessions is '$PATH:/opt/x', and lacks /usr/bin, where Python" in failure.message
+
+
+def test_the_line_of_a_path_is_named() -> None:
+    shown = b'PATH=$PATH:/opt/x\nhas=/usr/bin\nhas=/bin\nline=1 PATH=/old\nline=4 PATH="$PATH:/opt/x"\n'
+    assert ssh_failure.path_words(shown).endswith(
+        'write all folders out in line 4 of /etc/environment (PATH="$PATH:/opt/x"), where nothing is expanded'
+    )
+    assert ssh_failure.path_words(b"PATH=/usr/bin:/bin\nhas=/usr/bin\n") == ""
+    assert ssh_failure.path_words(b"welcome") == ""

@@ -97,6 +97,13 @@ def test_a_node_that_answers_is_not_said_to_be_silent(returncode: int, said: str
     assert "does not answer" not in failure.message
 
 
+def test_what_nologin_prints_in_place_of_an_answer_tells_the_shell() -> None:
+    found = ssh_failure.classify(
+        Host("n", "192.0.2.1", user="mpi"), 1, "", b"This account is currently not available.\n"
+    )
+    assert (found.kind, "gives user mpi no shell; set the user's login shell" in found.message) == ("refused", True)
+
+
 def test_anything_else_shows_what_was_said() -> None:
     failure = ssh_failure.classify(Host("n", "192.0.2.1"), 1, "Traceback\nMemoryError\n")
     assert failure.kind == "error"

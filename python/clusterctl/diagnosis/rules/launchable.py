@@ -105,7 +105,8 @@ def _login(host: str, node: NodeFacts) -> Iterator[Finding]:
             cause = f"{trap.name} ({trap.source}) breaks {trap.program} in each session: {trap.said}"
             yield Finding("session", "error", (host,), cause, cure)
             continue
-        severity: Severity = "error" if trap.name in _SERIOUS and trap.what != "not expanded" else "warning"
+        is_lost = trap.what != "not expanded" or (trap.name == "PATH" and "/usr/bin" not in trap.said.split(":"))
+        severity: Severity = "error" if trap.name in _SERIOUS and is_lost else "warning"
         shown = f"{trap.name} = {trap.said}" if trap.said else trap.name
         yield Finding("session", severity, (host,), f"{shown} ({trap.source}) {_TRAPS.get(trap.what, '')}", cure)
     home = account.home if account else node.user.home

@@ -5,6 +5,7 @@ The subjects are logins between nodes, the user that jobs run as, how many login
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -43,6 +44,8 @@ _CLASSES: Mapping[LoginKind, str] = {
     "settings": "settings",
     "error": "error",
 }
+# Addresses, numbers, and what stands in brackets or quotes: the words of each node's own ssh.
+_OF_ONE_NODE = re.compile(r"\([^()]*\)|'[^']*'|[0-9a-fA-F]*[:.][0-9a-fA-F:.]+|\d+")
 _REFUSED_CURE = f"{PROVISION} (role ssh_mesh); else look at sshd_config, at the modes of the home and at sshd's log"
 _KEY_CURE = f"{PROVISION} if the node was installed anew; else find out who answers at its address"
 _NETWORK_CURE = (
@@ -111,16 +114,21 @@ def _own_lines(view: View) -> Iterator[Finding]:
 
 
 def _from_here(failures: Mapping[str, ProbeFailure]) -> Iterator[Finding]:
-    """Tell who cannot be looked at: alone in its own sentence, several of one kind in one line."""
-    kinds: dict[FailureKind, list[ProbeFailure]] = defaultdict(list)
+    """Tell who cannot be looked at: alone in its own sentence, several of one cause in one line."""
+    kinds: dict[tuple[FailureKind, str], list[ProbeFailure]] = defaultdict(list)
     for failure in failures.values():
-        kinds[failure.kind].append(failure)
-    for kind, alike in kinds.items():
+        kinds[failure.kind, _alike(failure)].append(failure)
+    for (kind, _unused), alike in kinds.items():
         check = "host_key" if kind == "host_key" else "reachable"
         cause, _, cure = alike[0].message.rstrip(".").partition("; ")
         if len(alike) > 1:
             cause = f"{_FAILED[kind]}, for example {cause}"
         yield Finding(check, "error", tuple(one.host for one in alike), cause, cure or "see that it answers to ssh")
+
+
+def _alike(failure: ProbeFailure) -> str:
+    """Return what two failures of one cause share: the sentence without host, addresses, numbers and quoted words."""
+    return _OF_ONE_NODE.sub("", failure.message.replace(failure.host, ""))
 
 
 def _between(view: View, without: frozenset[str]) -> Iterator[Finding]:

@@ -42,8 +42,8 @@ COMMANDS = {
     },
     "launchable": {
         "chmod": "",
-        "chown": MANY,
-        "chsh": MANY,
+        "chown": "a user could have put a link there",
+        "chsh": "the shell is the user's choice",
         "clusterctl": OTHER,
         "ip": "",
         "ln": "Slurm has to be restarted after it",

@@ -63,9 +63,10 @@ def trap(name: str, what: str, **more: str) -> dict[str, Any]:
         (trap("SITE", "carriage return"), "warning", "SITE (environment) holds a carriage return"),
         (
             trap("PATH", "not expanded", said="$PATH:/opt/x", source="/etc/environment line 2"),
-            "warning",
+            "error",
             "PATH = $PATH:/opt/x (/etc/environment line 2) names another variable",
         ),
+        (trap("LD_LIBRARY_PATH", "not expanded", said="/a:$LD_LIBRARY_PATH"), "warning", "nothing expands it there"),
         (
             trap("PYTHONHOME", "breaks", program="/usr/bin/python3", said="No module named 'encodings'"),
             "error",
