@@ -23,39 +23,6 @@ from clusterctl.validation.checks.registry import PROVISIONED, REACHABLE, SKEW
 from clusterctl.validation.team import ReadyNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from clusterctl.model.hosts import Inventory
-
-
-# What doctor finds in the facts of the gate, as notes of a validation; the nodes are not asked again.
-
-# Checks whose warnings count as well, such as different MTUs.
-_ALSO = frozenset({"clock", "home", "network", "session", SLURM_PMIX})
-
-
-def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[Finding, ...]:
-    """Return doctor's errors, and its warnings about the network and about srun.
-
-    Args:
-        cluster: the hosts.
-        probe: their facts.
-        told: the results of the gate; what they say already is left out.
-    """
-    known = [line for result in told for line in (result.reason, *result.evidence)]
-    return tuple(
-        finding
-        for finding in registry.diagnose(doctor.view_of(cluster, replace(probe, failures={})))
-        if (finding.severity == "error" or finding.check in _ALSO) and not any(finding.cause in line for line in known)
-    )
-
-
-def note(finding: Finding) -> str:
-    """Return a finding as a sentence below the checks."""
-    return f"Doctor finds on {nodeset.folded(finding.hosts)}: {finding.cause}; {finding.cure}."
-
-
-if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from module_utils import fitness_rules as _rules  # mypy finds it by mypy_path
@@ -70,6 +37,21 @@ else:
 _PROBE_TIMEOUT_S = 30.0
 _MOST_NAMED = 6
 _MOST_RESOLVED = 64  # hosts whose names every node looks up; on more, each node looks up its own
+# Of doctor's warnings about the facts of the gate, those of these checks are notes.
+_ALSO = frozenset({"clock", "home", "network", "session", SLURM_PMIX})
+# The checks of the run prove these; an unusual network that carries them is no fault.
+_PROVED = frozenset({"network"})
+
+
+def of(cluster: Inventory, probe: Probe) -> tuple[Finding, ...]:
+    """Return doctor's errors, and its warnings about the network and about srun."""
+    view = doctor.view_of(cluster, replace(probe, failures={}))
+    return tuple(one for one in registry.diagnose(view) if one.severity == "error" or one.check in _ALSO)
+
+
+def note(finding: Finding) -> str:
+    """Return a finding as a sentence below the checks."""
+    return f"Doctor finds on {nodeset.folded(finding.hosts)}: {finding.cause}; {finding.cure}."
 
 
 @dataclass(frozen=True)
@@ -80,11 +62,7 @@ class GateOutcome:
     nodes: Mapping[str, ReadyNode]
     is_open: bool
     findings: tuple[Finding, ...] = ()  # what doctor finds in the same facts
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The findings, a note each."""
-        return tuple(map(note, self.findings))
+    notes: tuple[str, ...] = ()  # those of them that no check of the gate tells
 
 
 def asked(hosts: Sequence[Host]) -> dict[str, Any]:
@@ -158,11 +136,13 @@ class Gate:
         probe = probe or self._gather()
         reached = self._judge_reachable(probe, began)
         self._start(PROVISIONED)
-        nodes = self._judge_provisioned(reached, probe)
+        found = of(self._cluster, probe)
+        nodes = self._judge_provisioned(reached, probe, found)
         self._start(SKEW)
         is_open = self._judge_skew(nodes)
-        found = of(self._cluster, probe, self._results.all)
-        return GateOutcome(probe, nodes, is_open, found)
+        told = [line for result in self._results.all for line in (result.reason, *result.evidence)]
+        notes = [note(one) for one in found if not any(one.cause in line for line in told)]
+        return GateOutcome(probe, nodes, is_open, found, tuple(notes))
 
     def _start(self, check: str, deadline_s: float = 0.0) -> None:
         number = (REACHABLE, PROVISIONED, SKEW).index(check) + 1
@@ -186,7 +166,10 @@ class Gate:
         self._conclude(REACHABLE, lost, began, reason, asked=len(hosts), left=len(hosts) - len(lost))
         return [host for host in hosts if host.name in probe.facts]
 
-    def _judge_provisioned(self, reached: Sequence[Host], probe: Probe) -> dict[str, ReadyNode]:
+    def _judge_provisioned(
+        self, reached: Sequence[Host], probe: Probe, known: Sequence[Finding]
+    ) -> dict[str, ReadyNode]:
+        """Judge each host by its own facts, and by doctor's errors: our jobs may pass where those of users fail."""
         began = time.monotonic()
         wanted = supervisor_files.digests(content.node_programs(), reached[0].layout) if reached else {}
         sources = self._cluster.sources
@@ -209,6 +192,14 @@ class Gate:
             login, as_user = job_host(host), through_sudo(host, node)
             nodes[host.name] = ReadyNode(login, node, training_stack.of(node), slots_of(host, node), as_user)
         found += _stack_findings(nodes)
+        told = {one.cause for one in (*found, *skew.differences({name: nodes[name].facts for name in nodes}))}
+        found += [
+            _error(PROVISIONED, host, one.cause, one.cure)
+            for one in known
+            if one.severity == "error" and one.check not in _PROVED and one.cause not in told
+            for host in one.hosts
+            if host in nodes
+        ]
         if not reached:
             self._results.skip(PROVISIONED, "no node answers")
             return nodes

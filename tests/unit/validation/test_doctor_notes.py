@@ -1,4 +1,4 @@
-"""What doctor finds in the gate's facts stands in the record of a validation as notes."""
+"""What doctor finds in the gate's facts: its errors are a FAIL, and its warnings about the network are notes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import factory
 import pytest
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.probe import Probe
-from clusterctl.model.results import CheckResult
+from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.support import content
 from clusterctl.validation import check_runner, gate
+from clusterctl.validation.check_results import CheckResults
 
 WRONG = {"what": "allreduce sum i4[1], value 0 (1 of 1 wrong)", "expected": "10", "got": "11"}
 OWN = "its own name leads to 127.0.1.1, at which no other node finds it"
@@ -37,17 +39,28 @@ def probe(own: str, mtu: int = 1500) -> Probe:
 
 def test_errors_and_warnings_about_the_network_are_notes_with_node_and_cure() -> None:
     cluster = factory.inventory(["node1", "node2", "node3"])
-    assert gate.of(cluster, probe("10.0.0.3"), ()) == ()
-    name, mtu = map(gate.note, gate.of(cluster, probe("127.0.1.1", 9000), ()))
+    assert gate.of(cluster, probe("10.0.0.3")) == ()
+    name, mtu = map(gate.note, gate.of(cluster, probe("127.0.1.1", 9000)))
     assert name.startswith(f"Doctor finds on node3: {OWN}; run 'clusterctl provision' again")
     assert "MTU" in mtu
     assert "node3" in mtu
 
 
-def test_what_the_gate_says_already_is_left_out() -> None:
-    cluster = factory.inventory(["node1", "node2", "node3"])
-    said = factory.check("provisioned", "FAIL", evidence=(f"node3: {OWN}",))
-    assert gate.of(cluster, probe("127.0.1.1"), (said,)) == ()
+def test_an_error_of_doctor_is_a_fail_though_the_node_takes_part() -> None:
+    watch = factory.programs(content.node_programs())
+    names = [{"name": "node2", "addresses": ["127.0.1.1"]}]
+    nodes = {
+        "node1": factory.ready_node("node1", watch=watch),
+        "node2": factory.ready_node("node2", watch=watch, names=names),
+    }
+    results = CheckResults(lambda _: None)
+    guard = gate.Gate(factory.inventory([*nodes]), results, lambda _: None, compares=True, repeat="", total=3)
+    passed = guard.judge(Probe(nodes))
+    told = results["provisioned"]
+    assert (told.verdict, told.hosts) == (Verdict.FAIL, ("node2",)), told.reason
+    assert told.reason.startswith(f"node2: {OWN}; run 'clusterctl provision' again")
+    assert list(passed.nodes) == ["node1", "node2"]
+    assert not any(OWN in note for note in passed.notes)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +78,7 @@ def test_what_a_note_knows_the_verdict_uses(changed: dict[str, Any], nodes: tupl
     """Two nodes call themselves the same; the verdict was "not known", beside a note that named both."""
     both = {name: node(name, f"10.0.0.{name[-1]}", hostname="node1") for name in ("node1", "node2")}
     seen = Probe({**both, "node3": node("node3", "10.0.0.3")}, {})
-    known = gate.of(factory.inventory([*seen.facts]), seen, ())
+    known = gate.of(factory.inventory([*seen.facts]), seen)
     ranks = [{"rank": at, "host": name, "state": "absent"} for at, name in enumerate(seen.facts)]
     given = {"check": "hello", "verdict": "ERROR", "reason": "no rank came up within 60 s", "ranks": ranks}
     result = CheckResult.model_validate({**given, **changed})

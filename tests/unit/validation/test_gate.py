@@ -99,7 +99,7 @@ def test_a_node_that_no_job_can_be_launched_on_is_named_and_left_out() -> None:
     passed = gate.Gate(cluster, results, lambda _event: None, compares=True, repeat="again", total=3).judge(probe)
     assert list(passed.nodes) == ["node1"]
     found = results["provisioned"]
-    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
+    assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",)), found.reason
     assert "node2: /tmp is full" in found.reason
     assert found.reason.endswith("free space in /tmp")
 
@@ -116,7 +116,7 @@ def test_another_mpirun_first_in_path_is_a_fail_and_the_node_takes_part() -> Non
     passed = guard.judge(Probe({"node1": whole, "node2": other}, {}))
     assert list(passed.nodes) == ["node1", "node2"]
     told = results["provisioned"]
-    assert (told.verdict, told.hosts) == (Verdict.FAIL, ("node2",))
+    assert (told.verdict, told.hosts) == (Verdict.FAIL, ("node2",)), told.reason
     assert "mpirun of a session is /opt/mpi/mpirun" in told.reason
     assert "first in PATH" in told.reason
     assert not any("mpirun" in note for note in passed.notes)
