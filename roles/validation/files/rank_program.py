@@ -14,8 +14,8 @@ lines, each with ``"clusterctl": 1`` and an ``event``:
 ``nccl_path`` What NCCL's log says of the way that the rank's connections take (``nccl_log.py``), where NCCL is used.
 ``carried``  By how much the node's counters of interfaces and RDMA ports rose during the check (``measure.py``),
              and the settings that choose an interface; from the first rank of a node, in programs that ask for it.
-``mapped``   The sha256 of MPI's libraries that the rank has mapped, and which of them are not as installed; from the
-             first rank of a node, in the check ``hello``.
+``mapped``   The sha256 of MPI's libraries that the rank has mapped, and which files of artifacts that it uses are not
+             as installed; from the first rank of a node, in ``hello`` and the checks of ``HASHING``.
 ``measured`` A measurement with every sample; see ``measure.py``.
 ``result``   The verdict of this rank. ``ok``, the number of compared values, and the wrong ones with expected and got.
              ``libraries`` are the library files that are really mapped, ``facts`` are texts, and ``figures`` are
@@ -46,6 +46,7 @@ from pathlib import Path
 from typing import Any, Callable, Sequence
 
 import bounded_run
+import contents
 import control_group
 import measure
 import nccl_log
@@ -164,6 +165,8 @@ def shortened(value: object) -> str:
 
 CHOOSE_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")
 MIG = "MIG-"  # begin of the name of an instance of a GPU in MIG mode
+HASHING = ("point_to_point", "nccl", "torchrun", "horovod")  # checks that together use all artifacts
+HASHING_S = 1.0  # small files come first, so that a changed one is seen; a library of a gigabyte may be left out
 POLL_S = 0.02
 ALARM_GRACE_S = 30  # a rank that is still left (its node was frozen) ends itself this long after the deadline
 PR_SET_PDEATHSIG = 1
@@ -344,6 +347,9 @@ class Rank:
             figures=self.figures,
         )
         self.board.set_spoken()
+        if self.voice.check in HASHING and is_first_of_node():
+            with contextlib.suppress(OSError):
+                self.voice.say("mapped", **contents.compared(contents.used(), HASHING_S))
         return ended
 
     @property

@@ -18,7 +18,7 @@ from clusterctl.remote import ssh_failure
 from clusterctl.remote.supervised_job import SupervisorAnswers
 from clusterctl.suite import ExternalCheck
 from clusterctl.validation import check_runner
-from clusterctl.validation.checks import hello, mpirun_output, parsers, rank_output, registry
+from clusterctl.validation.checks import judging, mpirun_output, parsers, rank_output, registry
 from clusterctl.validation.checks.parsers import UnreadableError
 from hostile import JSON, NASTY, TEXT, altered, written
 from hypothesis import assume, given, settings
@@ -144,7 +144,7 @@ def logs(*patterns: str) -> list[str]:
 def test_events_about_nodes_are_read_or_passed_over(lines: list[str]) -> None:
     given_lines = outcome(lines).lines
     check_runner.throttled(given_lines, SITE)
-    hello.changed(SITE, given_lines)
+    judging.changed(SITE, given_lines)
     output = rank_output.read(given_lines, SITE.placement, SITE.names)
     rank_output.figures(output.measured)
 

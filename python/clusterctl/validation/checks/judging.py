@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from clusterctl.model.results import Measurement, Verdict
+from clusterctl.model.findings import majority
+from clusterctl.model.nodeset import folded
+from clusterctl.model.results import Culprit, Measurement, Verdict
 from clusterctl.validation.checks import base, causes, mpirun_output, rank_output, wrong_data
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
 from clusterctl.validation.checks.causes import Cause, Fault, named, wrong_words
+from clusterctl.validation.checks.rank_output import events_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.model.job_outcome import JobOutcome
+    from clusterctl.model.job_outcome import JobOutcome, OutputLine
     from clusterctl.model.results import RankReport
     from clusterctl.validation.checks.base import Site
 
@@ -58,6 +62,76 @@ def found(site: Site, outcome: JobOutcome) -> Alone | None:
     return Alone(f"{many} is {world} instead of {ranks}: {by}'s PMIx and Open MPI's did not meet; {_CURE}")
 
 
+# Whether the files that ranks really use have the content that was installed, and MPI's the same on all nodes.
+
+_ARTIFACT = re.compile(r"(?:/\w[\w.+-]*)+?/(?:openmpi|mpi4py|python_env|nccl|horovod)-[\w.+-]+(?=/)")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The nodes whose libraries have another content, and what to do."""
+
+    reason: str
+    hosts: tuple[str, ...]
+    cure: str
+
+    @property
+    def culprits(self) -> tuple[Culprit, ...]:
+        """A culprit for each node."""
+        return tuple(Culprit(kind="node", nodes=(host,), words=self.reason, cure=self.cure) for host in self.hosts)
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    files: Mapping[str, str]  # sha256 by name
+    changed: tuple[str, ...]
+
+
+def changed(site: Site, lines: Iterable[OutputLine]) -> Changed | None:
+    """Return the nodes that map another content than was installed, or than other nodes of their platform map.
+
+    The manifest of the installed artifact decides. Where it tells nothing, the majority of the platform does.
+    """
+    mapped = _read(site, lines)
+    wrong = {host: found.changed for host, found in mapped.items() if found.changed}
+    if wrong:
+        first, paths = next(iter(wrong.items()))
+        names = ", ".join(PurePosixPath(path).name for path in paths)
+        folder = _ARTIFACT.match(paths[0])
+        files = "file" if len(paths) == 1 else "files"
+        reason = f"{names} on {folded(wrong)} is not the {files} that was installed: the content has changed"
+        place = folder[0] if folder else site.libraries.get(first, "")
+        return Changed(reason, tuple(wrong), _repair(tuple(wrong), place))
+    for platform in dict.fromkeys(site.platforms.get(host, "") for host in mapped):
+        alike = {host: found for host, found in mapped.items() if site.platforms.get(host, "") == platform}
+        for name in dict.fromkeys(name for found in alike.values() for name in found.files):
+            odd = majority({host: found.files[name] for host, found in alike.items() if found.files.get(name)})
+            if odd.others:
+                hosts = tuple(host for host in alike if host in odd.odd)
+                usual = "than on most nodes" if odd.usual is not None else "with no majority"
+                reason = f"{name} has another content on {folded(hosts)} {usual}"
+                return Changed(reason, hosts, _repair(hosts, site.libraries.get(hosts[0], "")))
+    return None
+
+
+def _repair(hosts: tuple[str, ...], folder: str) -> str:
+    place = folder or "the folder of Open MPI"
+    return (
+        f"On {folded(hosts)}, remove {place} and run 'clusterctl provision' again; look for errors of disk and memory."
+    )
+
+
+def _read(site: Site, lines: Iterable[OutputLine]) -> dict[str, _Mapped]:
+    found = {}
+    for event in events_of(lines, "mapped"):
+        host = site.names.get(str(event.get("host", "")), str(event.get("host", "")))
+        files, names = event.get("files"), event.get("changed")
+        if isinstance(files, dict) and isinstance(names, list):
+            digests = {str(name): str(digest) for name, digest in files.items()}
+            found[host] = _Mapped(digests, tuple(str(name) for name in names))
+    return found
+
+
 _MISSED_BEATS = 3  # a rank is silent after so many missed signs of life, since a busy node is late with one
 _MOST_EVIDENCE = 40
 STARTED = "all_ranks_started"  # the measurement of the seconds until every rank was up
@@ -91,7 +165,7 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
     given = tuple(
         one for one in _given(told) if set(one.hosts) <= set(hosts) and (not one.is_consequence or one.kind == "pair")
     )
-    return Judgement(
+    judgement = Judgement(
         verdict=verdict,
         reason=reason,
         hosts=hosts,
@@ -101,6 +175,11 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
         next_step=crowd.next_step if crowd is not None else "",
         evidence=() if verdict is Verdict.PASS else tuple(mpirun_output.without_noise(output.other)[-_MOST_EVIDENCE:]),
     )
+    change = changed(site, outcome.lines)
+    if change is None:
+        return judgement
+    failed = base.fail(judgement, f"{change.reason}; {change.cure}", change.hosts)
+    return replace(failed, culprits=change.culprits)
 
 
 def causes_told(site: Site, outcome: JobOutcome) -> tuple[Cause, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from clusterctl.model.job_outcome import OutputLine
 from clusterctl.model.results import Culprit, Verdict
 from clusterctl.validation import check_runner
-from clusterctl.validation.checks import base, hello, rank_output
+from clusterctl.validation.checks import base, judging, rank_output
 
 SITE = base.Site("5.0.7", {"node1": 2, "node2": 2}, names={"n1": "node1", "n2": "node2"})
 WORDS = "node2 was held back 4.1 s by its control group (quota 0.1 of a core for 2 slots)"
@@ -129,24 +130,34 @@ def mapped(host: str, digest: str = "a", *changed: str, name: str = "libmpi.so.4
 
 
 def test_equal_contents_are_fine_and_platforms_may_differ() -> None:
-    assert hello.changed(THREE, [mapped(node) for node in NODES]) is None
-    assert hello.changed(THREE, [*(mapped(node) for node in NODES), mapped("node4", "b")]) is None
-    assert hello.changed(THREE, []) is None
+    assert judging.changed(THREE, [mapped(node) for node in NODES]) is None
+    assert judging.changed(THREE, [*(mapped(node) for node in NODES), mapped("node4", "b")]) is None
+    assert judging.changed(THREE, []) is None
 
 
 def test_the_manifest_names_the_node_even_of_two() -> None:
     path = "/usr/local/openmpi-5.0.7-k/lib/libmpi.so.40"
-    found = hello.changed(THREE, [mapped("node1"), mapped("node2", "b", path)])
+    found = judging.changed(THREE, [mapped("node1"), mapped("node2", "b", path)])
     assert found.hosts == ("node2",)
     assert "libmpi.so.40 on node2 is not the file that was installed" in found.reason
     assert "remove /usr/local/openmpi-5.0.7-k" in found.cure
     assert [one.nodes for one in found.culprits] == [("node2",)]
 
 
+def test_a_file_of_any_artifact_names_its_node_and_its_folder() -> None:
+    path = "/usr/local/mpi4py-4.1.2-9b424f587360b5a6/site-packages/mpi4py/__init__.py"
+    (found,) = judging.changed(THREE, [mapped("node1"), mapped("node2", "a", path)]).culprits
+    assert found.nodes == ("node2",)
+    assert "__init__.py on node2 is not the file that was installed" in found.words
+    assert "remove /usr/local/mpi4py-4.1.2-9b424f587360b5a6 and run 'clusterctl provision' again" in found.cure
+    stray = judging.changed(THREE, [mapped("node2", "a", "/usr/local/../../etc/nccl-2/x")])
+    assert "remove /usr/local/openmpi-5.0.7-k" in stray.cure
+
+
 def test_without_a_manifest_the_majority_decides() -> None:
-    found = hello.changed(THREE, [mapped("node1"), mapped("node2"), mapped("node3", "b")])
+    found = judging.changed(THREE, [mapped("node1"), mapped("node2"), mapped("node3", "b")])
     assert (found.hosts, found.reason) == (("node3",), "libmpi.so.40 has another content on node3 than on most nodes")
-    tie = hello.changed(THREE, [mapped("node1"), mapped("node3", "b")])
+    tie = judging.changed(THREE, [mapped("node1"), mapped("node3", "b")])
     assert set(tie.hosts) == {"node1", "node3"}
 
 
@@ -194,3 +205,19 @@ def test_a_flipped_bit_in_a_mapped_library_is_seen(artifact: Path) -> None:
     library.write_bytes(data)
     assert looked(artifact)["changed"] == [str(library)]
     assert library.stat().st_size == 5000
+
+
+def test_a_file_that_a_check_has_imported_is_compared(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = node_programs.load("contents")
+    module = artifact / "lib" / "planted.py"
+    module.write_text("value = 1\n", encoding="utf-8")
+    manifest = json.loads((artifact / program.MANIFEST).read_text(encoding="utf-8"))
+    entry = ["lib/planted.py", "f", 10, hashlib.sha256(module.read_bytes()).hexdigest(), "0644"]
+    manifest["files"].append(entry)
+    (artifact / program.MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(artifact / "lib"))
+    importlib.import_module("planted")
+    assert program.compared(program.used())["changed"] == []
+    module.write_text("value = 2\n", encoding="utf-8")
+    assert program.compared(program.used())["changed"] == [str(module)]
+    assert program.compared(program.used(), within_s=-1.0)["changed"] == []  # there was no time
