@@ -100,3 +100,23 @@ def test_a_port_that_is_closed_one_way_between_two_nodes_that_do_not_launch_is_a
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node3", "node4")), found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("one_way", ("node3", "node4"))]
     assert "connections from node3 to node4" in found.reason
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("rule", "hosts", "words"),
+    [
+        ("{node3} ct state new reject with icmp type host-prohibited", ("node3", "node4"), "are rejected (No route to"),
+        ("{node3} meta length > 1400 drop", ("node3", "node4"), "carry small packets and lose large ones"),
+        ("ct state new tcp dport 45000-65535 drop", ("node4",), "time out on ports "),
+    ],
+)
+def test_rejects_small_mtus_and_closed_ranges_are_named_in_the_first_run(
+    cluster: Cluster, rule: str, hosts: tuple[str, ...], words: str
+) -> None:
+    source = f"ip saddr {cluster.box.node('node3').address} tcp dport 1024-65535"
+    with planting.filtered(cluster, "node4", "input", rule.format(node3=source)):
+        record = cluster.validate("hello", timeout_s=20, search=False)
+    found = result(record, "hello")
+    assert (found.verdict, set(found.hosts)) == (Verdict.FAIL, set(hosts)), found.reason
+    assert words in found.reason

@@ -80,7 +80,7 @@ def where(target: int, source: int | None = None) -> str:
 
 
 LARGE = "meta length > 1400 drop"
-PROHIBITED = "reject with icmp host-prohibited"
+PROHIBITED = "reject with icmp type host-prohibited"
 IN = "in 127.1.0.0/16"
 
 
@@ -99,7 +99,7 @@ IN = "in 127.1.0.0/16"
             f"connections from node2 to node3 {IN} are rejected (No route to host)",
         ),
         (
-            [f"{where(3, 2)} ct state new reject with icmp net-unreachable"],
+            [f"{where(3, 2)} ct state new reject with icmp type net-unreachable"],
             ["node2", "node3"],
             f"connections from node2 to node3 {IN} are rejected (Network is unreachable)",
         ),

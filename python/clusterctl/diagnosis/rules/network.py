@@ -169,6 +169,8 @@ def _ports(numbers: Sequence[int]) -> str:
 
 def _failures(view: View, network: Network) -> Iterator[_Failures]:
     its = [one for one in view.pairs if one.network == network.key]
+    stopped = {(one.target, one.source) for one in its if one.kind == "no_route"}  # no answer leaves its source either
+    its = [one for one in its if one.kind != "timeout" or (one.source, one.target) not in stopped]
     passing: dict[str, set[int]] = defaultdict(set)
     for one in its:
         passing[one.target].update(one.open)
@@ -234,7 +236,9 @@ def _alone(view: View, failures: _Failures, rest: Sequence[Pair]) -> Iterator[Fi
         both = (target, source) in rest
         where = f" between {source} and {target}" if both else f" from {source} to {target}"
         its = [(source, target), (target, source)] if both else [(source, target)]
-        yield failures.finding(view, (source, target), where, its)
+        # What stops at the source's own kernel is not the target's fault.
+        hosts = (source,) if failures.kind == "no_route" and not both else (source, target)
+        yield failures.finding(view, hosts, where, its)
 
 
 def _recorded(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:

@@ -157,7 +157,15 @@ def test_a_rule_that_says_prohibited_is_a_firewall_and_no_missing_route() -> Non
     assert "fabric_open_firewall" in found.cure
 
 
-@pytest.mark.parametrize("kind", ["rejected", "no_route", "cut"])
+def test_a_node_without_a_route_is_named_alone_and_its_missing_answers_are_not_told_again() -> None:
+    (found,) = registry.diagnose(connected(seen(), ("node4", "node1", "no_route"), ("node1", "node4", "timeout")))
+    assert (found.check, found.severity, found.hosts) == ("ports", "error", ("node4",))
+    assert found.cause == (
+        "connections from node4 to node1 in 10.0.0.0/24 are stopped by the source's own kernel (seen)"
+    )
+
+
+@pytest.mark.parametrize("kind", ["rejected", "cut"])
 def test_one_way_that_fails_is_told_with_its_direction(kind: fabric.PairKind) -> None:
     (found,) = registry.diagnose(connected(seen(), ("node4", "node1", kind)))
     assert (found.check, found.severity, found.hosts) == ("ports", "error", ("node4", "node1"))
