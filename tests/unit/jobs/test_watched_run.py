@@ -154,6 +154,7 @@ PRTE has lost communication with a remote daemon.
             "node2 rank 1 left without MPI_Finalize, as exit() and os._exit() do, and mpirun ended the",
         ),
         (SOCKET_CLOSED + LEFT, "lost rank", "node2 rank 1 left without MPI_Finalize"),
+        (SOCKET_CLOSED + EXITED, "lost rank", "node2 rank 1 ended with exit code 3, and ranks of other nodes lost it"),
         (SOCKET_CLOSED, "lost rank", "Ranks of other nodes lost a rank on node2, and one of them aborted"),
         (
             DAEMON_KILLED,
