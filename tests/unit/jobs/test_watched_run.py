@@ -159,7 +159,12 @@ PRTE has lost communication with a remote daemon.
         (
             DAEMON_KILLED,
             "launcher",
-            "node2: a signal ended mpirun's daemon there (exit status 137); look at the node's ",
+            "node2: mpirun's daemon there ended with exit status 137; look at the node's kernel log",
+        ),
+        (
+            DAEMON_KILLED.replace("137", "255"),
+            "launcher",
+            "node2: mpirun's daemon there ended with exit status 255; look at the node's kernel log",
         ),
         (DAEMON_LOST, "launcher", "node2: mpirun lost the daemon on this node; look at the node's kernel log and at "),
     ],
