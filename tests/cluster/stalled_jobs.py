@@ -23,7 +23,7 @@ FAULTS = ("endless loop", "dead file", "out of memory", "SIGSTOP", "another coll
 HEALTHY = ("computes in silence", "exchanges in silence")
 WORDS = re.compile(
     r"clusterctl: (?:No output for \d+ s: (?P<stall>.*)"
-    r"|(?P<died>\S+ (?:rank \d+ was ended by|lost \d+ process(?:es)?) .*))"
+    r"|(?P<died>\S+ (?:rank \d+ was ended by|lost \d+ process(?:es)?|rank \d+ left without MPI_Finalize)[ ,].*))"
 )
 PACED = re.compile(r"clusterctl: Pace: (?P<words>.*rank \d+ on (?P<host>[^\s,.;:]+)[^\n]*)")
 NAMED = re.compile(r"--exclude (?P<host>[^\s.]+)")

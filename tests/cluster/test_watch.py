@@ -55,6 +55,14 @@ def test_a_rank_whose_program_has_ended_is_named(cluster: Cluster) -> None:
     assert cluster.is_clean()
 
 
+def test_a_rank_that_waits_for_a_lock_is_named(cluster: Cluster) -> None:
+    told = run(cluster, "mpi", "lock")
+    assert told.verdict == "rightly", told.sentence
+    assert f"{HOST} rank {CULPRIT} waits for the lock of /" in told.sentence
+    assert ", which process " in told.sentence
+    assert cluster.is_clean()
+
+
 def test_each_planted_cause_is_named_rightly_or_is_not_known(cluster: Cluster) -> None:
     found: list[Told] = []
     for stack in ("mpi", "torch", "horovod"):

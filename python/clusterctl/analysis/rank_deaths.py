@@ -20,6 +20,12 @@ else:
 
 _RULE = re.compile(r"^-{20,}$", re.MULTILINE)  # a help message of mpirun stands between two
 _MOST_TEXT = 4096
+_LOOK_AT_DAEMON = "look at the node's kernel log, at what ended its daemon, and at the ssh login there"
+# help-plm-base.txt of PRRTE. It supposes a firewall; for a job that ran, the daemon has ended.
+_DAEMON_ENDED = re.compile(
+    r"(?s)daemon failed to report back after being spawned.{0,500}?Remote host:\s*(?P<host>\S+)\s+"
+    r"Daemon exit status:\s*(?P<status>\d{1,3})\b"
+)
 
 _MPIRUN = re.compile(
     r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) exited on\s+signal (?P<by>\d{1,9})\b"
@@ -121,6 +127,10 @@ def told_of_node(output: str, names: Mapping[str, str]) -> tuple[str, str] | Non
     """
     told = []
     for block in _RULE.split(output):
+        if (ended := _DAEMON_ENDED.search(block)) and ended["host"] in names:
+            words = f"mpirun's daemon there ended with exit status {ended['status']}; {_LOOK_AT_DAEMON}"
+            told.append((True, names[ended["host"]], words))
+            continue
         passages = [block] if len(block) < _MOST_TEXT else []
         for text in (*passages, *(line[:_MOST_TEXT] for line in block.splitlines())):
             found = known_messages.find("mpirun", text)

@@ -279,8 +279,10 @@ def _network(ranks: Sequence[RankSight]) -> StallVerdict | None:
         others = [one for one in ranks if one.host != host]
         words = f"{host} does not get or acknowledge what others send over the network ({told}), {_rest(others)}"
         return StallVerdict(cause="network", sentence=words, hosts=(host,), ranks=mine)
+    ways = {(one.host, peer) for one in ranks for peer in one.silent_hosts if peer != one.host}
     if len({one.host for one in ranks}) == 2 or len(links) == 1:  # noqa: PLR2004 - the two ends of the one link
-        words = f"data between {told} is not acknowledged, {_rest(ranks)}; which end is the cause is not known"
+        way = f"from {' to '.join(next(iter(ways)))}" if len(ways) == 1 else f"between {told}"
+        words = f"data {way} is not acknowledged, {_rest(ranks)}; which end is the cause is not known"
         return StallVerdict(cause="network", sentence=words)
     words = f"data is not acknowledged between {told}, {_rest(ranks)}; no one node is at all of them"
     return StallVerdict(cause="network", sentence=words)

@@ -187,7 +187,9 @@ class WatchedRun:
             return StallVerdict(cause="killed rank", sentence=words, hosts=hosts, ranks=(death.rank,)), facts
         left = rank_deaths.first_exit(output)
         left_on = self._nodes.ranks[left.rank] if left and left.rank < len(self._nodes.ranks) else ""
-        if left and left_on in rank_deaths.lost_peers(output, names)[:1]:
+        told_by = rank_deaths.lost_sockets(output, names)
+        is_lost = left_on in rank_deaths.lost_peers(output, names)[:1] or (told_by and left_on not in told_by)
+        if left and left_on and is_lost:
             words = suspects.exit_words(left, left_on)
             verdict = StallVerdict(cause="lost rank", sentence=words, hosts=(left_on,), ranks=(left.rank,))
             return verdict, self._facts([left_on])
@@ -250,9 +252,9 @@ def _told_last(output: str, lost_on: str, names: Mapping[str, str], nodes: Seque
         node, words = told
         return StallVerdict(cause="launcher", sentence=f"{node}: {words}", hosts=(node,))
     if tellers := rank_deaths.lost_sockets(output, names):
-        others = [name for name in nodes if name not in tellers]
-        if len(others) == 1:
-            return StallVerdict(cause="lost rank", sentence=suspects.peer_words(others[0]), hosts=tuple(others))
+        others = tuple(name for name in nodes if name not in tellers)
+        if len(others) == len(tellers) == 1:  # of more nodes, one that only lost an aborted rank may tell as well
+            return StallVerdict(cause="lost rank", sentence=suspects.peer_words(others[0]), hosts=others)
         return StallVerdict(cause="not known", sentence=suspects.unknown_peer_words(tellers))
     return None
 

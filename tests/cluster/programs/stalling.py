@@ -3,9 +3,11 @@
 With UNTIL, it waits with that until its node has the file. With a FAULT "in silence", all ranks go on without a word.
 """
 
+import fcntl
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -87,6 +89,16 @@ def leave() -> None:
     raise SystemExit(3)  # mpi4py's MPI_Finalize then waits for the others
 
 
+def wait_for_lock() -> None:
+    """Wait for a lock that another process of the node holds, as a second job with the same cache does."""
+    with tempfile.TemporaryFile() as file:
+        if os.fork() == 0:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(900)
+        time.sleep(1)
+        fcntl.flock(os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDWR), fcntl.LOCK_EX)
+
+
 def exit_at_once() -> None:
     os._exit(3)
 
@@ -131,6 +143,7 @@ FAULTS = HEALTHY | {
     "SIGSTOP": stop,
     "another collective": broadcast,
     "slow loader": load_batch,
+    "lock": wait_for_lock,
     "exit": exit_at_once,
     "exception": leave,
     "crash": crash,

@@ -283,4 +283,5 @@ def test_without_stacks_data_that_is_not_acknowledged_is_told() -> None:
     found = judge(seen)
     assert found is not None
     assert (found.cause, found.hosts) == ("network", ())
+    assert found.sentence.startswith("data from node1 to node2 is not acknowledged, 4 others wait; which end is")
     assert "compare the MTU" in after_probe(found, []).sentence

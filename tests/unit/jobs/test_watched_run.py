@@ -154,11 +154,17 @@ PRTE has lost communication with a remote daemon.
             "node2 rank 1 left without MPI_Finalize, as exit() and os._exit() do, and mpirun ended the",
         ),
         (SOCKET_CLOSED + LEFT, "lost rank", "node2 rank 1 left without MPI_Finalize"),
+        (SOCKET_CLOSED + EXITED, "lost rank", "node2 rank 1 ended with exit code 3, and ranks of other nodes lost it"),
         (SOCKET_CLOSED, "lost rank", "Ranks of other nodes lost a rank on node2, and one of them aborted"),
         (
             DAEMON_KILLED,
             "launcher",
-            "node2: a signal ended mpirun's daemon there (exit status 137); look at the node's ",
+            "node2: mpirun's daemon there ended with exit status 137; look at the node's kernel log",
+        ),
+        (
+            DAEMON_KILLED.replace("137", "255"),
+            "launcher",
+            "node2: mpirun's daemon there ended with exit status 255; look at the node's kernel log",
         ),
         (DAEMON_LOST, "launcher", "node2: mpirun lost the daemon on this node; look at the node's kernel log and at "),
     ],
