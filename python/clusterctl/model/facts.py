@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Fact
+from clusterctl.model.clock import Clock
 from clusterctl.model.layout import DEFAULT_PREFIX, Layout
 
 # --- Types of what a node said of PMIx: the site's library, that of the installed Open MPI, and Slurm's plugins -------
@@ -506,6 +507,7 @@ class NodeFacts(Fact):
     hostname: str
     fqdn: str
     time: float  # seconds since the epoch, by the node's clock
+    clock: Clock | None = None  # of ``time`` against this machine's at the question and at the answer
     kernel: str
     machine: str
     distribution: Distribution

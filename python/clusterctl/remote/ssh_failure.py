@@ -74,7 +74,7 @@ def ended_early(host: Host, returncode: int, stderr: str, output: bytes) -> Prob
         host.name,
         "error",
         f"{where(host)} gave no readable record: the login of {_login(host)} ended with status {returncode}, and "
-        f"printed {shown} in its place{said}; look for 'exit', 'exec' and questions in the start-up files of that user's "
+        f"printed {shown} in its place{said}; look for 'exit', 'exec' and questions in the start-up files of its "
         f"shell (~/.bashrc, /etc/bash.bashrc, /etc/profile.d), and for a ForceCommand in sshd_config.",
     )
 

@@ -118,7 +118,7 @@ def _login(host: str, node: NodeFacts) -> Iterator[Finding]:
         cure = "mount it for writing, and look for errors of the disk or of its server in the kernel's log"
         cure = cure if refuses == "read-only" else f"let user {user} write there ('ls -ld {home}')"
         cause = f"the home {home} is {refuses} for user {user}, and jobs keep files and caches there"
-        yield Finding("home", "warning", (host,), cause, cure)
+        yield Finding("home", "error" if refuses == "read-only" else "warning", (host,), cause, cure)
 
 
 def _trap_cure(trap: SessionTrap) -> str:

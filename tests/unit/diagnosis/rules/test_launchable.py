@@ -77,7 +77,8 @@ def trap(name: str, what: str, **more: str) -> dict[str, Any]:
             "warning",
             "for which sshd refuses the keys of user user1",
         ),
-        ({"login": {"home_refuses": "read-only"}}, "warning", "the home /home/user1 is read-only for user user1"),
+        ({"login": {"home_refuses": "not writable"}}, "warning", "the home /home/user1 is not writable"),
+        ({"login": {"home_refuses": "read-only"}}, "error", "the home /home/user1 is read-only for user user1"),
     ],
 )
 def test_what_a_login_gives_to_jobs(changed: dict[str, Any], severity: str, words: str) -> None:
