@@ -61,7 +61,7 @@ class Session:
 
     def limits(self) -> Json:
         """Return the soft and hard limits of a job in such a session; None means unlimited."""
-        wanted = {"Max locked memory": "memlock", "Max open files": "nofile"}
+        wanted = {"Max locked memory": "memlock", "Max open files": "nofile", "Max processes": "nproc"}
         if self.limits_pid:
             found = {}
             for line in read_text(f"/proc/{self.limits_pid}/limits").splitlines():
@@ -70,7 +70,7 @@ class Session:
                     soft, hard = line[26:].split()[:2]
                     found[key] = {"soft": _limit(soft), "hard": _limit(hard)}
             return found
-        own = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE}
+        own = {"memlock": resource.RLIMIT_MEMLOCK, "nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
         limits: Json = {}
         for key, number in own.items():
             low, high = (_limit(str(value)) for value in resource.getrlimit(number))
@@ -92,7 +92,7 @@ def _environ(pid: int) -> dict[str, str] | None:
 
 
 def limits(session: Session) -> Json:
-    """Return the limits of locked memory and open files, and the settings of pam_limits for all users."""
+    """Return the limits of locked memory, open files and processes, and the settings of pam_limits for all users."""
     return {"limits": session.limits(), "limit_settings": limit_settings("/etc/security")}
 
 

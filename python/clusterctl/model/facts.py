@@ -382,6 +382,13 @@ class Limit(Fact):
     hard: int | None
 
 
+class ProcessRoom(Fact):
+    """How many more processes, threads among them, a session may start, and what limits them."""
+
+    left: int
+    by: str  # nproc, or the file of a control group
+
+
 class User(Fact):
     """The login user; ``sudo`` is None when it was not asked for."""
 
@@ -538,6 +545,8 @@ class NodeFacts(Fact):
     busy: tuple[BusyProcess, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     limits: dict[str, Limit] = Field(default_factory=dict)
+    process_room: ProcessRoom | None = None  # None: nothing limits them
+    memory_kills: int = 0  # by the kernel, for lack of memory, in the control groups of the session
     limit_settings: dict[str, str] = Field(default_factory=dict)  # of /etc/security, by "domain type item"
     environment: dict[str, str] = Field(default_factory=dict)
     environment_source: str = ""

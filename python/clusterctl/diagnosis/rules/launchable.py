@@ -34,6 +34,8 @@ _SHM_OF_A_RANK = 16 * _MIB
 _LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
 _LITTLE = 100 * _MIB
 _FILES_OF_A_JOB = _rules.FILES_OF_A_JOB
+# mpirun or its daemon, ssh and shells; a rank of Open MPI 5 has its own thread, PMIx's, and one of its TCP.
+_PROCESSES_OF_A_DAEMON, _THREADS_OF_A_RANK = 16, 3
 _FILE_LIMIT = "raise nofile in /etc/security/limits.d"
 
 
@@ -52,6 +54,7 @@ def of_node(host: str, node: NodeFacts, *, slots: int = 1, ranks: int = 0) -> li
         *_scratch(host, node),
         *_shared_memory(host, node, slots),
         *_limits(host, node, ranks),
+        *_processes(host, node, slots),
         *_disks(host, node),
     ]
 
@@ -215,6 +218,16 @@ def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
         job = f"a job of {ranks} ranks" if ranks else "a job"
         cause = f"a session may open {files.soft} files, and {job} needs about {needed}"
         yield Finding("open files", severity, (host,), cause, _FILE_LIMIT)
+
+
+def _processes(host: str, node: NodeFacts, slots: int) -> Iterator[Finding]:
+    """Compare the processes that a session may still start with those of a launch."""
+    needed = _PROCESSES_OF_A_DAEMON + _THREADS_OF_A_RANK * slots
+    room = node.process_room
+    if room is not None and room.left < needed:
+        cause = f"a session may start {room.left} more processes and threads ({room.by}), and its ranks need {needed}"
+        cure = "raise nproc in /etc/security/limits.d" if room.by == "nproc" else "raise it (TasksMax, --pids-limit)"
+        yield Finding("processes", "error", (host,), cause, f"{cure}, or end what runs there")
 
 
 def _disks(host: str, node: NodeFacts) -> Iterator[Finding]:

@@ -87,6 +87,14 @@ def test_what_a_login_gives_to_jobs(changed: dict[str, Any], severity: str, word
     assert words in cause
 
 
+def test_too_few_processes_are_an_error() -> None:
+    pids = "/sys/fs/cgroup/pids.max"
+    assert told(process_room={"left": 500, "by": pids}) == []
+    ((check, severity, cause),) = told(process_room={"left": 10, "by": pids})
+    assert (check, severity) == ("processes", "error")
+    assert cause == f"a session may start 10 more processes and threads ({pids}), and its ranks need 19"
+
+
 def test_modes_do_not_count_where_sshd_does_not_look_at_them() -> None:
     ssh = {"settings": {"StrictModes": "no"}}
     assert told(login={"unsafe": ["/home/user1 has mode 0775"]}, ssh=ssh) == []
