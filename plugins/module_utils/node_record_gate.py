@@ -351,6 +351,8 @@ FORMS: Mapping[str, Rule] = {
     "busy": _many(_record(pid=_COUNT, user=_USER, command=_VALUE, rank=_flag, gpu=_flag, trees=_many(_PATH)), 65536),
     "gpus": _many(_GPU),
     "limits": _mapping(_KEY, _record(soft=_BYTES, hard=_BYTES), 64),
+    "process_room": _or_none(_record("left", "by", left=_COUNT, by=_PATH)),
+    "memory_kills": _COUNT,
     "limit_settings": _mapping(_text(512), _text(512)),
     "environment": _mapping(_VARIABLE, _VALUE),
     "environment_source": _WORD,

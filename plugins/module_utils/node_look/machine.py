@@ -94,6 +94,55 @@ def _quota(folder: str, is_unified: bool) -> list[Json]:
     ]
 
 
+# --- processes and kills ----------------------------------------------------------------------------------------------
+
+_MANY = 8192  # processes; where a user may have as many, they are not counted
+
+
+def processes(
+    limit: int | None, uid: int, root: str = CONTROL_GROUPS, own: str = "/proc/self/cgroup", proc: str = "/proc"
+) -> Json:
+    """Return how many more processes a session may start, and how many the kernel has killed for lack of memory.
+
+    Threads count as processes. The kernel counts kills in each control group above the process that it killed.
+
+    Args:
+        limit: of processes of the user (nproc), None for no limit. It does not hold for root.
+        uid: of the user.
+        root: where the control groups are mounted.
+        own: the list of the control groups of a process.
+        proc: the folder of the processes.
+
+    Returns:
+        ``process_room``, with ``left`` and ``by`` (what limits); None where nothing does. ``memory_kills``.
+    """
+    lines = read_text(own, "")
+    rooms = []
+    for folder, _unused in control_group_folders(root, lines, "pids"):
+        with suppress(OSError, ValueError):  # without a limit it says 'max', and the root group has no file
+            rooms.append((_number(folder, "pids.max") - _number(folder, "pids.current"), f"{folder}/pids.max"))
+    if uid and limit is not None and limit < _MANY:
+        rooms.append((limit - _threads(uid, proc), "nproc"))
+    least = min(rooms, default=None)
+    kills = [0]
+    for folder, is_unified in control_group_folders(root, lines, "memory"):
+        counted = read_text(f"{folder}/{'memory.events' if is_unified else 'memory.oom_control'}", "")
+        kills += [int(count) for count in re.findall(r"^oom_kill (\d+)$", counted, re.MULTILINE)]
+    room = {"left": max(0, least[0]), "by": least[1]} if least else None
+    return {"process_room": room, "memory_kills": max(kills)}
+
+
+def _threads(uid: int, proc: str) -> int:
+    """Return the number of threads of a user."""
+    found = 0
+    for name in list_folder(proc):
+        if name.isdecimal():
+            status = read_text(f"{proc}/{name}/status", "")
+            if re.search(rf"^Uid:\t{uid}\t", status, re.MULTILINE):
+                found += int(*re.findall(r"^Threads:\t(\d+)$", status, re.MULTILINE)[:1] or [0])
+    return found
+
+
 # --- host capacity ---------------------------------------------------------------------------------------------------
 
 # For each version of control groups: what limits the memory, what is used, and the caches of files in memory.stat.

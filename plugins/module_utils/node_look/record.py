@@ -190,6 +190,11 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         ("busy", lambda: processes.busy(bool(request.get("busy")), root), {"busy": []}),
         ("gpus", lambda: gpu.gpus(variables.get("LD_LIBRARY_PATH", "")), {"gpus": []}),
         ("limits", lambda: users.limits(session), {"limits": {}, "limit_settings": {}}),
+        (
+            "processes",
+            lambda: machine.processes(session.limits().get("nproc", {}).get("soft"), uid),
+            {"process_room": None, "memory_kills": 0},
+        ),
         ("environment", lambda: users.environment(session), {"environment": {}, "environment_source": ""}),
         (
             "user",

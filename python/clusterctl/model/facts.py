@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Fact
+from clusterctl.model.clock import Clock
 from clusterctl.model.layout import DEFAULT_PREFIX, Layout
 
 # --- Types of what a node said of PMIx: the site's library, that of the installed Open MPI, and Slurm's plugins -------
@@ -381,6 +382,13 @@ class Limit(Fact):
     hard: int | None
 
 
+class ProcessRoom(Fact):
+    """How many more processes, threads among them, a session may start, and what limits them."""
+
+    left: int
+    by: str  # nproc, or the file of a control group
+
+
 class User(Fact):
     """The login user; ``sudo`` is None when it was not asked for."""
 
@@ -506,6 +514,7 @@ class NodeFacts(Fact):
     hostname: str
     fqdn: str
     time: float  # seconds since the epoch, by the node's clock
+    clock: Clock | None = None  # of ``time`` against this machine's at the question and at the answer
     kernel: str
     machine: str
     distribution: Distribution
@@ -536,6 +545,8 @@ class NodeFacts(Fact):
     busy: tuple[BusyProcess, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     limits: dict[str, Limit] = Field(default_factory=dict)
+    process_room: ProcessRoom | None = None  # None: nothing limits them
+    memory_kills: int = 0  # by the kernel, for lack of memory, in the control groups of the session
     limit_settings: dict[str, str] = Field(default_factory=dict)  # of /etc/security, by "domain type item"
     environment: dict[str, str] = Field(default_factory=dict)
     environment_source: str = ""

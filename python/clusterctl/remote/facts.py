@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from clusterctl.model.clock import Clock
 from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import one_trip, python
 from clusterctl.remote.reach import where
@@ -137,9 +138,16 @@ def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
     except ValueError as problem:
         cause = str(problem)
     else:
-        return found
+        return found.model_copy(update={"clock": _clock(found.time, ending)})
     evidence = f" {shortened(ending.errors)}" if ending.errors.strip() else ""
     return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record ({cause}).{evidence}")
+
+
+def _clock(told: float, ending: python.Ending) -> Clock | None:
+    """Compare a node's time, which it took between the question and its answer, with this machine's."""
+    if not told or not ending.ended:
+        return None
+    return Clock(told - (ending.began + ending.ended) / 2, (ending.ended - ending.began) / 2)
 
 
 # --- Look at the hardware of all nodes: one typed record per node, over one ssh connection each -----------------------

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from clusterctl.model.clock import Clock
 from clusterctl.remote import python, reach
 from clusterctl.support import content
 
@@ -88,14 +89,6 @@ class Overruled:
     target: str
     setting: str  # as ssh -G writes it, in lower case
     what: str
-
-
-@dataclass(frozen=True)
-class Clock:
-    """How far a node's clock is ahead of this machine's, give or take ``uncertainty_s``."""
-
-    offset_s: float
-    uncertainty_s: float
 
 
 @dataclass(frozen=True)

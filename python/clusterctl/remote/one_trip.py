@@ -7,7 +7,8 @@ starts with ``shell=True``), and a command here is a list of tokens.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl.model.probe import ProbeFailure
@@ -116,6 +117,7 @@ class _Questions:
         remote, first = as_become_user(host, program.argv(host.python))
         argv = reach.command(host, remote, control_dir=control_dir, connect_timeout_s=self._connect_timeout_s)
         opening = first + program.data + self.requests[host]
+        began = time.time()
         try:
             async with python.talk(argv) as talk:
                 try:
@@ -130,7 +132,7 @@ class _Questions:
         if control_dir is not None and ssh_failure.hides_the_bastion(ending.errors):
             return await self._talk(host, None)
         if ending.returncode == 0:
-            return ending
+            return replace(ending, began=began, ended=time.time())
         failure = classify(host, ending.returncode, ending.errors, ending.output)
         return await self._without_path(host, failure) if failure.kind in {"no_python", "no_sudo"} else failure
 

@@ -184,11 +184,16 @@ class EndedError(Exception):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a program ended, and all that was not read of its output."""
+    """How a program ended, and all that was not read of its output.
+
+    ``began`` and ``ended`` are times of this machine's clock around its run, 0 where nobody took them.
+    """
 
     returncode: int
     output: bytes
     errors: str
+    began: float = 0.0
+    ended: float = 0.0
 
 
 class Conversation:

@@ -124,6 +124,16 @@ def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, .
         for name, node in probe.facts.items()
         if name not in told and (problem := not_installed(node))
     ]
+    killed = [
+        Cause(
+            (name,),
+            f"the kernel killed {count} of its processes for lack of memory since this validation began",
+            "give the node more memory or fewer ranks; 'journalctl -k' names the processes",
+            subject="memory",
+        )
+        for name, node in probe.facts.items()
+        if name in team.nodes and (count := node.memory_kills - team.nodes[name].facts.memory_kills) > 0
+    ]
     late = [failure for failure in probe.failures.values() if failure.kind == "timeout"]
     slow = len(late) * 2 > max(2, len(names))  # most of them are late: a busy machine, and not a node that is gone
     gone = [
@@ -131,7 +141,7 @@ def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, .
         for name, failure in probe.failures.items()
         if failure.kind != "timeout" or not slow
     ]
-    return (*gone, *damaged, *causes.of_findings(found))
+    return (*gone, *killed, *damaged, *causes.of_findings(found))
 
 
 def _logins(team: Team, control: Path) -> tuple[Cause, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.diagnosis import doctor, skew, training_stack
-from clusterctl.diagnosis.rules import launchable, registry
+from clusterctl.diagnosis.rules import launchable, machine, registry
 from clusterctl.diagnosis.rules.launchable import SLURM_PMIX
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding
@@ -182,9 +182,9 @@ class Gate:
             if problem:
                 found.append(_error(PROVISIONED, host.name, problem, cure))
                 continue
-            hindered = _hindrances(host, node)
+            hindered, beside = _hindrances(host, node)
+            found += hindered or beside
             if hindered:  # with this node, no job would come up on the others either
-                found += hindered
                 continue
             found += [_error(PROVISIONED, host.name, broken, cure) for broken in broken_extras(node)]
             if foreign := launchable.foreign_mpirun(node):  # the checks launch by the installed one; users do not
@@ -192,11 +192,13 @@ class Gate:
             login, as_user = job_host(host), through_sudo(host, node)
             nodes[host.name] = ReadyNode(login, node, training_stack.of(node), slots_of(host, node), as_user)
         found += _stack_findings(nodes)
-        told = {one.cause for one in (*found, *skew.differences({name: nodes[name].facts for name in nodes}))}
+        clocks = machine.clocks(machine.clocks_of({name: node.facts for name, node in nodes.items()}))
+        found += [_error(PROVISIONED, one.hosts[0], one.cause, one.cure) for one in clocks if one.severity == "error"]
+        named = {one.cause for one in (*found, *skew.differences({name: nodes[name].facts for name in nodes}))}
         found += [
             _error(PROVISIONED, host, one.cause, one.cure)
             for one in known
-            if one.severity == "error" and one.check not in _PROVED and one.cause not in told
+            if one.severity == "error" and one.check not in _PROVED and one.cause not in named
             for host in one.hosts
             if host in nodes
         ]
@@ -280,14 +282,15 @@ def broken_extras(node: NodeFacts) -> list[str]:
     return [broken for broken in found if broken]
 
 
-def _hindrances(host: Host, node: NodeFacts) -> list[Finding]:
-    """Return what keeps a job with this node from being launched; a disk that fills up does not."""
+def _hindrances(host: Host, node: NodeFacts) -> tuple[list[Finding], list[Finding]]:
+    """Return what keeps a job with this node from being launched, and what does not: a home that is read-only.
+
+    A disk that fills up is neither.
+    """
     found = launchable.of_node(host.name, node, slots=slots_of(host, node))
-    return [
-        _error(PROVISIONED, host.name, one.cause, one.cure)
-        for one in found
-        if one.severity == "error" and one.check != "disk"
-    ]
+    errors = [one for one in found if one.severity == "error" and one.check != "disk"]
+    told = [(one.check, _error(PROVISIONED, host.name, one.cause, one.cure)) for one in errors]
+    return [one for check, one in told if check != "home"], [one for check, one in told if check == "home"]
 
 
 def _stack_findings(nodes: Mapping[str, ReadyNode]) -> list[Finding]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import node_record_gate, text_edit
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import login, reading
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import login, machine, reading
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import Environment
 
 ME = pwd.getpwuid(os.geteuid())
@@ -80,6 +80,28 @@ def test_modes_that_sshd_refuses(tmp_path: Path) -> None:
     assert login.home_refuses(str(tmp_path), ME) == login.home_refuses(str(tmp_path / "none"), ME) == ""
     tmp_path.chmod(0o555)
     assert login.home_refuses(str(tmp_path), ME if ME.pw_uid else pwd.getpwnam("nobody")) == "not writable"
+
+
+def test_processes_that_a_session_may_start_and_kills(tmp_path: Path) -> None:
+    own, group, proc = tmp_path / "own", tmp_path / "user.slice", tmp_path / "proc"
+    group.joinpath("job").mkdir(parents=True)
+    tmp_path.joinpath("cgroup.controllers").touch()
+    own.write_text("0::/user.slice/job\n")
+    for folder, words in ((group, ("100", "90", "3")), (group / "job", ("max", "4", "1"))):
+        for name, text in zip(("pids.max", "pids.current", "memory.events"), words, strict=True):
+            folder.joinpath(name).write_text(f"oom 9\noom_kill {text}\n" if name == "memory.events" else f"{text}\n")
+    for pid, uid, threads in ((7, 1000, 30), (8, 0, 50), (9, 1000, 5)):
+        proc.joinpath(str(pid)).mkdir(parents=True)
+        proc.joinpath(str(pid), "status").write_text(f"Name:\ta\nUid:\t{uid}\t{uid}\t{uid}\nThreads:\t{threads}\n")
+
+    def found(limit: int | None, uid: int = 1000) -> object:
+        return machine.processes(limit, uid, str(tmp_path), str(own), str(proc))
+
+    of_group = {"left": 10, "by": f"{group}/pids.max"}
+    assert found(None) == found(40, uid=0) == {"process_room": of_group, "memory_kills": 3}
+    assert found(40) == {"process_room": {"left": 5, "by": "nproc"}, "memory_kills": 3}
+    group.joinpath("pids.max").write_text("max\n")
+    assert found(None) == {"process_room": None, "memory_kills": 3}
 
 
 def test_the_section_passes_the_gate(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from clusterctl.model.clock import Clock
 from clusterctl.model.hosts import Host
 from clusterctl.remote import facts, python, ssh_failure
+from doctor_view import record_of
 
 
 @pytest.fixture
@@ -41,6 +43,13 @@ def test_every_host_is_a_record_or_a_failure(tmp_path: Path) -> None:
     libc, none = probe.facts["b"].libraries
     assert libc.path.endswith("/libc.so.6")
     assert (none.soname, none.path, none.others) == ("libnone.so.1", "", ())
+
+
+def test_the_clock_of_a_node_is_compared_with_that_of_this_machine() -> None:
+    record = json.dumps({**record_of("node1"), "time": 1300.0}, separators=(",", ":"))
+    found = facts.read(Host("a", "192.0.2.1"), python.Ending(0, record.encode(), "", began=1000.0, ended=1004.0))
+    assert found.clock == Clock(offset_s=298.0, uncertainty_s=2.0)
+    assert facts.read(Host("a", "192.0.2.1"), python.Ending(0, record.encode(), "")).clock is None
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -122,6 +122,28 @@ def test_another_mpirun_first_in_path_is_a_fail_and_the_node_takes_part() -> Non
     assert not any("mpirun" in note for note in passed.notes)
 
 
+@pytest.mark.parametrize(
+    ("changed", "words", "takes_part"),
+    [
+        ({"login": {"shell": "/usr/bin/fish"}}, "the login shell of user user1 is /usr/bin/fish", False),
+        ({"login": {"home_refuses": "read-only"}}, "the home /home/user1 is read-only", True),
+        ({"clock": {"offset_s": 300.0, "uncertainty_s": 1.0}}, "its clock is 299.9 s ahead of most nodes'", True),
+    ],
+)
+def test_what_a_login_and_a_clock_lack_is_a_fail(changed: dict[str, Any], words: str, takes_part: bool) -> None:
+    watch = factory.programs(content.node_programs())
+    names = ("node1", "node2", "node3")
+    clock = {"clock": {"offset_s": 0.1, "uncertainty_s": 1.0}}
+    nodes = {name: node(name, watch=watch, **{**clock, **(changed if name == "node3" else {})}) for name in names}
+    results = CheckResults(lambda _event: None)
+    guard = gate.Gate(factory.inventory(names), results, lambda _event: None, compares=True, repeat="again", total=3)
+    passed = guard.judge(Probe(nodes, {}))
+    assert ("node3" in passed.nodes) is takes_part
+    told = results["provisioned"]
+    assert (told.verdict, told.hosts) == (Verdict.FAIL, ("node3",))
+    assert words in told.reason
+
+
 def test_the_nodes_are_asked_and_the_jobs_are_started_as_the_cluster_user(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 

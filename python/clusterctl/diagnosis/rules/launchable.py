@@ -34,7 +34,8 @@ _SHM_OF_A_RANK = 16 * _MIB
 _LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
 _LITTLE = 100 * _MIB
 _FILES_OF_A_JOB = _rules.FILES_OF_A_JOB
-_PROCESSES_OF_A_JOB = 128  # a rank of Open MPI 5 has 4 threads, and libraries of arithmetic have one for each core
+# mpirun or its daemon, ssh and shells; a rank of Open MPI 5 has its own thread, PMIx's, and one of its TCP.
+_PROCESSES_OF_A_DAEMON, _THREADS_OF_A_RANK = 16, 3
 _FILE_LIMIT = "raise nofile in /etc/security/limits.d"
 
 
@@ -53,6 +54,7 @@ def of_node(host: str, node: NodeFacts, *, slots: int = 1, ranks: int = 0) -> li
         *_scratch(host, node),
         *_shared_memory(host, node, slots),
         *_limits(host, node, ranks),
+        *_processes(host, node, slots),
         *_disks(host, node),
         *_loopback(host, node),
     ]
@@ -120,7 +122,7 @@ def _login(host: str, node: NodeFacts) -> Iterator[Finding]:
         cure = "mount it for writing, and look for errors of the disk or of its server in the kernel's log"
         cure = cure if refuses == "read-only" else f"let user {user} write there ('ls -ld {home}')"
         cause = f"the home {home} is {refuses} for user {user}, and jobs keep files and caches there"
-        yield Finding("home", "warning", (host,), cause, cure)
+        yield Finding("home", "error" if refuses == "read-only" else "warning", (host,), cause, cure)
 
 
 def _trap_cure(trap: SessionTrap) -> str:
@@ -214,14 +216,11 @@ def _loopback(host: str, node: NodeFacts) -> Iterator[Finding]:
 
 def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
     memlock, files = node.limits.get("memlock"), node.limits.get("nofile")
-    processes, space = node.limits.get("nproc"), node.limits.get("as")
+    space = node.limits.get("as")
     if memlock is not None:
         cause, cure = _rules.memlock(memlock.soft, [device.model_dump() for device in node.rdma])
         if cause:
             yield Finding("memlock", "error", (host,), cause, cure)
-    if processes is not None and processes.soft is not None and processes.soft < _PROCESSES_OF_A_JOB:
-        cause = f"a user may run {processes.soft} processes and threads, and a job needs about {_PROCESSES_OF_A_JOB}"
-        yield Finding("processes", "error", (host,), cause, "raise nproc in /etc/security/limits.d")
     if space is not None and space.soft is not None:
         cause = (
             f"a process may use {space.soft // _MIB} MiB of addresses (ulimit -v), and libraries of ranks reserve more"
@@ -235,6 +234,16 @@ def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
         job = f"a job of {ranks} ranks" if ranks else "a job"
         cause = f"a session may open {files.soft} files, and {job} needs about {needed}"
         yield Finding("open files", severity, (host,), cause, _FILE_LIMIT)
+
+
+def _processes(host: str, node: NodeFacts, slots: int) -> Iterator[Finding]:
+    """Compare the processes that a session may still start with those of a launch."""
+    needed = _PROCESSES_OF_A_DAEMON + _THREADS_OF_A_RANK * slots
+    room = node.process_room
+    if room is not None and room.left < needed:
+        cause = f"a session may start {room.left} more processes and threads ({room.by}), and its ranks need {needed}"
+        cure = "raise nproc in /etc/security/limits.d" if room.by == "nproc" else "raise it (TasksMax, --pids-limit)"
+        yield Finding("processes", "error", (host,), cause, f"{cure}, or end what runs there")
 
 
 def _disks(host: str, node: NodeFacts) -> Iterator[Finding]:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.engines import CounterKey, Growth
     from clusterctl.diagnosis.rules.evidence import View
+    from clusterctl.model.clock import Clock
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hardware import Hardware, HardwareLooks
-    from clusterctl.remote.login_probe import Clock
 
 _GIB = 1 << 30
 _CLOCK_WARNING_S, _CLOCK_ERROR_S = 2.0, 60.0  # make and Horovod's logs; certificates and Kerberos
@@ -40,7 +40,8 @@ def machine(view: View) -> Iterator[Finding]:
     yield from _leftovers(view.nodes)
     yield from _swap(view.nodes)
     yield from _cores(view)
-    yield from clocks({name: report.clock for name, report in view.logins.items() if report.clock is not None})
+    measured = {name: report.clock for name, report in view.logins.items() if report.clock is not None}
+    yield from clocks(measured or clocks_of(view.nodes))
 
 
 def _artifacts(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
@@ -140,6 +141,11 @@ def _confined(view: View) -> Iterator[Finding]:
                 cause = f"a session may use {threads} of {online} hardware threads, and {usual} on most nodes"
                 cure = "find what binds sshd: the affinity ('taskset -cp PID'), AllowedCPUs of its unit, or a cpuset"
                 yield Finding("cores", "warning", (host,), f"{cause}, so ranks share cores or a socket", cure)
+
+
+def clocks_of(nodes: Mapping[str, NodeFacts]) -> dict[str, Clock]:
+    """Return the clocks as the look at the nodes tells them, which is less exact than a question for them alone."""
+    return {host: node.clock for host, node in nodes.items() if node.clock is not None}
 
 
 def clocks(found: Mapping[str, Clock]) -> Iterator[Finding]:

@@ -77,13 +77,22 @@ def trap(name: str, what: str, **more: str) -> dict[str, Any]:
             "warning",
             "for which sshd refuses the keys of user user1",
         ),
-        ({"login": {"home_refuses": "read-only"}}, "warning", "the home /home/user1 is read-only for user user1"),
+        ({"login": {"home_refuses": "not writable"}}, "warning", "the home /home/user1 is not writable"),
+        ({"login": {"home_refuses": "read-only"}}, "error", "the home /home/user1 is read-only for user user1"),
     ],
 )
 def test_what_a_login_gives_to_jobs(changed: dict[str, Any], severity: str, words: str) -> None:
     ((check, found, cause),) = told(**changed)
     assert (check, found) == ("home" if "home_refuses" in str(changed) else "session", severity)
     assert words in cause
+
+
+def test_too_few_processes_are_an_error() -> None:
+    pids = "/sys/fs/cgroup/pids.max"
+    assert told(process_room={"left": 500, "by": pids}) == []
+    ((check, severity, cause),) = told(process_room={"left": 10, "by": pids})
+    assert (check, severity) == ("processes", "error")
+    assert cause == f"a session may start 10 more processes and threads ({pids}), and its ranks need 19"
 
 
 def test_modes_do_not_count_where_sshd_does_not_look_at_them() -> None:
@@ -131,7 +140,6 @@ def test_shells_of_two_languages_are_named() -> None:
             f"{launchable.SHM} has 64 of 1024 MiB free, and its ranks need about 128 MiB",
         ),
         ({"limits": {"nofile": {"soft": 16, "hard": 16}}}, "open files", "error", "a session may open 16 files"),
-        ({"limits": {"nproc": {"soft": 20, "hard": 20}}}, "processes", "error", "a user may run 20 processes"),
         ({"limits": {"as": {"soft": MIB, "hard": None}}}, "address space", "warning", "a process may use 1 MiB"),
         (
             {"disk": [{"path": "/usr/local", "free_bytes": 0, "total_bytes": MIB}]},
