@@ -60,6 +60,7 @@ _CURES = {
     "settings": _SETTINGS_CURE,
     "error": "try 'ssh -v' by hand between the two",
 }
+_OF_THE_SOURCE = {"key", "name", "settings"}  # files of the node that logs in decide these
 # A launcher's ssh ends at once with these. The trial does without them.
 _NO_LAUNCH = {"remotecommand", "sessiontype", "forkafterauthentication"}
 _NO_WAY = {"proxyjump", "proxycommand"}  # the login that they keep from an end has a finding of its own
@@ -141,6 +142,12 @@ def _between(view: View, without: frozenset[str]) -> Iterator[Finding]:
     tried = sum(report.passed + len(report.failures) for report in view.logins.values())
     asked = {(source, target) for source, report in view.logins.items() for target in report.targets}
     for name, failed in classes.items():
+        sources = {source for source, _target in failed}
+        if name in _OF_THE_SOURCE and len(sources) == 1 and len(failed) > 1:
+            targets = nodeset.folded([target for _source, target in failed])
+            words = _words(name, next(iter(failed.values())), targets, is_target=False)
+            yield Finding(_check(name), "error", tuple(sources), words, _CURES[name])
+            continue
         if is_everywhere(len(failed), tried, len(view.hosts)):
             words = _last(next(iter(failed.values())).said)
             yield Finding(_check(name), "error", ends(failed), f"logins between them fail: {words}", _CURES[name])
@@ -176,7 +183,7 @@ def _words(name: str, failure: LoginFailure, others: str, *, is_target: bool) ->
 
 def _alone(name: str, source: str, target: str, failure: LoginFailure) -> Finding:
     """Tell of one login between nodes that get on with others; keys and settings are those of the one who asks."""
-    if name in {"key", "name", "settings"}:
+    if name in _OF_THE_SOURCE:
         words = _words(name, failure, target, is_target=False)
         return Finding(_check(name), "error", (source,), words, _CURES[name])
     cause = f"the login from {source} to {target} fails: {_last(failure.said)}"

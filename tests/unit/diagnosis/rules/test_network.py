@@ -392,6 +392,14 @@ def test_a_login_without_an_end_is_its_node_s() -> None:
     )
 
 
+def test_settings_of_the_only_node_that_logged_in_are_its_own() -> None:
+    """A validation has the launch node alone log in; its proxy was blamed on all nodes."""
+    view = failing(seen(), *(("node1", target, "settings") for target in NODES[1:]))
+    view = dataclasses.replace(view, logins={"node1": dataclasses.replace(view.logins["node1"], passed=0)})
+    (found,) = registry.diagnose(view)
+    assert (found.hosts, found.cause.startswith("logins from it to node[2-4] fail")) == (("node1",), True)
+
+
 def test_logins_to_a_node_that_is_down_say_nothing_new() -> None:
     view = failing(seen(), *((source, "node4", "timeout") for source in NODES[:3]))
     down = ProbeFailure("node4", "unreachable", "node4 (10.0.0.4 port 22) does not answer; see that it is up.")
