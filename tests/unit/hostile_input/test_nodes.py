@@ -15,6 +15,7 @@ import pytest
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import registry
 from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_settings import Settings
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import Host, InventoryOptions, InventorySources
 from clusterctl.provisioning import look
@@ -238,7 +239,7 @@ VARIABLES = {
 @given(TEXT | st.just("node1"), changed(VARIABLES))
 def test_a_host_of_an_inventory_is_taken_or_refused_with_a_sentence(name: str, variables: Any) -> None:
     try:
-        host = ansible_inventory._host(SOURCES, name, variables, InventoryOptions())  # noqa: SLF001 - one host of it
+        host = ansible_inventory._host(SOURCES, name, variables, InventoryOptions(), Settings())  # noqa: SLF001 - one host of it
     except ConfigError:
         return
     assert not set(host.name + host.address) & set(" \n\x1b<>$;&|`'\"")
