@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import factory
 import pytest
 import typer
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
@@ -147,3 +148,21 @@ def test_hosts_without_a_snapshot_and_out_of_reach_have_the_documented_codes(
     machine.inventory.write_text(machine.inventory.read_text().replace("192.0.2.2", "192.0.2.9"))
     code, report, _ = machine.drift(capsys)
     assert (code, report["unreachable"]) == (4, ["node3"])
+
+
+def test_what_sessions_lack_after_a_run_is_a_warning_without_another_run_as_its_cure() -> None:
+    """A .bashrc that sets PATH undoes what the role environment has written."""
+    own = factory.artifact("openmpi", "5.0.7")
+    whole = {"artifacts": [own], "environment": {"PATH": "/usr/local/openmpi/bin:/usr/bin"}}
+    undone = {"artifacts": [own], "environment": {"PATH": "/usr/bin"}}
+    nodes = {
+        "node1": factory.node("node1", **whole),
+        "node2": factory.node("node2", **undone),
+        "node3": factory.node("node3", **undone, login={"shell": "/usr/bin/fish"}),
+    }
+    first, second = look.session_warnings(nodes)
+    assert first == (
+        "On node[2-3], PATH of a session without a terminal lacks /usr/local/openmpi/bin; find what sets PATH in "
+        "/etc/environment or a start-up file."
+    )
+    assert second.startswith("On node3, the login shell of user user1 is /usr/bin/fish")
