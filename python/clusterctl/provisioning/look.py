@@ -6,6 +6,8 @@ import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from clusterctl.diagnosis.rules import launchable, machine
+from clusterctl.diagnosis.skew import PROVISION
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
@@ -72,6 +74,19 @@ def state_of(node: NodeFacts) -> NodeState:
         traits=_traits(node),
         offers=_offers(node),
     )
+
+
+def session_warnings(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
+    """Return what sessions lack after a run, a sentence each: a start-up file may undo what a role has written.
+
+    Another run is no cure for it.
+    """
+    found = [*machine.sessions(nodes), *(one for name, node in nodes.items() for one in launchable.login(name, node))]
+    told: dict[str, list[str]] = {}
+    for one in found:
+        cure = ", or ".join(way for way in one.cure.split(", or ") if PROVISION not in way)
+        told.setdefault(f"{one.cause}; {cure}.", []).extend(one.hosts)
+    return tuple(f"On {folded(hosts)}, {words}" for words, hosts in told.items())
 
 
 def plain(value: Any) -> dict[str, Any]:

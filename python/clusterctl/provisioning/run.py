@@ -16,7 +16,7 @@ from clusterctl.provisioning import controllers, node_claims, partial, plan, pla
 from clusterctl.provisioning import software as switching
 from clusterctl.provisioning.controllers import Controllers
 from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, recorded
-from clusterctl.provisioning.look import EVERY_SLICE, ProvisionRequest, plain, state_of
+from clusterctl.provisioning.look import EVERY_SLICE, ProvisionRequest, plain, session_warnings, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
 from clusterctl.provisioning.software import SoftwareHold
@@ -145,6 +145,10 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             if record.exit_code == ExitCode.OK:
                 self._write_set(probe)
             self._write_snapshot(self._inputs(), states, before, links, reached)
+            after = self.seen.facts if self.seen is not None else {}
+            warnings = session_warnings({name: node for name, node in after.items() if name in reached})
+            if warnings:
+                record = self.run.update(warnings=(*record.warnings, *warnings))
         return record
 
     def _begin(self, ahead: Preview) -> run_record.RunRecord | None:

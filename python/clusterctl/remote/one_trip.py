@@ -161,14 +161,15 @@ class _Questions:
 _THROUGH_SUDO = 'user=$1; shift; exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"'
 # The same with a password, the first line of stdin. A wrong one is tried once, or sudo would take our program for the
 # next two. Where sudo asks for none, that line is read away. A builtin writes it, so it is in no process's arguments.
-_THROUGH_SUDO_ASKING = """\
-user=$1; shift; IFS= read -r word
-if sudo -k -n -u "$user" true 2>/dev/null; then
-  exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"
-fi
-printf '%s\\n' "$word" | sudo -k -S -p '' -u "$user" true || exit $?
-{ printf '%s\\n' "$word"; cat; } | sudo -k -S -p '' -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"
-"""
+# One line: csh, as a login shell, takes no newline within quotes.
+_THROUGH_SUDO_ASKING = (
+    "user=$1; shift; IFS= read -r word; "
+    'if sudo -k -n -u "$user" true 2>/dev/null; then '
+    'exec sudo -n -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"; fi; '
+    "printf '%s\\n' \"$word\" | sudo -k -S -p '' -u \"$user\" true || exit $?; "
+    "{ printf '%s\\n' \"$word\"; cat; } | "
+    'sudo -k -S -p "" -H -u "$user" -- "$@" "$PATH" "${LD_LIBRARY_PATH-}"'
+)
 
 
 def as_become_user(host: Host, remote: Sequence[str]) -> tuple[list[str], bytes]:

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import factory
 import pytest
 import typer
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
@@ -164,3 +165,21 @@ def test_a_plain_look_is_taken_while_another_run_holds_a_host(
         assert "is held by " in note
         assert "clusterctl provision inventory.ini" in note
         assert machine.drift(capsys, "--verify")[0] == ExitCode.BAD_CONFIG
+
+
+def test_what_sessions_lack_after_a_run_is_a_warning_without_another_run_as_its_cure() -> None:
+    """A .bashrc that sets PATH undoes what the role environment has written."""
+    own = factory.artifact("openmpi", "5.0.7")
+    whole = {"artifacts": [own], "environment": {"PATH": "/usr/local/openmpi/bin:/usr/bin"}}
+    undone = {"artifacts": [own], "environment": {"PATH": "/usr/bin"}}
+    nodes = {
+        "node1": factory.node("node1", **whole),
+        "node2": factory.node("node2", **undone),
+        "node3": factory.node("node3", **undone, login={"shell": "/usr/bin/fish"}),
+    }
+    first, second = look.session_warnings(nodes)
+    assert first == (
+        "On node[2-3], PATH of a session without a terminal lacks /usr/local/openmpi/bin; find what sets PATH in "
+        "/etc/environment or a start-up file."
+    )
+    assert second.startswith("On node3, the login shell of user user1 is /usr/bin/fish")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from clusterctl.model.clock import Clock
 from clusterctl.model.hosts import Host
-from clusterctl.remote import facts, python, ssh_failure
+from clusterctl.remote import facts, one_trip, python, ssh_failure
 from doctor_view import record_of
 
 
@@ -140,3 +143,24 @@ def test_the_line_of_a_path_is_named() -> None:
     )
     assert ssh_failure.path_words(b"PATH=/usr/bin:/bin\nhas=/usr/bin\n") == ""
     assert ssh_failure.path_words(b"welcome") == ""
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "tcsh", "fish"])
+def test_every_login_shell_takes_the_commands_that_go_to_nodes(shell: str, tmp_path: Path) -> None:
+    """csh ends a quoted text at a newline, and takes '!' in it for an event."""
+    host = Host("a", "192.0.2.1", user="mpi", become=True).with_sudo_password("word")
+    remote, first = one_trip.as_become_user(host, ["cat"])
+    for words in (remote, one_trip.as_become_user(Host("a", "192.0.2.1", user="mpi", become=True), ["cat"])[0]):
+        assert not {"\n", "!"} & set(shlex.join(words))
+    assert not {"\n", "!"} & set(
+        shlex.join([*ssh_failure.SHOW_PATH, *python.program(facts.NODE_PROBE).argv("python3")])
+    )
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    sudo = tmp_path / "sudo"
+    sudo.write_text('#!/bin/sh\ncase "$*" in *-n*) exit 1;; *" true") exit 0;; esac\nread -r word; echo "$word"; cat\n')
+    sudo.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    argv = [shell, "-c", shlex.join(remote)]
+    done = subprocess.run(argv, input=first + b"rest\n", env=environment, capture_output=True, check=False)
+    assert done.stdout == b"word\nrest\n"

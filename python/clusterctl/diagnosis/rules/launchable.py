@@ -49,7 +49,7 @@ def of_node(host: str, node: NodeFacts, *, slots: int = 1, ranks: int = 0) -> li
         ranks: the ranks of the whole job, 0 if that is unknown.
     """
     return [
-        *_login(host, node),
+        *login(host, node),
         *_programs(host, node),
         *_scratch(host, node),
         *_shared_memory(host, node, slots),
@@ -93,7 +93,7 @@ _TRAPS = {
 _SERIOUS = ("PATH", "LD_LIBRARY_PATH")
 
 
-def _login(host: str, node: NodeFacts) -> Iterator[Finding]:
+def login(host: str, node: NodeFacts) -> Iterator[Finding]:
     """Name a login shell that runs no daemon, variables that break programs, and a home that sshd or a job refuses."""
     account = node.job_user if node.job_user is not None and node.job_user.exists else None
     user = account.name if account else node.user.name

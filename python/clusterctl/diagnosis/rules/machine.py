@@ -36,7 +36,7 @@ _SHOWN_LEFTOVERS = 2
 def machine(view: View) -> Iterator[Finding]:
     """Return what is wrong with machines."""
     yield from _artifacts(view.nodes)
-    yield from _session(view.nodes)
+    yield from sessions(view.nodes)
     yield from _leftovers(view.nodes)
     yield from _swap(view.nodes)
     yield from _cores(view)
@@ -57,7 +57,7 @@ def _artifacts(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
                 yield Finding("artifacts", "error", (host,), cause, PROVISION)
 
 
-def _session(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+def sessions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Tell where a job's session would not find Open MPI, which is what mpirun over ssh starts with."""
     for host, node in nodes.items():
         if artifact(node, "openmpi") is None or "PATH" not in node.environment:
