@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 # What doctor finds in the facts of the gate, as notes of a validation; the nodes are not asked again.
 
 # Checks whose warnings count as well, such as different MTUs.
-_ALSO = frozenset({"network", SLURM_PMIX})
+_ALSO = frozenset({"network", "session", SLURM_PMIX})
 
 
 def of(cluster: Inventory, probe: Probe, told: Iterable[CheckResult]) -> tuple[Finding, ...]:
-    """Return doctor's errors, and its warnings about the network and about srun.
+    """Return doctor's errors, and its warnings about the network, about sessions and about srun.
 
     Args:
         cluster: the hosts.
