@@ -326,6 +326,7 @@ FORMS: Mapping[str, Rule] = {
     "threads_online": _COUNT,
     "numa": _many(_record(number=_COUNT, cores=_many(_WORD, 65536))),
     "boot_id": _KEY,
+    "session_start_s": _SECONDS,
     "memory_bytes": _COUNT,
     "swap_bytes": _COUNT,
     "swap_used_bytes": _COUNT,

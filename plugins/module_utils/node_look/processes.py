@@ -24,6 +24,27 @@ def name_and_parent(pid: int) -> tuple[str, int]:
     return name, int(fields[1]) if len(fields) > 1 else 0
 
 
+def session_start() -> Json:
+    """Return how many seconds the session of sshd took until this program ran, 0 where sshd has not started it.
+
+    What its processes computed, and waited for a processor, does not count, so that a busy node is no slower.
+    """
+    chain = [os.getpid()]
+    while True:
+        parent = name_and_parent(chain[-1])[1]
+        if not parent:
+            return {"session_start_s": 0.0}
+        if name_and_parent(parent)[0].startswith("sshd"):
+            break
+        chain.append(parent)
+    now = float(read_text("/proc/uptime").split()[0])
+    fields = read_text(f"/proc/{chain[-1]}/stat").rpartition(")")[2].split()
+    began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    scheduled = [read_text(f"/proc/{pid}/schedstat", "0 0").split() for pid in chain]
+    busy = sum(int(computed) + int(waited) for computed, waited, *_unused in scheduled) / 1e9
+    return {"session_start_s": round(max(0.0, now - began - busy), 2)}
+
+
 def leftovers(wanted: bool) -> Json:
     """Find ranks that outlived their launcher: the oldest of their family now belongs to the first process.
 

@@ -166,6 +166,7 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
     verifier = artifacts.Verifier(request.get("content"))
     asked, library_path = request.get("libraries") or [], variables.get("LD_LIBRARY_PATH", "")
     return [
+        ("session_start", processes.session_start, {"session_start_s": 0.0}),
         ("names", machine.names, {"hostname": "", "fqdn": ""}),
         ("kernel", machine.kernel, {"time": 0.0, "kernel": "", "machine": ""}),
         ("software", machine.software, {"distribution": machine.read_os_release(""), "glibc": "", "python": python}),

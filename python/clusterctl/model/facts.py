@@ -528,6 +528,7 @@ class NodeFacts(Fact):
     threads_online: int = 0  # of hardware; 0 where the record is older
     numa: tuple[NumaNode, ...] = ()
     boot_id: str = ""  # the same for all containers of one machine
+    session_start_s: float = 0.0  # from the login until its command ran, without work; 0 where it was not by sshd
     memory_bytes: int
     swap_bytes: int = 0
     swap_used_bytes: int = 0

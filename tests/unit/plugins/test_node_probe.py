@@ -911,3 +911,21 @@ def test_an_artifact_link_that_became_a_folder_is_told(installed: Path) -> None:
     installed.unlink()
     target.rename(installed)
     assert record.collect({"artifacts": asked})["artifacts"][0]["linked"] is False
+
+
+@pytest.mark.parametrize(
+    ("startup", "least", "most"),
+    [("sleep 2", 1.8, 20.0), ("i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done", 0.0, 1.0)],
+    ids=["waits", "computes"],
+)
+def test_a_session_that_waits_is_told_and_one_that_computes_is_not(
+    tmp_path: Path, startup: str, least: float, most: float
+) -> None:
+    """A shell by the name of sshd starts the shell that stands for the user's, whose start-up file does something."""
+    shutil.copy("/bin/sh", tmp_path / "sshd-session")
+    program = remote_python.program(NODE_PROBE)
+    words = shlex.join(program.argv(sys.executable, "/bin", "/lib64"))
+    argv = [str(tmp_path / "sshd-session"), "-c", f"sh -c {shlex.quote(f'{startup}; exec {words}')}; true"]
+    done = subprocess.run(argv, input=program.data + b"{}", capture_output=True, check=True)
+    found = json.loads(done.stdout)
+    assert least <= found["session_start_s"] <= most, found["problems"]

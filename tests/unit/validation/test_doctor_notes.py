@@ -90,3 +90,26 @@ def test_what_a_note_knows_the_verdict_uses(changed: dict[str, Any], nodes: tupl
     assert (culprit.nodes, culprit.cure) == (nodes, "give each its own name with 'hostnamectl set-hostname'")
     assert found.reason.startswith("node[1-2]: all call themselves node1, and mpirun takes them for one node; no rank ")
     assert found.hosts == nodes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slow"),
+    [
+        ((0.2, 0.3, 5.2), ["node3"]),
+        ((1.9, 2.5, 5.2), []),
+        ((0.1, 0.1, 2.0), []),
+        ((0.0, 0.0, 5.2), []),
+        ((6, 5, 6), []),
+    ],
+)
+def test_a_login_that_waits_on_one_node_is_a_note(seconds: tuple[float, ...], slow: list[str]) -> None:
+    names = ("node1", "node2", "node3")
+    facts = {
+        name: node(name, f"10.0.0.{name[-1]}", session_start_s=taken)
+        for name, taken in zip(names, seconds, strict=True)
+    }
+    notes = [*map(gate.note, gate.of(factory.inventory(names), Probe(facts, {}), ()))]
+    assert len(notes) == len(slow)
+    for name, note in zip(slow, notes, strict=True):
+        assert note.startswith(f"Doctor finds on {name}: a session takes 5.2 s until its command runs, and 0.2 s on ")
+        assert ".bashrc" in note

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hardware import Hardware, HardwareLooks
 
 _GIB = 1 << 30
+_SLOW_START, _SLOW_START_S = 3.0, 2.0  # times what others take, and seconds more; a session takes tenths of a second
 _CLOCK_WARNING_S, _CLOCK_ERROR_S = 2.0, 60.0  # make and Horovod's logs; certificates and Kerberos
 _SWAPPED_PART = 0.1
 _SHOWN_LEFTOVERS = 2
@@ -37,6 +38,7 @@ def machine(view: View) -> Iterator[Finding]:
     """Return what is wrong with machines."""
     yield from _artifacts(view.nodes)
     yield from sessions(view.nodes)
+    yield from _slow_sessions(view.nodes)
     yield from _leftovers(view.nodes)
     yield from _swap(view.nodes)
     yield from _cores(view)
@@ -78,6 +80,18 @@ def sessions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             lacks = f"LD_LIBRARY_PATH lacks {node.layout.openmpi}/lib"
             cause = f"a session's loader finds no libmpi.so.40: {lacks}"
             yield Finding("session", "error", (host,), cause, cure.replace("sets PATH", "sets LD_LIBRARY_PATH"))
+
+
+def _slow_sessions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Tell where a login waits, so that each job starts late, and its commands with it."""
+    taken = {host: node.session_start_s for host, node in nodes.items() if node.session_start_s}
+    for host, seconds in taken.items():
+        others = [its for name, its in taken.items() if name != host]
+        usual = statistics.median(others) if others else seconds
+        if seconds > max(_SLOW_START * usual, usual + _SLOW_START_S):
+            cause = f"a session takes {seconds:.1f} s until its command runs, and {usual:.1f} s on other nodes"
+            cure = "look for what waits in the start-up files of the shell (.bashrc, .zshenv, .cshrc), and in PAM"
+            yield Finding("session", "warning", (host,), f"{cause}, so each job starts late", cure)
 
 
 def _leftovers(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
