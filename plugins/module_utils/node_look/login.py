@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
-from . import parameters
+from . import machine, parameters
 from .reading import ActingAs, Json, read_text
-
-if TYPE_CHECKING:
-    import pwd
 
 _LISTS = ("PATH", "LD_LIBRARY_PATH")  # of folders, in which no place has a quote or a name to expand
 # Each can end a Python, the loader or a shell at its start. Without one of them nothing is started here.
@@ -132,11 +130,14 @@ def _sets(line: str, name: str) -> bool:
 # --- home ------------------------------------------------------------------------------------------------------------
 
 
-def unsafe(home: str, uid: int) -> list[str]:
+def unsafe(home: str, uid: int, is_debian: bool | None = None) -> list[str]:
     """Return the paths for which sshd refuses the keys of a user, each with its reason (StrictModes, sshd_config(5)).
 
-    The home, .ssh and authorized_keys have to belong to the user or to root, and nobody else may write to them.
+    The home, .ssh and authorized_keys have to belong to the user or to root, and nobody else may write to them. Debian
+    lets a group write whose only member is the user (debian/patches/user-group-modes.patch of openssh).
     """
+    if is_debian is None:
+        is_debian = machine.read_os_release(read_text("/etc/os-release", ""))["family"] == "Debian"
     found = []
     for path in (home, f"{home}/.ssh", f"{home}/.ssh/authorized_keys"):
         try:
@@ -145,10 +146,21 @@ def unsafe(home: str, uid: int) -> list[str]:
             continue
         if state.st_uid not in (0, uid):
             found.append(f"{path} belongs to another user (uid {state.st_uid})")
-        elif state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        elif state.st_mode & stat.S_IWOTH or (
+            state.st_mode & stat.S_IWGRP and not (is_debian and _is_of_one(state.st_gid, uid))
+        ):
             whom = "everybody" if state.st_mode & stat.S_IWOTH else "its group"
             found.append(f"{path} has mode {stat.S_IMODE(state.st_mode):04o}, so that {whom} may write to it")
     return found
+
+
+def _is_of_one(gid: int, uid: int) -> bool:
+    """Whether a user is the only member of a group."""
+    try:
+        members = {pwd.getpwnam(name).pw_uid for name in grp.getgrgid(gid).gr_mem}
+    except KeyError:
+        return False
+    return members | {one.pw_uid for one in pwd.getpwall() if one.pw_gid == gid} == {uid}
 
 
 def home_refuses(home: str, user: pwd.struct_passwd) -> str:
