@@ -70,7 +70,7 @@ def _broken(
     argv: list[str], variables: dict[str, str], risky: list[str], user: pwd.struct_passwd | None
 ) -> list[tuple[str, str]]:
     """Return the variables without which a program starts, with its words; it fails for another reason without one."""
-    if not os.access(argv[0], os.X_OK):
+    if not os.access(argv[0], os.X_OK) or (user is None and os.geteuid() == 0):
         return []
     said = _words(argv, variables, user)
     if not said:
@@ -82,7 +82,7 @@ def _broken(
 
 
 def _words(argv: list[str], variables: dict[str, str], user: pwd.struct_passwd | None) -> str:
-    """Return what a program says that should say nothing; root starts it as the user, whose files it may load."""
+    """Return what a program says that does not start; root starts it as the user, whose files it may load."""
     import subprocess  # noqa: PLC0415 - seldom needed, and slow to import
 
     identity = {}
@@ -105,7 +105,7 @@ def _words(argv: list[str], variables: dict[str, str], user: pwd.struct_passwd |
     except (OSError, subprocess.TimeoutExpired):  # a busy node proves nothing
         return ""
     lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").split("\n") if line.strip()]
-    if not lines and not done.returncode:
+    if not done.returncode and "ld.so: " not in "".join(lines):  # a warning breaks nothing
         return ""
     fatal = [line for line in lines if "Error" in line or "ld.so" in line]
     return (fatal or lines or [f"status {done.returncode}"])[-1][:_MOST_SAID]
