@@ -377,6 +377,9 @@ ROWS: tuple[Row, ...] = (
          "the user to become does not exist", "correct ansible_become_user, or remove it to become root"),
         ("sudo", r"sudo: (?:command )?not found|No such file or directory: b?'?sudo|sudo: No such file",
          "sudo is not installed", "install sudo, or log in as root with ansible_user=root and ansible_become=false"),
+        ("python", r"Fatal Python error: \w*init",
+         "its Python does not start",
+         "take PYTHONHOME and PYTHONPATH out of the user's environment ('clusterctl doctor' names the place)"),
         ("python", (r"python[0-9.]*: (?:command )?not found|python[0-9.]*: No such file"
                     r"|module interpreter .* was not found"),
          "Python was not found at the interpreter that Ansible uses",

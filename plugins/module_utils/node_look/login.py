@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
-from . import parameters
+from . import machine, parameters
 from .reading import ActingAs, Json, read_text
-
-if TYPE_CHECKING:
-    import pwd
 
 _LISTS = ("PATH", "LD_LIBRARY_PATH")  # of folders, in which no place has a quote or a name to expand
 # Each can end a Python, the loader or a shell at its start. Without one of them nothing is started here.
@@ -72,7 +70,7 @@ def _broken(
     argv: list[str], variables: dict[str, str], risky: list[str], user: pwd.struct_passwd | None
 ) -> list[tuple[str, str]]:
     """Return the variables without which a program starts, with its words; it fails for another reason without one."""
-    if not os.access(argv[0], os.X_OK):
+    if not os.access(argv[0], os.X_OK) or (user is None and os.geteuid() == 0):
         return []
     said = _words(argv, variables, user)
     if not said:
@@ -84,7 +82,7 @@ def _broken(
 
 
 def _words(argv: list[str], variables: dict[str, str], user: pwd.struct_passwd | None) -> str:
-    """Return what a program says that should say nothing; root starts it as the user, whose files it may load."""
+    """Return what a program says that does not start; root starts it as the user, whose files it may load."""
     import subprocess  # noqa: PLC0415 - seldom needed, and slow to import
 
     identity = {}
@@ -107,7 +105,7 @@ def _words(argv: list[str], variables: dict[str, str], user: pwd.struct_passwd |
     except (OSError, subprocess.TimeoutExpired):  # a busy node proves nothing
         return ""
     lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").split("\n") if line.strip()]
-    if not lines and not done.returncode:
+    if not done.returncode and "ld.so: " not in "".join(lines):  # a warning breaks nothing
         return ""
     fatal = [line for line in lines if "Error" in line or "ld.so" in line]
     return (fatal or lines or [f"status {done.returncode}"])[-1][:_MOST_SAID]
@@ -132,11 +130,14 @@ def _sets(line: str, name: str) -> bool:
 # --- home ------------------------------------------------------------------------------------------------------------
 
 
-def unsafe(home: str, uid: int) -> list[str]:
+def unsafe(home: str, uid: int, is_debian: bool | None = None) -> list[str]:
     """Return the paths for which sshd refuses the keys of a user, each with its reason (StrictModes, sshd_config(5)).
 
-    The home, .ssh and authorized_keys have to belong to the user or to root, and nobody else may write to them.
+    The home, .ssh and authorized_keys have to belong to the user or to root, and nobody else may write to them. Debian
+    lets a group write whose only member is the user (debian/patches/user-group-modes.patch of openssh).
     """
+    if is_debian is None:
+        is_debian = machine.read_os_release(read_text("/etc/os-release", ""))["family"] == "Debian"
     found = []
     for path in (home, f"{home}/.ssh", f"{home}/.ssh/authorized_keys"):
         try:
@@ -145,10 +146,21 @@ def unsafe(home: str, uid: int) -> list[str]:
             continue
         if state.st_uid not in (0, uid):
             found.append(f"{path} belongs to another user (uid {state.st_uid})")
-        elif state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        elif state.st_mode & stat.S_IWOTH or (
+            state.st_mode & stat.S_IWGRP and not (is_debian and _is_of_one(state.st_gid, uid))
+        ):
             whom = "everybody" if state.st_mode & stat.S_IWOTH else "its group"
             found.append(f"{path} has mode {stat.S_IMODE(state.st_mode):04o}, so that {whom} may write to it")
     return found
+
+
+def _is_of_one(gid: int, uid: int) -> bool:
+    """Whether a user is the only member of a group."""
+    try:
+        members = {pwd.getpwnam(name).pw_uid for name in grp.getgrgid(gid).gr_mem}
+    except KeyError:
+        return False
+    return members | {one.pw_uid for one in pwd.getpwall() if one.pw_gid == gid} == {uid}
 
 
 def home_refuses(home: str, user: pwd.struct_passwd) -> str:

@@ -172,7 +172,10 @@ def _refused_cure(host: Host) -> str:
             "run 'clusterctl provision', which lets in the keys of the login user's authorized_keys; where the login "
             f"uses no such key, list your public key in {job_login.KEYS}"
         )
-    return "add your public key to its authorized_keys, or name the right user and key in the inventory"
+    return (
+        "add your public key to its authorized_keys, or name the right user and key in the inventory; where the key is "
+        "there, see that nobody else may write to the home and to .ssh ('chmod go-w ~ ~/.ssh')"
+    )
 
 
 def where(host: Host) -> str:

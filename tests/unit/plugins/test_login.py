@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pwd
@@ -65,18 +66,22 @@ def test_provision_takes_away_what_the_look_finds(tmp_path: Path) -> None:
     assert cured == {"LD_LIBRARY_PATH": "/x/lib", "PATH": "/x/bin:/usr/bin", "SITE": "1"}
 
 
-def test_modes_that_sshd_refuses(tmp_path: Path) -> None:
+def test_modes_that_sshd_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o755)
     tmp_path.joinpath(".ssh").mkdir(mode=0o700)
     keys = tmp_path / ".ssh" / "authorized_keys"
     keys.touch(mode=0o644)
-    assert login.unsafe(str(tmp_path), os.geteuid()) == []
+    assert login.unsafe(str(tmp_path), os.geteuid(), is_debian=False) == []
     keys.chmod(0o666)
     tmp_path.chmod(0o775)
-    assert login.unsafe(str(tmp_path), os.geteuid()) == [
+    everybody = f"{keys} has mode 0666, so that everybody may write to it"
+    assert login.unsafe(str(tmp_path), os.geteuid(), is_debian=False) == [
         f"{tmp_path} has mode 0775, so that its group may write to it",
-        f"{keys} has mode 0666, so that everybody may write to it",
+        everybody,
     ]
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("own", "x", gid, [])))
+    monkeypatch.setattr(pwd, "getpwall", lambda: [ME])
+    assert login.unsafe(str(tmp_path), os.geteuid(), is_debian=True) == [everybody]  # a group of one, as Debian has it
     assert login.home_refuses(str(tmp_path), ME) == login.home_refuses(str(tmp_path / "none"), ME) == ""
     tmp_path.chmod(0o555)
     assert login.home_refuses(str(tmp_path), ME if ME.pw_uid else pwd.getpwnam("nobody")) == "not writable"

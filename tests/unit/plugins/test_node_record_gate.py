@@ -45,7 +45,8 @@ def test_the_record_of_a_real_machine_passes_as_it_is(own: dict[str, Any]) -> No
 
 def test_every_field_that_a_node_may_report_has_a_form(own: dict[str, Any]) -> None:
     assert set(own) == set(gate.FORMS)
-    assert set(NodeFacts.model_fields) - {"clock"} == set(gate.FORMS)  # this machine adds it
+    assert set(NodeFacts.model_fields) - {"clock"} == set(gate.FORMS)  # this machine compares the clocks by itself
+    assert "clock" not in gate.passed({**own, "clock": {"offset_s": 9.0, "uncertainty_s": 0.0}})
 
 
 @pytest.mark.parametrize(
