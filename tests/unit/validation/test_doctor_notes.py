@@ -108,7 +108,7 @@ def test_a_login_that_waits_on_one_node_is_a_note(seconds: tuple[float, ...], sl
         name: node(name, f"10.0.0.{name[-1]}", session_start_s=taken)
         for name, taken in zip(names, seconds, strict=True)
     }
-    notes = [*map(gate.note, gate.of(factory.inventory(names), Probe(facts, {}), ()))]
+    notes = [*map(gate.note, gate.of(factory.inventory(names), Probe(facts, {})))]
     assert len(notes) == len(slow)
     for name, note in zip(slow, notes, strict=True):
         assert note.startswith(f"Doctor finds on {name}: a session takes 5.2 s until its command runs, and 0.2 s on ")
