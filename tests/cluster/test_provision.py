@@ -140,7 +140,7 @@ def test_one_dead_host_stops_all_before_anything_is_changed(cluster: Cluster, tm
     before = cluster.on("node1", "cat", "/etc/hosts")
     done = cluster.run("--timing", "-e", "hosts_domain=[1]", inventory=broken)
     assert done.returncode == 4, done.stderr
-    assert "dead (127.0.0.1 port 1) does not answer" in done.stderr
+    assert "dead (127.0.0.1 port 1) refuses connections" in done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("total ")], "a run that fails is measured too"
     assert "hosts_domain" in done.stderr, "what preflight finds stands in the same table"
     assert "Stopped before anything was changed" in done.stderr
