@@ -54,7 +54,7 @@ _PINNED = {
     "enable_task_debugger": ("ANSIBLE_ENABLE_TASK_DEBUGGER", "False"),
     "force_handlers": ("ANSIBLE_FORCE_HANDLERS", "False"),
     "no_log": ("ANSIBLE_NO_LOG", "False"),  # results decide what is told of a host
-    "run": ("ANSIBLE_RUN_TAGS", "all"),
+    "run": ("ANSIBLE_RUN_TAGS", ""),  # Ansible adds those of --tags to it
     "skip": ("ANSIBLE_SKIP_TAGS", ""),
     "strategy": ("ANSIBLE_STRATEGY", "linear"),
     "task_timeout": ("ANSIBLE_TASK_TIMEOUT", "0"),  # a compile takes as long as it takes
@@ -149,9 +149,8 @@ def arguments(play: Play, variables: Sequence[str] = ()) -> list[str]:
     argv = [f"--inventory={word}" for word in for_ansible(play.inventory)]  # with '=', no value is taken for an option
     argv.append(f"--forks={play.forks}")
     argv += [f"--limit={play.limit}"] if play.limit is not None else []
-    for name, values in (("--tags", play.tags), ("--skip-tags", play.skip_tags)):
-        if values:
-            argv.append(f"{name}={','.join(values)}")
+    argv.append(f"--tags={','.join(play.tags or ('all',))}")
+    argv += [f"--skip-tags={','.join(play.skip_tags)}"] if play.skip_tags else []
     argv += variables
     argv += [f"--vault-id={value}" for value in play.vault_ids]
     argv += [f"--vault-password-file={value}" for value in play.vault_password_files]
@@ -247,7 +246,7 @@ def known_tags(playbook: Path) -> tuple[str, ...]:
     """
     with held_files.folder() as folder:
         done = subprocess.run(
-            [ansible_program("ansible-playbook"), "-i", "localhost,", "--list-tags", str(playbook)],
+            [ansible_program("ansible-playbook"), "-i", "localhost,", "--tags=all", "--list-tags", str(playbook)],
             capture_output=True,
             text=True,
             check=False,

@@ -86,13 +86,13 @@ def test_a_run_takes_back_the_settings_that_its_plays_cannot_have(
     config = (
         "[defaults]\nstrategy = free\nno_log = true\ntask_timeout = 1\n[privilege_escalation]\nbecome_ask_pass = true\n"
     )
-    config += "[tags]\nskip = slow\n[ssh_connection]\nssh_args = -F /my/config -o ControlMaster=no\n"
+    config += "[tags]\nrun = other\nskip = slow\n[ssh_connection]\nssh_args = -F /my/config -o ControlMaster=no\n"
     (tmp_path / "ansible.cfg").write_text(config, encoding="utf-8")
     place = tmp_path / "ansible.cfg"
     assert (
         f"strategy = free in {place} line 2 does not count in this run; its plays need linear." in playbook.overridden()
     )
-    assert len(playbook.overridden()) == 5
+    assert len(playbook.overridden()) == 6
     slow = "sleep {{ 2 if inventory_hostname == 'h1' else 0 }}"
     text = (
         "- hosts: all\n  gather_facts: false\n  tasks:\n"
@@ -103,6 +103,8 @@ def test_a_run_takes_back_the_settings_that_its_plays_cannot_have(
     assert end.status == "successful"
     stages = [(one.host, one.task) for one in heard if isinstance(one, HostResult)]
     assert sorted(stages[:2]) == [("h1", "one"), ("h2", "one")]
+    _end, heard = run(tmp_path, text, tags=("slow",))
+    assert {one.task for one in heard if isinstance(one, HostResult)} == {"one"}
     words = shlex.split(playbook.environment(Path("/private"), Path("/control"))["ANSIBLE_SSH_ARGS"])
     assert words[:4] == ["-F", "/my/config", "-o", "ControlMaster=no"]
 
