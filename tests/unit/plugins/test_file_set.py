@@ -159,10 +159,10 @@ def test_a_block_keeps_every_byte_around_it(tmp_path: Path, run_module: RunModul
     path.write_bytes(original)
     block = {"path": str(path), "state": "block", "marker": "m", "content": "ours\n"}
     run_module("file_set", files=[block])
-    assert path.read_bytes() == original + b"\r\n# BEGIN clusterctl m\r\nours\r\n# END clusterctl m\r\n"
+    assert path.read_bytes() == original + b"\n# BEGIN clusterctl m\nours\n# END clusterctl m\n"
     assert run_module("file_set", files=[block])["changed"] is False
     run_module("file_set", files=[{**block, "content": ""}])
-    assert path.read_bytes() == original + b"\r\n"
+    assert path.read_bytes() == original + b"\n"
 
 
 def test_a_block_follows_a_link(tmp_path: Path, run_module: RunModule) -> None:
