@@ -29,6 +29,7 @@ from clusterctl.model.run_record import HostResult, RunRecord
 from clusterctl.model.snapshot import HostSnapshot
 from clusterctl.remote import supervisor_files
 
+OWN_PATH = "/usr/local/openmpi/bin:/usr/local/horovod/bin"
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 
@@ -120,7 +121,7 @@ def provisioned(
             artifact("horovod", "0.28.1", framework=framework, gpu_operations="none"),
         ]
     given: dict[str, Any] = {
-        "environment": {"PATH": "/usr/local/openmpi/bin:/usr/bin:/bin", "LD_LIBRARY_PATH": "/usr/local/openmpi/lib"},
+        "environment": {"PATH": f"{OWN_PATH}:/usr/bin:/bin", "LD_LIBRARY_PATH": "/usr/local/openmpi/lib"},
         "artifacts": artifacts,
         "fabric": {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": f"10.0.0.{number}"},
         "watch": programs(),
