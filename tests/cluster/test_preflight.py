@@ -64,7 +64,7 @@ def test_all_problems_in_one_answer_and_nothing_is_changed(pair: Sandbox, tmp_pa
     assert done.returncode == 2
     message = done.stdout.partition("nothing has been changed.")[2]
     for line in (
-        "silent: it does not answer (ssh: connect to host",
+        "silent: it refuses connections at that port (ssh: connect to host",
         "snake: Python was not found",
         "plain: tasks run as cluster, not as root",
         "plain: slots is 'many'",
