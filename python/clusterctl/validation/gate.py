@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.diagnosis import doctor, skew, training_stack
-from clusterctl.diagnosis.rules import launchable, machine, registry
+from clusterctl.diagnosis.rules import launchable, logins, machine, registry
 from clusterctl.diagnosis.rules.launchable import SLURM_PMIX
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding
@@ -39,14 +39,17 @@ _MOST_NAMED = 6
 _MOST_RESOLVED = 64  # hosts whose names every node looks up; on more, each node looks up its own
 # Of doctor's warnings about the facts of the gate, those of these checks are notes.
 _ALSO = frozenset({"clock", "home", "network", "session", SLURM_PMIX})
-# The checks of the run prove these; an unusual network that carries them is no fault.
-_PROVED = frozenset({"network"})
 
 
 def of(cluster: Inventory, probe: Probe) -> tuple[Finding, ...]:
     """Return doctor's errors, and its warnings about the network and about srun."""
     view = doctor.view_of(cluster, replace(probe, failures={}))
     return tuple(one for one in registry.diagnose(view) if one.severity == "error" or one.check in _ALSO)
+
+
+def _is_proved(finding: Finding) -> bool:
+    """Whether the checks prove it: an unusual network carries them, and they name nodes by their addresses."""
+    return finding.check == "network" or finding.cause.startswith(logins.UNRESOLVED)
 
 
 def note(finding: Finding) -> str:
@@ -198,7 +201,7 @@ class Gate:
         found += [
             _error(PROVISIONED, host, one.cause, one.cure)
             for one in known
-            if one.severity == "error" and one.check not in _PROVED and one.cause not in named
+            if one.severity == "error" and not _is_proved(one) and one.cause not in named
             for host in one.hosts
             if host in nodes
         ]

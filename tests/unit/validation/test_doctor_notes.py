@@ -49,8 +49,9 @@ def test_errors_and_warnings_about_the_network_are_notes_with_node_and_cure() ->
 def test_an_error_of_doctor_is_a_fail_though_the_node_takes_part() -> None:
     watch = factory.programs(content.node_programs())
     names = [{"name": "node2", "addresses": ["127.0.1.1"]}]
+    unknown = [{"name": "node2", "addresses": [], "problem": "not known"}]
     nodes = {
-        "node1": factory.ready_node("node1", watch=watch),
+        "node1": factory.ready_node("node1", watch=watch, names=unknown),
         "node2": factory.ready_node("node2", watch=watch, names=names),
     }
     results = CheckResults(lambda _: None)
@@ -61,6 +62,7 @@ def test_an_error_of_doctor_is_a_fail_though_the_node_takes_part() -> None:
     assert told.reason.startswith(f"node2: {OWN}; run 'clusterctl provision' again")
     assert list(passed.nodes) == ["node1", "node2"]
     assert not any(OWN in note for note in passed.notes)
+    assert any("node1: it cannot resolve the name of any other node" in note for note in passed.notes), passed.notes
 
 
 @pytest.mark.parametrize(

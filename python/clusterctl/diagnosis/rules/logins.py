@@ -60,6 +60,7 @@ _CURES = {
     "settings": _SETTINGS_CURE,
     "error": "try 'ssh -v' by hand between the two",
 }
+UNRESOLVED = "it cannot resolve the name of"
 _OF_THE_SOURCE = {"key", "name", "settings"}  # files of the node that logs in decide these
 # A launcher's ssh ends at once with these. The trial does without them.
 _NO_LAUNCH = {"remotecommand", "sessiontype", "forkafterauthentication"}
@@ -370,7 +371,7 @@ def _of_others(view: View) -> Iterator[Finding]:
         if unknown:
             severity: Severity = "error" if provisioned(node) else "warning"
             whom = "any other node" if len(unknown) == len(view.nodes) - 1 else nodeset.folded(unknown)
-            yield Finding("names", severity, (looking,), f"it cannot resolve the name of {whom}", _HOSTS)
+            yield Finding("names", severity, (looking,), f"{UNRESOLVED} {whom}", _HOSTS)
     owners = _owners(view)
     for looking, other, addresses in _misleading(view):
         whose = [name for address in addresses for name in owners.get(address, set()) - {other}]
