@@ -164,10 +164,12 @@ def _is_of_one(gid: int, uid: int) -> bool:
 
 
 def home_refuses(home: str, user: pwd.struct_passwd) -> str:
-    """Say why the user cannot write to the home, '' if it can; nothing is written."""
+    """Say why the user cannot write to the home, '' if it can, or where only that user can tell; nothing is written."""
     try:
         if os.statvfs(home).f_flag & os.ST_RDONLY:
             return "read-only"
+        if os.geteuid() not in (0, user.pw_uid):
+            return ""
         with ActingAs(user) if os.geteuid() == 0 and user.pw_uid else nullcontext():
             return "" if os.access(home, os.W_OK, effective_ids=True) else "not writable"
     except OSError:

@@ -84,6 +84,9 @@ def test_modes_that_sshd_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert login.unsafe(str(tmp_path), os.geteuid(), is_debian=True) == [everybody]  # a group of one, as Debian has it
     assert login.home_refuses(str(tmp_path), ME) == login.home_refuses(str(tmp_path / "none"), ME) == ""
     tmp_path.chmod(0o555)
+    with monkeypatch.context() as patch:  # a login user who is not root looks at the home of the jobs' user
+        patch.setattr(os, "geteuid", lambda: 4711)
+        assert login.home_refuses(str(tmp_path), pwd.getpwnam("nobody")) == ""
     assert login.home_refuses(str(tmp_path), ME if ME.pw_uid else pwd.getpwnam("nobody")) == "not writable"
 
 
