@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.diagnosis import doctor, skew, training_stack
-from clusterctl.diagnosis.rules import launchable, logins, machine, registry
+from clusterctl.diagnosis.rules import launchable, logins, registry
 from clusterctl.diagnosis.rules.launchable import SLURM_PMIX
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding
@@ -39,6 +39,9 @@ _MOST_NAMED = 6
 _MOST_RESOLVED = 64  # hosts whose names every node looks up; on more, each node looks up its own
 # Of doctor's warnings about the facts of the gate, those of these checks are notes.
 _ALSO = frozenset({"clock", "home", "network", "session", SLURM_PMIX})
+# The gate judges artifacts and versions itself, and the checks prove a network that is unusual.
+_APART = frozenset({"artifacts", "network", "stack", "versions"})
+_NO_HINDRANCE = frozenset({"disk", "home"})
 
 
 def of(cluster: Inventory, probe: Probe) -> tuple[Finding, ...]:
@@ -47,9 +50,9 @@ def of(cluster: Inventory, probe: Probe) -> tuple[Finding, ...]:
     return tuple(one for one in registry.diagnose(view) if one.severity == "error" or one.check in _ALSO)
 
 
-def _is_proved(finding: Finding) -> bool:
-    """Whether the checks prove it: an unusual network carries them, and they name nodes by their addresses."""
-    return finding.check == "network" or finding.cause.startswith(logins.UNRESOLVED)
+def _is_judged_apart(finding: Finding) -> bool:
+    """Whether the gate or the checks judge it themselves; they do without the names of nodes, by their addresses."""
+    return finding.check in _APART or finding.cause.startswith(logins.UNRESOLVED)
 
 
 def note(finding: Finding) -> str:
@@ -185,9 +188,9 @@ class Gate:
             if problem:
                 found.append(_error(PROVISIONED, host.name, problem, cure))
                 continue
-            hindered, beside = _hindrances(host, node)
-            found += hindered or beside
+            hindered = _hindrances(host, node)
             if hindered:  # with this node, no job would come up on the others either
+                found += hindered
                 continue
             found += [_error(PROVISIONED, host.name, broken, cure) for broken in broken_extras(node)]
             if foreign := launchable.foreign_mpirun(node):  # the checks launch by the installed one; users do not
@@ -195,13 +198,11 @@ class Gate:
             login, as_user = job_host(host), through_sudo(host, node)
             nodes[host.name] = ReadyNode(login, node, training_stack.of(node), slots_of(host, node), as_user)
         found += _stack_findings(nodes)
-        clocks = machine.clocks(machine.clocks_of({name: node.facts for name, node in nodes.items()}))
-        found += [_error(PROVISIONED, one.hosts[0], one.cause, one.cure) for one in clocks if one.severity == "error"]
-        named = {one.cause for one in (*found, *skew.differences({name: nodes[name].facts for name in nodes}))}
+        named = {one.cause for one in found}
         found += [
             _error(PROVISIONED, host, one.cause, one.cure)
             for one in known
-            if one.severity == "error" and not _is_proved(one) and one.cause not in named
+            if one.severity == "error" and not _is_judged_apart(one) and one.cause not in named
             for host in one.hosts
             if host in nodes
         ]
@@ -285,15 +286,14 @@ def broken_extras(node: NodeFacts) -> list[str]:
     return [broken for broken in found if broken]
 
 
-def _hindrances(host: Host, node: NodeFacts) -> tuple[list[Finding], list[Finding]]:
-    """Return what keeps a job with this node from being launched, and what does not: a home that is read-only.
-
-    A disk that fills up is neither.
-    """
+def _hindrances(host: Host, node: NodeFacts) -> list[Finding]:
+    """Return what keeps a job with this node from being launched; a full disk and a read-only home do not."""
     found = launchable.of_node(host.name, node, slots=slots_of(host, node))
-    errors = [one for one in found if one.severity == "error" and one.check != "disk"]
-    told = [(one.check, _error(PROVISIONED, host.name, one.cause, one.cure)) for one in errors]
-    return [one for check, one in told if check != "home"], [one for check, one in told if check == "home"]
+    return [
+        _error(PROVISIONED, host.name, one.cause, one.cure)
+        for one in found
+        if one.severity == "error" and one.check not in _NO_HINDRANCE
+    ]
 
 
 def _stack_findings(nodes: Mapping[str, ReadyNode]) -> list[Finding]:
