@@ -43,7 +43,7 @@ _MOST_SAID = 400
 _MOST_OF_A_PIPE = 1 << 16  # bytes
 _MOST_OF_A_FILE = 1 << 20  # bytes
 _MOST_JUMPS = 8
-_COMPARED = 4  # targets of which ssh is asked for its settings; each takes some 20 ms
+COMPARED = 4  # targets of which ssh is asked for its settings; each takes some 20 ms
 _ANSWER_S = 10
 _SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"  # of OpenSSH's client
 _READING = re.compile(r"^debug1: Reading configuration data (.+?)\r?$", re.MULTILINE)
@@ -312,7 +312,7 @@ class Logins:
 
     def _compare(self) -> None:
         """Ask ssh what wins over the mesh on the way to the first targets, and leave out a login without an end."""
-        for entry in self._waiting[:_COMPARED]:
+        for entry in self._waiting[:COMPARED]:
             name = str(entry[0]["name"])
             found = overruled(name, self._drop_in)
             self.overruled += found

@@ -86,7 +86,6 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import command, login_probe, mesh_rules, user_identity
 
 _AT_ONCE = 8
-_COMPARED = 4  # targets of which ssh is asked for its settings
 _MOST_SAID = 4096  # characters
 
 
@@ -98,7 +97,7 @@ def login_argv(name: str, timeout_s: int) -> List[str]:
 
 def overruled(user: str, targets: Sequence[Mapping[str, Any]]) -> List[Dict[str, Any]]:
     """Return what wins over the mesh's settings for this user: some targets show it; [] where ssh does not tell."""
-    names = [str(target["name"]) for target in targets[:_COMPARED]]
+    names = [str(target["name"]) for target in targets[: login_probe.COMPARED]]
 
     def work() -> Dict[str, Any]:
         return {"found": [one for name in names for one in login_probe.overruled(name, login_probe.MESH[0])]}
@@ -108,7 +107,7 @@ def overruled(user: str, targets: Sequence[Mapping[str, Any]]) -> List[Dict[str,
 
 def ways(user: str, failed: Sequence[str]) -> Dict[str, str]:
     """Return by target a clause about the proxy that the user's ssh takes there; some of the failed targets show it."""
-    names = failed[:_COMPARED]
+    names = failed[: login_probe.COMPARED]
     return _as_user(user, lambda: {name: login_probe.way_words(name) for name in names})
 
 

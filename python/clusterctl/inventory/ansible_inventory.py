@@ -46,7 +46,6 @@ _OLDER = {
     "ansible_become_user": "ansible_sudo_user",
 }
 _BY_SSH = ("smart", "ssh", "ansible.builtin.ssh")
-_DISCOVERED = frozenset({"auto", "auto_legacy", "auto_silent", "auto_legacy_silent"})
 _UNPARSED = "Unable to parse"
 _COMPLAINT = re.compile(r"Failed to parse (?:inventory|\S+) with '(?P<plugin>[\w.]+)' plugin: (?P<why>.+)")
 
@@ -354,11 +353,10 @@ def _connection(variables: Mapping[str, Any], settings: Settings) -> str:
 
 
 def _python(variables: Mapping[str, Any], settings: Settings) -> str:
-    """Return the interpreter; where Ansible is to look for one, the one that it takes by default."""
-    given = str(variables.get("ansible_python_interpreter") or settings.get("python_interpreter") or "auto")
-    if given in _DISCOVERED:
-        return "/usr/bin/python3"
-    return given.removeprefix("/usr/bin/env ").strip()
+    given = str(variables.get("ansible_python_interpreter") or "")
+    return (
+        (ansible_settings.interpreter(given) if given else settings.interpreter).removeprefix("/usr/bin/env ").strip()
+    )
 
 
 def _port(sources: InventorySources, name: str, variables: dict[str, Any], settings: Settings) -> int:

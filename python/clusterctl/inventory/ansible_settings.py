@@ -68,6 +68,7 @@ _KEYS = {
     "port": ("remote_port", "port"),
     "python_interpreter": ("interpreter_python",),
 }
+_DISCOVERED = frozenset({"auto", "auto_legacy", "auto_silent", "auto_legacy_silent"})
 _TIMEOUT_S = 60
 
 
@@ -89,6 +90,16 @@ class Settings:
         """Return a value; None where nobody gave one."""
         setting = self.given.get(name)
         return None if setting is None else setting.value
+
+    @property
+    def interpreter(self) -> str:
+        """The Python of nodes whose variables name none."""
+        return interpreter(str(self.get("python_interpreter") or "auto"))
+
+
+def interpreter(given: str) -> str:
+    """Return the Python of a node; where Ansible is to look for one, the one that it takes by default."""
+    return "/usr/bin/python3" if given in _DISCOVERED else given
 
 
 def effective() -> Settings:

@@ -1,4 +1,4 @@
-"""A node's clock against that of this machine."""
+"""A node's clock against that of this machine; apart from the types of facts, which take long to import."""
 
 from __future__ import annotations
 

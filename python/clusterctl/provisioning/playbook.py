@@ -178,7 +178,6 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
     """
     again = {"ANSIBLE_SSH_RETRIES": os.environ.get("ANSIBLE_SSH_RETRIES", str(retries))} if retries else {}
     given = ansible_settings.effective()
-    python = str(given.get("python_interpreter") or "auto")
     others = os.environ.get("ANSIBLE_COLLECTIONS_PATH") or _COLLECTIONS
     collections = os.pathsep.join((str(content.collections_path()), others))
     return {
@@ -199,7 +198,7 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_LOCALHOST_WARNING": "False",
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_PIPELINING": "True",
-        "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3" if python.startswith("auto") else python,
+        "ANSIBLE_PYTHON_INTERPRETER": given.interpreter,
         # Of two values, ssh takes the first.
         "ANSIBLE_SSH_ARGS": f"{given.get('ssh_args') or ''} {_SHARING} {_NOTICE_SILENCE} {_NOT_INTERACTIVE}".strip(),
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),

@@ -45,7 +45,7 @@ _NO_HINDRANCE = frozenset({"disk", "home"})
 
 
 def of(cluster: Inventory, probe: Probe) -> tuple[Finding, ...]:
-    """Return doctor's errors, and its warnings about the network and about srun."""
+    """Return doctor's errors, and its warnings of some checks."""
     view = doctor.view_of(cluster, replace(probe, failures={}))
     return tuple(one for one in registry.diagnose(view) if one.severity == "error" or one.check in _ALSO)
 
