@@ -154,6 +154,8 @@ SWEEP_WAIT_S = 5.0
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Open MPI puts its segments
 SEGMENT = re.compile(r"(?:sm|vader)_segment\.")
 ORPHAN_WAIT_S = 0.3
+# As in the collection's login_probe, which is not on a node.
+NOT_INTERACTIVE = ("-T", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no")
 PEER_WAIT_S = 15.0
 MOST_READ = 16 << 20  # bytes; a process may show all its memory as its environment
 SECURE = 23  # AT_SECURE of getauxval(3): a program whose file gave it more rights than its caller has
@@ -348,9 +350,8 @@ def sweep_peer(peer: dict[str, Any], session: list[str]) -> dict[str, Any]:
     """
     command = [*peer["argv"], *session]
     if not peer.get("whole"):
-        options = ["-T", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no"]
-        options += ["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-        command = ["ssh", *options, "--", peer["name"], shlex.join(command)]
+        options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+        command = ["ssh", *NOT_INTERACTIVE, *options, "--", peer["name"], shlex.join(command)]
     answer: dict[str, Any] = {"event": "swept", "host": peer["name"]}
     try:
         answer.update(json.loads(bounded_run.run(command, PEER_WAIT_S).output))

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import node_programs
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import sshd
 from clusterctl.support import content
@@ -264,3 +265,8 @@ def test_logins_without_a_decision_are_told_by_the_titles_of_openssh(tmp_path: P
         (tmp_path / str(pid) / "cmdline").write_bytes(title)
     (tmp_path / "9").mkdir()  # it ended meanwhile
     assert sshd.undecided_logins(str(tmp_path)) == {2, 4, 5, 6}
+
+
+def test_programs_that_stand_alone_on_a_node_have_the_same_words() -> None:
+    assert node_programs.load("job_members").NOT_INTERACTIVE == login_probe.NOT_INTERACTIVE
+    assert node_programs.load("check_node").MESH == login_probe.MESH
