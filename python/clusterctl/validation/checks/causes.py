@@ -27,7 +27,8 @@ NO_ANSWER = "an answer"  # rank_program.py expects this of a rank that died or r
 
 _FILE_SYSTEMS = {"temporary files", "shared memory", "disk"}
 _SOME_FILES = "files"
-_SUBJECTS = {"host_key": "ssh"}  # of doctor's findings that have another name here
+_LOGINS = "ssh"
+_SUBJECTS = {"host_key": _LOGINS}  # of doctor's findings that have another name here
 _MOST_NAMED = 6
 _MOST_SLOWDOWN = 4.0
 
@@ -133,7 +134,12 @@ def _blamed(result: CheckResult) -> set[tuple[str, tuple[str, ...]]]:
 
 
 def _says_the_same(told: Cause, found: Cause) -> bool:
-    """Whether the launcher's cause says what a look found: about the same node, or about an unknown one."""
+    """Whether the launcher's cause says what a look found: about the same node, or about an unknown one.
+
+    A look tries the launcher's logins to all nodes. So what it found of them stands for all that the launcher says.
+    """
+    if told.subject == found.subject == _LOGINS:
+        return True
     if told.hosts and not set(told.hosts) & set(found.hosts):
         return False
     if told.is_consequence:

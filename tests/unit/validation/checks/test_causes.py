@@ -60,6 +60,16 @@ def test_what_the_launcher_and_the_look_both_say_of_a_node_is_said_once(told: Ca
     ]
 
 
+def test_a_login_that_the_launch_node_s_own_settings_break_is_not_laid_to_the_other_end() -> None:
+    """ssh says that the other end has closed the connection, and its own proxy did."""
+    told = Cause(("node2",), "its sshd ends the connection before the login", "look at the log of sshd", subject="ssh")
+    own = Cause(("node1",), "logins from it to node[2-4] fail", "remove the proxy", subject="ssh")
+    before = found(reason=causes.reason([told], "mpirun ended"), hosts=told.hosts, culprits=causes.culprits([told]))
+    after = causes.explained(before, [own], [told])
+    assert after.reason == "node1: logins from it to node[2-4] fail; mpirun ended; remove the proxy"
+    assert [one.nodes for one in after.culprits] == [("node1",)]
+
+
 def test_another_cause_of_the_node_and_the_same_cause_of_another_node_are_kept() -> None:
     files = Cause(("node3",), "its limit of open files is reached", "raise nofile", subject="open files")
     other = TMP_FULL.at("node5")
