@@ -43,6 +43,8 @@ _KINDS: tuple[tuple[LoginKind, re.Pattern[str]], ...] = tuple(
     for kind, pattern in (
         ("key_changed", r"HOST IDENTIFICATION HAS CHANGED|Offending \S+ key"),
         ("key_unknown", r"No \S+ host key is known|Host key verification failed"),
+        # What the kernel says of the connection, such as EACCES of a firewall and EINVAL of a blackhole route.
+        ("timeout", r"connect to host \S+ port \d+: (?!Connection refused|.*\(through Proxy)"),
         ("refused", r"Permission denied|not available|nologin|account is locked"),
         ("settings", r"again and again|\(through Proxy"),
         ("name", r"Could not resolve|Name or service not known"),

@@ -25,6 +25,8 @@ def test_the_quickest_exchange_tells_the_time() -> None:
         ("ssh: Could not resolve hostname node2: Name or service not known", "name"),
         ("ssh: connect to host 10.0.0.2 port 22: Connection refused", "closed"),
         ("ssh: connect to host 10.0.0.2 port 22: Connection timed out", "timeout"),
+        ("ssh: connect to host 10.0.0.2 port 22: Permission denied", "timeout"),
+        ("ssh: connect to host 10.0.0.2 port 22: Invalid argument", "timeout"),
         ("ssh timed out after 10 s", "timeout"),
         ("ProxyCommand ssh leads ssh through one machine again and again, so no login was tried", "settings"),
         (
