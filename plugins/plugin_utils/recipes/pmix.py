@@ -1,5 +1,5 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The filter that decides which PMIx a build of Open MPI uses: the site's, or the one that Open MPI brings."""
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Decide which PMIx a build of Open MPI uses: the site's, or the one that Open MPI brings."""
 
 from __future__ import annotations
 
@@ -7,53 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-DOCUMENTATION = r"""
-name: openmpi_pmix
-short_description: The PMIx that a build of Open MPI uses
-version_added: "0.1.0"
-author: The clusterctl authors
-description:
-  - Returns the site's PMIx for a build of Open MPI, if the builder can build against it and every host of the platform
-    has the same library.
-  - Otherwise returns an empty prefix, and in C(problem) the reason as one sentence.
-options:
-  _input:
-    description: The cluster's hosts, as the role C(preflight) describes them.
-    type: list
-    elements: dict
-    required: true
-  platform:
-    description: The platform to build for.
-    type: str
-    required: true
-  builder:
-    description: Name of the host that builds.
-    type: str
-    required: true
-  series:
-    description: Series of Open MPI, for example V(5.0).
-    type: str
-    required: true
-  wanted:
-    description: The variable C(openmpi_pmix).
-    type: str
-    choices: [auto, internal, external]
-    default: auto
-"""
-
-EXAMPLES = r"""
-- name: Show which PMIx a build takes
-  ansible.builtin.debug:
-    msg: "{{ preflight_members | clusterctl.hpc.openmpi_pmix(preflight_node.platform, 'node1', '5.0') }}"
-"""
-
-RETURN = r"""
-_value:
-  description: C(prefix) and C(version) of the site's PMIx, empty for Open MPI's own; C(problem) says why.
-  type: dict
-"""
+    from collections.abc import Mapping, Sequence
 
 # PRRTE of Open MPI 5.0.5 to 5.0.10 refuses PMIx before 4.2.4, and does not compile with PMIx 6. Open MPI 4.1 has a
 # component for PMIx 3 and 4.
@@ -63,7 +17,7 @@ _CURE = "or set openmpi_pmix to auto or internal."
 _MOST_NAMED = 3
 
 
-def openmpi_pmix(
+def choose(
     members: Sequence[Mapping[str, Any]], platform: str, builder: str, series: str, wanted: str = "auto"
 ) -> dict[str, str]:
     """Return ``prefix`` and ``version`` of the PMIx to build against, empty for Open MPI's own, and ``problem``.
@@ -129,11 +83,3 @@ def _different(its: Mapping[str, Mapping[str, Any]], builder: str, mine: Mapping
 def _numbers(release: str) -> tuple[int, ...]:
     match = _RELEASE.match(release)
     return tuple(int(part) for part in match.group().split(".")) if match else (0,)
-
-
-class FilterModule:
-    """Ansible's entry point."""
-
-    def filters(self) -> dict[str, Callable[..., Any]]:
-        """Return the filter by name."""
-        return {"openmpi_pmix": openmpi_pmix}
