@@ -16,7 +16,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import art
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_ROLES = Path(__file__).resolve().parents[3] / "roles"
+ROLES = Path(__file__).resolve().parents[3] / "roles"
 SYSTEM_PYTHON = "/usr/bin/python3"
 APT = {"update_cache": True, "cache_valid_time": 86400, "install_recommends": False}  # options of a package manager
 
@@ -253,7 +253,7 @@ def words(text: str) -> list[str]:
 
 def role_file(role: str, name: str) -> str:
     """Return a text file of a role."""
-    return (_ROLES / role / "files" / name).read_text(encoding="utf-8")
+    return (ROLES / role / "files" / name).read_text(encoding="utf-8")
 
 
 def digest(*texts: str) -> str:
