@@ -24,7 +24,7 @@ ORDER = [
 ]
 # The roles by which nodes meet each other come first, because hosts that are as they should be play these alone.
 # The software is decided, installed and switched in a play each.
-PLAYED = "preflight software hosts ssh_mesh fabric environment software software validation".split()
+PLAYED = ["preflight", "software", "hosts", "ssh_mesh", "fabric", "environment", "software", "software", "validation"]
 
 
 def roles() -> list[str]:
