@@ -149,7 +149,10 @@ def test_a_name_that_leads_to_a_dead_address_is_a_fail(asked: Nodes, monkeypatch
     found, _ = ports.PortTrial(team, seed=7).explain(PASSED)
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
     assert found.reason.startswith("node2: the name node4 leads it to 10.9.9.9, at which node4 does not answer; ")
-    assert ports.PortTrial(team, seed=7).explain(PASSED) == (PASSED, ports.PortFindings())  # it answered the second time
+    assert ports.PortTrial(team, seed=7).explain(PASSED) == (
+        PASSED,
+        ports.PortFindings(),
+    )  # it answered the second time
     assert [len(plan) for plan in asked.asked] == [12, 12]
 
 
