@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shlex
 import shutil
@@ -29,6 +30,7 @@ _NOISE = "is your shell clean?"  # of rsync, where a session prints something be
 # tar works where rsync says one of these; the second is of an rsync before 3.2.3 on the node.
 _FOR_TAR = (_NOISE, "--mkpath: unknown option")
 _ANSWER_S = 30
+_COPY_S = 86400.0
 _MOST_SHOWN = 60
 # Constant text: the files that a shell reads for a command by ssh, first those that hold the text by position.
 _FIND_NOISE = """
@@ -174,14 +176,7 @@ def _for_rsync(words: Sequence[str]) -> str:
 
 
 def _by_rsync(folder: Path, target: str, names: Sequence[str], login: JobLogin) -> str:
-    done = subprocess.run(
-        rsync_argv(folder, target, login),
-        input=b"".join(os.fsencode(name) + b"\0" for name in names),
-        capture_output=True,
-        check=False,
-        start_new_session=True,
-    )
-    return _reason(done)
+    return _problem(rsync_argv(folder, target, login), b"".join(os.fsencode(name) + b"\0" for name in names))
 
 
 def _has_modern_rsync() -> bool:
@@ -209,22 +204,22 @@ def _pack(folder: Path, names: Sequence[str], pack: Path) -> None:
 def _by_tar(target: str, pack: Path, login: JobLogin) -> str:
     # Constant text; the folder comes by position. tar changes the times of files, not of the folder that was there.
     script = 'mkdir -p -- "$1" && exec tar -x --no-same-owner -f - -C "$1"'
-    # Each node reads the pack from its beginning, by a descriptor of its own.
     with pack.open("rb") as own:
-        done = subprocess.run(
-            login.command(["sh", "-c", script, "sh", target]),
-            stdin=own,
-            capture_output=True,
-            check=False,
-            start_new_session=True,
-        )
-    return _reason(done)
+        content = mmap.mmap(own.fileno(), 0, access=mmap.ACCESS_READ)
+    return _problem(login.command(["sh", "-c", script, "sh", target]), content)
 
 
-def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+def _problem(argv: Sequence[str], request: bytes | mmap.mmap) -> str:
+    """Copy with a command, and return why it failed, '' where it did not."""
+    try:
+        done = python.run(argv, request, _COPY_S)
+    except python.TooMuchOutputError as error:
+        return str(error)
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {_COPY_S / 3600:g} hours"
     if done.returncode == 0:
         return ""
     # rsync's own words about a noisy session stand behind others.
-    words = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    words = [line.strip() for line in done.errors.decode("utf-8", "replace").splitlines() if line.strip()]
     words = [*(line for line in words if any(one in line for one in _FOR_TAR)), *words]
     return words[0] if words else f"it ended with code {done.returncode}"
