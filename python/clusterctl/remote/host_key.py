@@ -45,8 +45,9 @@ def known_place(host: Host) -> KnownPlace | None:
     """
     done = _run(["ssh", "-G", *reach.arguments(host)[1:]])
     if done.returncode != 0:
-        raise ConfigError(f"ssh refuses its settings for {host.name}: {ssh_failure.shortened(_text(done.errors))}.")
-    pairs = (line.partition(" ") for line in _text(done.output).split("\n"))
+        said = ssh_failure.shortened(done.errors.decode("utf-8", "replace"))
+        raise ConfigError(f"ssh refuses its settings for {host.name}: {said}.")
+    pairs = (line.partition(" ") for line in done.output.decode("utf-8", "replace").split("\n"))
     settings = {name: value for name, _, value in pairs}
     paths = [word for word in settings.get("userknownhostsfile", "").split() if word not in _NOWHERE]
     if not paths:
@@ -99,19 +100,18 @@ def _shown(host: Host, types: str) -> HostKey:
         done = _run(["ssh", *given, *reach.arguments(host)[1:], "true"])
         key = host_keys.found_in(place.read_text(encoding="utf-8")) if place.is_file() else None
     if key is None:
-        raise UnreachableError(ssh_failure.classify(host, _SSH_FAILED, _text(done.errors)).message)
+        raise UnreachableError(ssh_failure.classify(host, _SSH_FAILED, done.errors.decode("utf-8", "replace")).message)
     return key
 
 
 def _run(argv: list[str]) -> python.Done:
+    """Run ssh; a server that lets everybody in could print without end."""
     try:
         return python.run(argv, b"", _TIMEOUT_S)
-    except (subprocess.TimeoutExpired, python.TooMuchOutputError):
+    except subprocess.TimeoutExpired:
         return python.Done(_SSH_FAILED, b"", f"Connection timed out after {_TIMEOUT_S:.0f} s".encode())
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+    except python.TooMuchOutputError as error:
+        return python.Done(_SSH_FAILED, b"", str(error).encode())
 
 
 # --- The controller's own known_hosts: read and replace the keys of one host, in one step -----------------------------

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from clusterctl.model.clock import Clock
+from clusterctl.model.hardware import OF_FABRIC, Hardware
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import facts, one_trip, python, ssh_failure
 from doctor_view import record_of
 
@@ -164,3 +166,35 @@ def test_every_login_shell_takes_the_commands_that_go_to_nodes(shell: str, tmp_p
     argv = [shell, "-c", shlex.join(remote)]
     done = subprocess.run(argv, input=first + b"rest\n", env=environment, capture_output=True, check=False)
     assert done.stdout == b"word\nrest\n"
+
+
+def test_a_node_that_was_not_asked_tells_nothing_of_the_links_of_others() -> None:
+    link = "node2 HCA-1 port 1 to switch port 3"
+    told = {"schema_version": 1, "time": 1.0, "readings": [["fabric_link", link, "ends", "silent"]]}
+    told["counters"] = [["fabric_port", "node2 HCA-1 port 1", "SymbolErrorCounter", 9]]
+    ending = python.Ending(0, json.dumps(told).encode(), "")
+    for sections in ((), ("interface_counters",)):
+        found = facts._read_hardware(sections, Host("node1", "192.0.2.1"), ending)  # noqa: SLF001
+        assert isinstance(found, Hardware)
+        assert (found.readings, found.counters) == ((), ())
+    reader = facts._read_hardware(OF_FABRIC, Host("node1", "192.0.2.1"), ending)  # noqa: SLF001
+    assert isinstance(reader, Hardware)
+    assert [one.device for one in reader.readings] == [link]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "count"),
+    [
+        ("readings", ["gpu", "d", "x", 1], 70_000),
+        ("counters", ["gpu", "d", "x", 1], 70_000),
+        ("events", [1.0, "xid", "d", "1", ""], 70_000),
+        ("parts", ["gpu", "d", "m", "s", "f"], 5000),
+        ("unseen", ["what", "why"], 70_000),
+    ],
+)
+def test_more_than_any_node_has_is_a_failure_of_this_node(name: str, row: list[object], count: int) -> None:
+    told = {"schema_version": 1, "time": 1.0, "readings": [], "counters": [], name: [row] * count}
+    ending = python.Ending(0, json.dumps(told).encode(), "")
+    found = facts._read_hardware((), Host("node1", "192.0.2.1"), ending)  # noqa: SLF001
+    assert isinstance(found, ProbeFailure)
+    assert found.message.startswith("node1 (192.0.2.1 port 22) gave no readable record of its hardware")
