@@ -6,9 +6,11 @@ import asyncio
 import json
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         '#!/bin/sh\nfor last; do :; done\ncase "$*" in\n'
         "*192.0.2.9*) sleep 30;;\n*192.0.2.8*) echo motd; exit 0;;\n"
         "*192.0.2.7*) echo 'clusterctl reads names' >&2; echo 'clusterctl reads launch' >&2; sleep 30;;\n"
+        "*127.0.0.7*) sleep 30;;\n"
         '*) echo "Welcome to the machine"; eval "$last";;\nesac\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -63,6 +66,26 @@ def test_a_probe_that_is_late_says_what_it_reads() -> None:
     assert {name: failure.kind for name, failure in late.items()} == {"late": "timeout", "mute": "timeout"}
     assert "did not answer within 1 s, while it read 'launch'; see whether" in late["late"].message
     assert "did not answer within 1 s; see whether" in late["mute"].message
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(("greeting", "greets"), [(b"SSH-2.0-OpenSSH_9.2\r\n", True), (b"220 mail\r\n", False)])
+def test_a_late_host_whose_sshd_greets_may_lose_large_packets(greeting: bytes, greets: bool) -> None:
+    """A firewall that drops packets of more than 1,400 bytes lets the greeting through, and no exchange of keys."""
+    with socket.create_server(("127.0.0.7", 0)) as server:
+
+        def greet() -> None:
+            with server.accept()[0] as client:
+                client.sendall(greeting)
+                client.recv(1)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        host = Host("late", "127.0.0.7", port=server.getsockname()[1])
+        said = facts.gather([host], timeout_s=1).failures["late"].message
+        thread.join()
+    assert ("though its sshd greets; see whether large packets get lost" in said) is greets
+    assert "ping -M do -s 1400 127.0.0.7" in said or not greets
 
 
 @pytest.mark.usefixtures("stand_in")
