@@ -94,7 +94,7 @@ def install(root: Path, pack: Path, manifest_sha256: str) -> dict[str, Any]:
             "inputs": {},
         },
     }
-    return artifact_install.Install(SimpleNamespace(params=given, check_mode=False)).apply()
+    return artifact_install.Install(given).apply()
 
 
 HOSTILE: dict[str, tuple[Sequence[Any], Sequence[tarfile.TarInfo]]] = {
