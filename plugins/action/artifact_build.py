@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_building import BuildingAction
 
@@ -17,8 +16,6 @@ class ActionModule(BuildingAction):
         """Return the result for one host."""
         super().run(tmp, task_vars)
         arguments: dict[str, Any] = plain(self._task.args)
-        if boolean(arguments.pop("early", False)):  # what a role begins early, its later task does
-            return {"changed": False, "changes": [], "watch": []}
         missing = [name for name in ("name", "version", "inputs", "cache_dir", "steps") if not arguments.get(name)]
         if missing:
             return {

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Install an artifact on a host: ask for its state, and push the pack only if the host needs it."""
+"""Install artifacts on a host: ask for their states, and push only the packs that the host needs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key, plain
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, artifact_key, plain
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import StagingAction
 
 
@@ -15,21 +16,16 @@ class ActionModule(StagingAction):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the result for one host."""
         super().run(tmp, task_vars)
-        arguments: dict[str, Any] = plain(self._task.args)
-        missing = [name for name in ("name", "version", "cache_dir") if not arguments.get(name)]
-        if not arguments.get("inputs") and not arguments.get("key"):
-            missing.append("inputs or key")
-        if missing:
-            return {
-                "failed": True,
-                "msg": f"artifact_install needs {', '.join(missing)}.",
-                "changed": False,
-                "changes": [],
-            }
-        key = str(arguments.get("key") or artifact_key(arguments["inputs"]))
+        asked: list[dict[str, Any]] = plain(self._task.args.get("artifacts") or [])
 
         def work() -> dict[str, Any]:
-            (result,) = self._staged([{**arguments, "key": key}], task_vars or {}).values()
-            return result
+            for one in asked:
+                missing = [name for name in ("name", "version", "cache_dir") if not one.get(name)]
+                if not one.get("inputs") and not one.get("key"):
+                    missing.append("inputs or key")
+                if missing:
+                    raise ArtifactError(f"artifact_install needs {', '.join(missing)}.")
+                one["key"] = str(one.get("key") or artifact_key(one["inputs"]))
+            return planned.together(asked, self._staged(asked, task_vars or {}))
 
-        return {"key": key, **self._attempted(work)}
+        return self._attempted(work)

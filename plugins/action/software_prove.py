@@ -31,7 +31,7 @@ class ActionModule(ArtifactActionBase):
 
     def _proved(self, artifacts: list[dict[str, Any]], variables: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Return the result of each artifact that has something to prove or to make known, by name."""
-        staged = (variables.get(str(self._task.args.get("staged", ""))) or {}).get("artifacts") or {}
+        staged = (variables.get("software_staged") or {}).get("artifacts") or {}
         results: dict[str, dict[str, Any]] = {}
         for one in artifacts:
             now = staged.get(one["name"]) or {}
@@ -45,13 +45,21 @@ class ActionModule(ArtifactActionBase):
             for one in artifacts
             if one["proof"] and not results.get(one["name"], {}).get("failed")
         ]
-        proofs = self._call("artifact_check", {"artifacts": asked}, variables)["artifacts"] if asked else {}
-        for name, proof in proofs.items():
+        for name, proof in (self._checked(asked, variables) if asked else {}).items():
             results[name] = planned.sum_of(results.get(name, {}), proof)
         for one in artifacts:
             for name, options in one["reports"].items():
                 self._add(results, one, name, options, variables)
         return {one["name"]: results[one["name"]] for one in artifacts if one["name"] in results}
+
+    def _checked(self, asked: list[dict[str, Any]], variables: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Run the proofs, and return the result of each by name."""
+        try:
+            return dict(self._call("artifact_check", {"artifacts": asked}, variables)["artifacts"])
+        except ModuleFailedError as error:
+            if "artifacts" in error.result:
+                return dict(error.result["artifacts"])
+            raise
 
     def _add(
         self,

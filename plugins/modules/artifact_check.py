@@ -286,6 +286,9 @@ def main() -> None:
         answers = prove_all(module.params["artifacts"], keep=not module.check_mode)
     except build_user.Abandoned:
         os._exit(1)  # the result has no reader; the commands are ended by now
+    failures = [str(answer["msg"]) for answer in answers.values() if answer.get("failed")]
+    if failures:
+        module.fail_json(msg="\n".join(failures), artifacts=answers)
     module.exit_json(changed=False, changes=[], watch=[], artifacts=answers)
 
 

@@ -54,8 +54,7 @@ options:
         description: Path of the link. The default is V(ROOT/NAME).
         type: str
       switch:
-        description:
-          - Whether to switch the link. It is false where the variable C(software_two_phases) of the play is true.
+        description: Whether to switch the link.
         type: bool
         default: true
       uses:

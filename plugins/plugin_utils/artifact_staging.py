@@ -45,8 +45,6 @@ class StagingAction(ArtifactActionBase):
             base = {name: value for name, value in one.items() if name != "inputs"}  # the pack's record has them
             if host in (variables.get("preflight_distrusted") or ()):
                 base["content"] = True
-            if variables.get("software_two_phases"):
-                base["switch"] = False
             given[str(one["name"])] = base
         check = self._task.check_mode
         node = variables.get("preflight_node") or {}

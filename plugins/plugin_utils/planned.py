@@ -94,7 +94,7 @@ def together(artifacts: Iterable[Mapping[str, Any]], results: Mapping[str, dict[
         "changed": every["changed"],
         "changes": every["changes"],
         "watch": every["watch"],
-        "artifacts": {name: {"role": of[name]["role"], **result} for name, result in results.items()},
+        "artifacts": {name: {"role": of[name].get("role", ""), **result} for name, result in results.items()},
     }
     if "diff" in every:
         answer["diff"] = every["diff"]
