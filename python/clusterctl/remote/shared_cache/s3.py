@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import resource
+import signal
 import threading
 from datetime import timedelta
 from itertools import chain
@@ -231,7 +232,7 @@ def _bound() -> None:
 def _end_with_parent() -> None:
     if parent := multiprocessing.parent_process():
         parent.join()
-    os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _refuse_clear_text(endpoint: str) -> None:
