@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, Statement, blob_path, index_bytes
 from clusterctl.remote.shared_cache.http import LOOPBACK
 from clusterctl.remote.shared_cache.store import counted, not_there, refused_login
+from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -197,7 +198,13 @@ class S3Proxy(managers.BaseProxy):
 
 
 class _Process(managers.BaseManager):
-    """Has the store, and answers a proxy."""
+    """Has the store, and answers a proxy by a socket in a folder that goes with this object."""
+
+    def __init__(self) -> None:
+        """Prepare a process."""
+        self._kept = contextlib.ExitStack()
+        folder = self._kept.enter_context(held_files.folder(held_files.short_base()))
+        super().__init__(str(folder / "socket"), ctx=multiprocessing.get_context("spawn"))
 
 
 _Parts: Any = managers.IteratorProxy  # type: ignore[attr-defined] # typeshed lacks it
@@ -213,7 +220,7 @@ def in_process(url: str) -> Any:
         EOFError: from any method, or another error of a connection: the process had too little memory.
     """
     where = S3Store(url).where
-    process = _Process(ctx=multiprocessing.get_context("spawn"))
+    process = _Process()
     process.start(_bound)
     proxy = process.store(url)  # type: ignore[attr-defined] # by register()
     proxy.where, proxy.end = where, process.shutdown
