@@ -10,7 +10,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules imp
 
 
 class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no types
-    """Its option is ``may_lose``: how many hosts may be lost; '' is any number."""
+    """Its options are ``may_lose``, how many hosts may be lost ('' is any number), and ``refuse``."""
 
     _requires_connection = False
 
@@ -27,7 +27,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
         guarded = any(replaces(one.get("before")) for one in checked)
         may_lose = str(self._task.args.get("may_lose") or "")
         result.update(changed=False, guarded=guarded, lost=lost, too_many=too_many(lost, may_lose) and guarded)
-        if result["too_many"]:
+        if result["too_many"] and self._task.args.get("refuse", True):
             words = f"{shortened(lost)} {'is' if len(lost) == 1 else 'are'} not ready for it; see the message there."
             result.update(failed=True, msg=f"No link is switched, because {words}")
         return result

@@ -19,7 +19,7 @@ _NOTHING: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "switc
 
 
 class ActionModule(ArtifactActionBase):
-    """Its options are ``phase`` (check, switch or back) and ``why``; without one, the hosts that were lost are the reason.
+    """Its options are ``phase`` (check, switch or back) and ``why``; without one, the lost hosts are the reason.
 
     It reads what the tasks before it registered.
     """

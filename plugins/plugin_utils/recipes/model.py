@@ -14,7 +14,9 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import builder_turn
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key, tree_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import Fetched
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -99,6 +101,66 @@ class Host:
 
 
 @dataclass(frozen=True)
+class WheelWish:
+    """Wheels that a recipe needs to know.
+
+    Attributes:
+        name: what they are for; part of the name of their lock.
+        target: the id of the platform that they must fit.
+        requirements: what they must satisfy, as pip writes it.
+        variable: the user's variable that names them, for messages.
+        cache_dir: the controller's cache.
+        wheel_dir: a folder that replaces the index; '' for the index.
+        first_of: further requirements, of which the first list that the index has is taken.
+        choice_variable: the user's variable that names those.
+    """
+
+    name: str
+    target: str
+    requirements: Sequence[str]
+    variable: str
+    cache_dir: str
+    wheel_dir: str = ""
+    first_of: Sequence[Sequence[str]] = ()
+    choice_variable: str = ""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Pinned wheels.
+
+    Attributes:
+        wheels: name, version, filename and sha256 of each.
+        taken: the place in ``first_of`` of the list that was taken.
+        notes: warnings for the user.
+    """
+
+    wheels: Sequence[Mapping[str, str]]
+    taken: int = 0
+    notes: Sequence[str] = ()
+
+
+class Controller:
+    """What recipes have the controller look up; this one refuses, for recipes that ask nothing."""
+
+    def pin(self, wish: WheelWish) -> Pinned:
+        """Return the wheels that fit, the same ones each time.
+
+        Raises:
+            ArtifactError: there are none; the message is one sentence with the cure.
+        """
+        raise NotImplementedError(wish)
+
+    def fetch(self, name: str, version: str, sources: Sequence[Mapping[str, Any]], cache_dir: str) -> Fetched:
+        """Return a verified file in the cache, from the first of its sources that has it.
+
+        Raises:
+            ArtifactError: none has it.
+        """
+        raise NotImplementedError(name, version, sources, cache_dir)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """All that recipes decide on.
 
@@ -107,12 +169,14 @@ class Cluster:
         members: what preflight says of all hosts of the cluster, also of those that the run leaves out.
         prefix: the folder of the software.
         roles: the software roles that this run installs; others may be decided as well.
+        controller: pins wheels and fetches archives.
     """
 
     hosts: Sequence[Host]
     members: Sequence[Mapping[str, Any]]
     prefix: str
     roles: frozenset[str]
+    controller: Controller = field(default_factory=Controller)
 
     def comes(self, plans: Mapping[str, Plan], role: str, host: Host, name: str) -> Mapping[str, Any]:
         """Return ``key`` and ``version`` of an artifact that a host has once this run ends; empty if it has none.
@@ -128,22 +192,23 @@ class Cluster:
         found = plans[role].of(host.name, name)
         return {"key": found.key, "version": found.version} if found else {}
 
-    def alike(self, *roles: str) -> list[list[Host]]:
+    def alike(self, *roles: str, also: Callable[[Host], Any] = lambda _host: None) -> list[list[Host]]:
         """Return the hosts of the run in groups of one platform and equal settings, in the order of the inventory.
 
         Args:
             roles: whose settings count.
+            also: what must be equal as well, such as the keys of what a build stands on.
         """
-        found: list[tuple[str, dict[str, Any], list[Host]]] = []
+        found: list[tuple[Any, list[Host]]] = []
         for host in self.hosts:
-            own = host.settings.of(*roles)
-            for platform, settings, its in found:
-                if platform == host.platform and settings == own:
+            own = (host.platform, host.settings.of(*roles), also(host))
+            for same, its in found:
+                if same == own:
                     its.append(host)
                     break
             else:
-                found.append((host.platform, own, [host]))
-        return [its for _platform, _settings, its in found]
+                found.append((own, [host]))
+        return [its for _same, its in found]
 
 
 def builders(hosts: Sequence[Host], wanted: str = "", turn: str = "") -> list[Host]:
@@ -188,6 +253,9 @@ class Artifact:
         build: further options of the build.
         install: further options of the installation.
         proof: options of the proof; empty where another artifact's proof covers it.
+        before: by module its options, run on each host before packages of ``build`` or ``install`` come.
+        after: by module its options, run on each host once the link leads to the artifact.
+        reports: by module its options, run with the proof.
     """
 
     role: str
@@ -202,6 +270,7 @@ class Artifact:
     install: Mapping[str, Any] = field(default_factory=dict)
     proof: Mapping[str, Any] = field(default_factory=dict)
     uses: Sequence[str] = ()
+    before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
