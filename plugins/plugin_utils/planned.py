@@ -10,7 +10,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import Art
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_OWN = frozenset({"before", "libraries", "packages", "package_options"})  # options of an action, not of a module
+_OWN = frozenset({"libraries", "packages", "package_options"})  # options of an action, not of a module
 # What Ansible and clusterctl read of a failure beside its message.
 _OF_FAILURE = ("problems", "module_stderr", "module_stdout", "unreachable")
 _OF_ANSIBLE = {"exception", "invocation", "warnings", *_OF_FAILURE}  # needless in the part about one artifact

@@ -253,9 +253,7 @@ def test_packages_come_before_what_stands_on_them_and_missing_libraries_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = {"nccl_system": {"headers": []}}
-    nccl = artifact(
-        "nccl", tmp_path, [], install={"packages": ["libnccl2"], "before": room, "package_options": {"x": 1}}
-    )
+    nccl = artifact("nccl", tmp_path, [], before=room, install={"packages": ["libnccl2"], "package_options": {"x": 1}})
     library = {"libgfortran.so.5": ["libgfortran5"], "libthere.so": ["libthere"]}
     build = {"package_options": {"update_cache": True}}
     mpi = artifact("openmpi", tmp_path, [], install={"libraries": library}, build=build)
@@ -270,7 +268,7 @@ def test_packages_come_before_what_stands_on_them_and_missing_libraries_after(
         if name == "nccl_system":
             return {"changed": True, "changes": ["removed /usr/include/nccl.h"], "watch": []}
         assert given["artifacts"][1]["libraries"] == list(library)
-        assert not {"packages", "before", "package_options"} & given["artifacts"][0].keys()
+        assert not {"packages", "package_options"} & given["artifacts"][0].keys()
         whole: dict[str, Any] = {"needs_pack": False, "needs_link": False, "lost": [], "changes": [], "watch": []}
         return {"artifacts": {"nccl": {**whole, "lacking": []}, "openmpi": {**whole, "lacking": ["libgfortran.so.5"]}}}
 
