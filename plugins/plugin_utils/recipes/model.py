@@ -7,14 +7,14 @@ import hashlib
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils import builder_turns
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key, tree_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _ROLES = Path(__file__).resolve().parents[3] / "roles"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -128,22 +128,23 @@ class Cluster:
         found = plans[role].of(host.name, name)
         return {"key": found.key, "version": found.version} if found else {}
 
-    def alike(self, *roles: str) -> list[list[Host]]:
+    def alike(self, *roles: str, also: Callable[[Host], Any] = lambda _host: None) -> list[list[Host]]:
         """Return the hosts of the run in groups of one platform and equal settings, in the order of the inventory.
 
         Args:
             roles: whose settings count.
+            also: what must be equal as well, such as the keys of what a build stands on.
         """
-        found: list[tuple[str, dict[str, Any], list[Host]]] = []
+        found: list[tuple[Any, list[Host]]] = []
         for host in self.hosts:
-            own = host.settings.of(*roles)
-            for platform, settings, its in found:
-                if platform == host.platform and settings == own:
+            own = (host.platform, host.settings.of(*roles), also(host))
+            for same, its in found:
+                if same == own:
                     its.append(host)
                     break
             else:
-                found.append((host.platform, own, [host]))
-        return [its for _platform, _settings, its in found]
+                found.append((own, [host]))
+        return [its for _same, its in found]
 
 
 def builders(hosts: Sequence[Host], wanted: str = "", turn: str = "") -> list[Host]:
@@ -244,6 +245,27 @@ class Plan:
     def of(self, host: str, name: str) -> Artifact | None:
         """Return the artifact of this name that a host gets; None if it gets none."""
         return next((one for one in self.artifacts if one.name == name and host in one.hosts), None)
+
+
+class Recipe(Protocol):
+    """What some hosts get of a role, alike on all of them."""
+
+    def refusals(self) -> Iterable[Refusal]:
+        """Return why they cannot have it."""
+
+    def artifact(self) -> Artifact:
+        """Return the artifact, where there are no refusals."""
+
+
+def plan_of(recipes: Iterable[Recipe]) -> Plan:
+    """Return a plan of all recipes of a role. What two of them say of no single host is said once."""
+    artifacts: list[Artifact] = []
+    refusals: list[Refusal] = []
+    for recipe in recipes:
+        problems = list(recipe.refusals())
+        refusals += [one for one in problems if one not in refusals]
+        artifacts += [] if problems else [recipe.artifact()]
+    return Plan(artifacts, refusals)
 
 
 def words(text: str) -> list[str]:

@@ -1,0 +1,74 @@
+"""A cluster as recipes see it, with what the recipes before have decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
+    Artifact,
+    Cluster,
+    Host,
+    Plan,
+    Settings,
+)
+from clusterctl.support import content
+
+ROLES = ("openmpi", "python_env", "mpi4py", "nccl", "horovod")
+BULLSEYE = "debian-11-x86_64-glibc2.31-py3.9"
+DEBIAN = {"family": "Debian", "major": "11", "id": "debian"}
+
+
+class Keyed(Artifact):
+    """An artifact with a given key."""
+
+    @property
+    def key(self) -> str:
+        return str(self.inputs["key"])
+
+
+def settings(**given: Any) -> Settings:
+    """Return the defaults of all roles with some values replaced."""
+    values: dict[str, Any] = {}
+    for role in ROLES:
+        path = Path(content.root(), "roles", role, "defaults", "main.yml")
+        values |= yaml.safe_load(path.read_text(encoding="utf-8"))
+    plain = {name: "" if "{{" in str(value) else value for name, value in values.items()}
+    return Settings(plain | given)
+
+
+def host(
+    name: str,
+    given: Mapping[str, Any],
+    *,
+    node: Mapping[str, Any] | None = None,
+    interpreter: str = "",
+    **member: Any,
+) -> Host:
+    """Return a host with Debian 11.
+
+    Args:
+        name: its name.
+        given: values of variables other than their defaults.
+        node: facts other than those of an empty host.
+        interpreter: what the inventory names.
+        member: what preflight says of it.
+    """
+    platform = member.get("platform", BULLSEYE)
+    facts = {"platform": platform, "distribution": DEBIAN, "python": {"version": "3.9.2"}, "artifacts": []}
+    its = {"name": name, "cuda": {}, "gpus": 0, **member, "platform": platform}
+    return Host(name, its, {**facts, **(node or {})}, settings(**given), interpreter)
+
+
+def cluster(hosts: Iterable[Host], *roles: str, prefix: str = "/usr/local") -> Cluster:
+    """Return a cluster of hosts, in which these roles are installed."""
+    its = list(hosts)
+    return Cluster(its, [one.member for one in its], prefix, frozenset(roles))
+
+
+def plan(name: str, key: str, hosts: Iterable[Host], version: str = "1.0", **told: Any) -> Plan:
+    """Return the plan of a role that brings one artifact to these hosts."""
+    its = [one.name for one in hosts]
+    return Plan([Keyed(name, name, version, {"key": key}, "/usr/local", its, its[:1], 1, {})], told=told)
