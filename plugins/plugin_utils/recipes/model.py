@@ -16,7 +16,9 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import art
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-_ROLES = Path(__file__).resolve().parents[3] / "roles"
+    from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import Fetched
+
+ROLES = Path(__file__).resolve().parents[3] / "roles"
 SYSTEM_PYTHON = "/usr/bin/python3"
 APT = {"update_cache": True, "cache_valid_time": 86400, "install_recommends": False}  # options of a package manager
 
@@ -99,6 +101,66 @@ class Host:
 
 
 @dataclass(frozen=True)
+class WheelWish:
+    """Wheels that a recipe needs to know.
+
+    Attributes:
+        name: what they are for; part of the name of their lock.
+        target: the id of the platform that they must fit.
+        requirements: what they must satisfy, as pip writes it.
+        variable: the user's variable that names them, for messages.
+        cache_dir: the controller's cache.
+        wheel_dir: a folder that replaces the index; '' for the index.
+        first_of: further requirements, of which the first list that the index has is taken.
+        choice_variable: the user's variable that names those.
+    """
+
+    name: str
+    target: str
+    requirements: Sequence[str]
+    variable: str
+    cache_dir: str
+    wheel_dir: str = ""
+    first_of: Sequence[Sequence[str]] = ()
+    choice_variable: str = ""
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Pinned wheels.
+
+    Attributes:
+        wheels: name, version, filename and sha256 of each.
+        taken: the place in ``first_of`` of the list that was taken.
+        notes: warnings for the user.
+    """
+
+    wheels: Sequence[Mapping[str, str]]
+    taken: int = 0
+    notes: Sequence[str] = ()
+
+
+class Controller:
+    """What recipes have the controller look up; this one refuses, for recipes that ask nothing."""
+
+    def pin(self, wish: WheelWish) -> Pinned:
+        """Return the wheels that fit, the same ones each time.
+
+        Raises:
+            ArtifactError: there are none; the message is one sentence with the cure.
+        """
+        raise NotImplementedError(wish)
+
+    def fetch(self, name: str, version: str, sources: Sequence[Mapping[str, Any]], cache_dir: str) -> Fetched:
+        """Return a verified file in the cache, from the first of its sources that has it.
+
+        Raises:
+            ArtifactError: none has it.
+        """
+        raise NotImplementedError(name, version, sources, cache_dir)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """All that recipes decide on.
 
@@ -107,12 +169,14 @@ class Cluster:
         members: what preflight says of all hosts of the cluster, also of those that the run leaves out.
         prefix: the folder of the software.
         roles: the software roles that this run installs; others may be decided as well.
+        controller: pins wheels and fetches archives.
     """
 
     hosts: Sequence[Host]
     members: Sequence[Mapping[str, Any]]
     prefix: str
     roles: frozenset[str]
+    controller: Controller = field(default_factory=Controller)
 
     def comes(self, plans: Mapping[str, Plan], role: str, host: Host, name: str) -> Mapping[str, Any]:
         """Return ``key`` and ``version`` of an artifact that a host has once this run ends; empty if it has none.
@@ -189,6 +253,9 @@ class Artifact:
         build: further options of the build.
         install: further options of the installation.
         proof: options of the proof; empty where another artifact's proof covers it.
+        before: by module its options, run on each host before packages of ``build`` or ``install`` come.
+        after: by module its options, run on each host once the link leads to the artifact.
+        reports: by module its options, run with the proof.
     """
 
     role: str
@@ -203,6 +270,7 @@ class Artifact:
     install: Mapping[str, Any] = field(default_factory=dict)
     proof: Mapping[str, Any] = field(default_factory=dict)
     uses: Sequence[str] = ()
+    before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     after: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reports: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -275,7 +343,7 @@ def words(text: str) -> list[str]:
 
 def role_file(role: str, name: str) -> str:
     """Return a text file of a role."""
-    return (_ROLES / role / "files" / name).read_text(encoding="utf-8")
+    return (ROLES / role / "files" / name).read_text(encoding="utf-8")
 
 
 def digest(*texts: str) -> str:
