@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import builder_turns
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import by_tree, links_to_switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,34 +88,6 @@ def artifact_offers(members: Sequence[Mapping[str, Any]], platform: str, builder
     common = set.intersection(*its.values())
     offers = ["ucx"] if "ucx" in common else []
     return [*offers, "cuda"] if "libcuda" in common and "cuda_toolkit" in its.get(builder, ()) else offers
-
-
-def links_to_switch(results: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return by link the folder to which it is to lead, for the links that lead elsewhere or do not exist.
-
-    Args:
-        results: of M(clusterctl.hpc.artifact_install) on one host; a result of a task that did not run counts as none.
-    """
-    return {
-        str(result["link"]): str(result["tree"])
-        for result in results
-        if result.get("tree") and result.get("link") and result.get("before") != result["tree"]
-    }
-
-
-def by_tree(paths: Sequence[str], links: Mapping[str, str]) -> list[str]:
-    """Return paths that begin with a link, with its folder instead.
-
-    Args:
-        paths: absolute paths; one that begins with none of the links is left out.
-        links: by link, the folder.
-    """
-    return [
-        tree + path[len(link) :]
-        for path in paths
-        for link, tree in links.items()
-        if path == link or path.startswith(f"{link}/")
-    ]
 
 
 class FilterModule:

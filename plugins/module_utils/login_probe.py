@@ -282,7 +282,7 @@ def _lines(path: str) -> List[str]:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return []
-            return file.read(_MOST_OF_A_FILE).decode("utf-8", "replace").splitlines()
+            return file.read(_MOST_OF_A_FILE).decode("utf-8", "replace").split("\n")
     except OSError:
         return []
 

@@ -100,7 +100,7 @@ class Lab:
 
     def install(self, **changed: Any) -> dict[str, Any]:
         arguments = {"name": "demo", "version": "1.0", "inputs": {"variant": "plain"}, "cache_dir": str(self.cache)}
-        return {"clusterctl.hpc.artifact_install": {**arguments, **changed}}
+        return {"clusterctl.hpc.artifact_install": {"artifacts": [{**arguments, **changed}]}}
 
     def argv(self, tasks: list[dict[str, Any]], *options: str) -> list[str]:
         return self.argv_of([{"hosts": "all", "gather_facts": False, "tasks": tasks}], *options)

@@ -222,10 +222,10 @@ def nothing_is_left(lab: Lab, uid: str) -> None:
 def test_proofs_are_not_roots(installed: Lab) -> None:
     prove = "id -u; touch $HOME/a $TMPDIR/b /tmp/left; setsid sleep 7654 > /dev/null 2>&1 & cat /etc/shadow; true"
     ask = {"name": "demo", "link": LINK, "checks": [{"argv": ["sh", "-c", prove]}]}
-    played = installed.play({"clusterctl.hpc.artifact_check": ask})
+    played = installed.play({"clusterctl.hpc.artifact_check": {"artifacts": [ask]}})
     assert played.rc == 0, played.text
     (proved,) = played.of("node1")
-    uid, *rest = proved["outputs"][0].splitlines()
+    uid, *rest = proved["artifacts"]["demo"]["outputs"][0].splitlines()
     assert int(uid) in range(60578, 61184)
     assert not [line for line in rest if line.startswith("root:")]
     nothing_is_left(installed, uid)

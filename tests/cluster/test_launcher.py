@@ -82,9 +82,11 @@ def test_a_rank_that_dies_while_others_start_is_named_and_none_that_was_not_up_y
     assert [(one.kind, one.nodes) for one in found.culprits] == [("node", ("node3",))]
 
 
-def test_a_hang_in_hello_names_both_ends_and_the_direction(cluster: Cluster) -> None:
+def test_a_hang_in_hello_names_both_ends_and_the_direction_and_the_other_nodes_go_on(cluster: Cluster) -> None:
     with planting.closed(cluster, "node2", source="node1"):
-        record = cluster.validate("hello", timeout_s=DEADLINE_S, search=False)
+        record = cluster.validate("hello", "allreduce", timeout_s=DEADLINE_S, search=False)
+    others = result(record, "allreduce")
+    assert (others.verdict, {rank.host for rank in others.ranks}) == (Verdict.PASS, {"node3", "node4"}), others.reason
     found = result(record, "hello")
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node1", "node2")), found.reason
     assert [(one.kind, one.nodes) for one in found.culprits] == [("one_way", ("node1", "node2"))]

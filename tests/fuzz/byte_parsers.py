@@ -97,7 +97,7 @@ def hardware_record() -> Callable[[bytes], object]:
     host = Host("node1", "192.0.2.1")
 
     def read(data: bytes) -> None:
-        found = facts._read_hardware(host, python.Ending(0, b'{"schema_version"' + data, ""))  # noqa: SLF001
+        found = facts._read_hardware((), host, python.Ending(0, b'{"schema_version"' + data, ""))  # noqa: SLF001
         if isinstance(found, Hardware):
             earlier = found.model_copy(update={"time": found.time - 60.0})
             view = View(hosts=(host,), nodes={}, hardware={"node1": HardwareLooks(now=found, first=earlier)})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import variables
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Cluster,
@@ -17,7 +16,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model impor
     Settings,
     WheelWish,
 )
-from clusterctl.support import content
 
 ROLES = ("openmpi", "python_env", "mpi4py", "nccl", "horovod")
 BULLSEYE = "debian-11-x86_64-glibc2.31-py3.9"
@@ -34,11 +32,7 @@ class Keyed(Artifact):
 
 def settings(**given: Any) -> Settings:
     """Return the defaults of all roles with some values replaced."""
-    values: dict[str, Any] = {}
-    for role in ROLES:
-        path = Path(content.root(), "roles", role, "defaults", "main.yml")
-        values |= yaml.safe_load(path.read_text(encoding="utf-8"))
-    plain = {name: "" if "{{" in str(value) else value for name, value in values.items()}
+    plain = {name: "" if "{{" in str(value) else value for name, value in variables.defaults(ROLES).items()}
     return Settings(plain | given)
 
 

@@ -14,8 +14,8 @@ _YAML = re.compile(r"^```yaml\n(- name: .*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def roles() -> list[Path]:
-    """Return the folder of each role."""
-    return sorted(path.parent for path in (content.root() / "roles").glob("*/README.md"))
+    """Return the folder of each role that a play uses; ``software`` is what five of them share."""
+    return sorted(path.parent for path in (content.root() / "roles").glob("*/molecule"))
 
 
 def shown(role: Path) -> list[str]:

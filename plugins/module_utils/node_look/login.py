@@ -11,7 +11,7 @@ import sys
 from contextlib import nullcontext
 
 from . import machine, parameters
-from .reading import ActingAs, Json, read_text
+from .reading import ActingAs, Json, output_of, read_text
 
 _LISTS = ("PATH", "LD_LIBRARY_PATH")  # of folders, in which no place has a quote or a name to expand
 # Each can end a Python, the loader or a shell at its start. Without one of them nothing is started here.
@@ -83,32 +83,20 @@ def _broken(
 
 def _words(argv: list[str], variables: dict[str, str], user: pwd.struct_passwd | None) -> str:
     """Return what a program says that does not start; root starts it as the user, whose files it may load."""
-    import subprocess  # noqa: PLC0415 - seldom needed, and slow to import
-
     identity = {}
     if user is not None and os.geteuid() == 0 and user.pw_uid:
         groups = os.getgrouplist(user.pw_name, user.pw_gid)
         identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
-    try:
-        done = subprocess.run(
-            argv,
-            # bash leaves BASH_ENV out as the first shell of a login.
-            env={**{name: value for name, value in variables.items() if value}, "SHLVL": "2"},
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_START_S,
-            check=False,
-            **identity,
-        )
-    except (OSError, subprocess.TimeoutExpired):  # a busy node proves nothing
+    # bash leaves BASH_ENV out as the first shell of a login.
+    environment = {**{name: value for name, value in variables.items() if value}, "SHLVL": "2"}
+    status, errors = output_of(argv, _START_S, errors=True, env=environment, cwd="/", **identity)
+    if status == -1 and not errors:  # a busy node proves nothing
         return ""
-    lines = [line.strip() for line in done.stderr.decode("utf-8", "replace").split("\n") if line.strip()]
-    if not done.returncode and "ld.so: " not in "".join(lines):  # a warning breaks nothing
+    lines = [line.strip() for line in errors.decode("utf-8", "replace").split("\n") if line.strip()]
+    if not status and "ld.so: " not in "".join(lines):  # a warning breaks nothing
         return ""
     fatal = [line for line in lines if "Error" in line or "ld.so" in line]
-    return (fatal or lines or [f"status {done.returncode}"])[-1][:_MOST_SAID]
+    return (fatal or lines or [f"status {status}"])[-1][:_MOST_SAID]
 
 
 def place_of(name: str, home: str, user: pwd.struct_passwd | None) -> str:

@@ -7,9 +7,11 @@ import grp
 import hashlib
 import os
 import pwd
+import select
 import signal
 import stat
 import time
+from contextlib import suppress
 
 # --- identity --------------------------------------------------------------------------------------------------------
 
@@ -57,6 +59,7 @@ class ActingAs:
 Json = dict  # with str keys; typing takes longer to import than a section takes to answer
 _SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 _READ_BLOCK = 1 << 20
+_MOST_PRINTED = 1 << 22  # bytes of a program's output
 _MOST_OF_USER = 1 << 22  # characters; a user could make a file of any size
 _MOST_OF_PROCESS = 1 << 22  # bytes; prctl(PR_SET_MM_MAP) lets a process show all its memory as its environment
 
@@ -168,22 +171,42 @@ def find_program(name: str) -> str:
     return ""
 
 
-def output_of(argv: list[str], limit_s: float) -> tuple[int, bytes]:
-    """Return the exit status and the output of a program; -1 and nothing if it does not start, or not end in time."""
+def output_of(argv: list[str], limit_s: float, *, errors: bool = False, **how: object) -> tuple[int, bytes]:
+    """Return the exit status of a program, and its output.
+
+    Args:
+        argv: the program and its arguments.
+        limit_s: the time that it has.
+        errors: return its errors instead of its output.
+        how: more of ``subprocess.Popen``.
+
+    Returns:
+        -1 and nothing if it does not start, does not end in time, or prints more than 4 MiB.
+    """
     import subprocess  # noqa: PLC0415 - seldom needed, and slow to import
 
+    until = time.monotonic() + limit_s
+    kept, other = ("stderr", "stdout") if errors else ("stdout", "stderr")
+    how = {"stdin": subprocess.DEVNULL, kept: subprocess.PIPE, other: subprocess.DEVNULL, **how}
+    found, block = b"", b"-"
     try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=limit_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        process = subprocess.Popen(argv, start_new_session=True, **how)
+    except OSError:
         return -1, b""
-    return done.returncode, done.stdout
+    with getattr(process, kept) as stream:
+        while block and len(found) <= _MOST_PRINTED:
+            if not select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
+                break
+            block = os.read(stream.fileno(), _READ_BLOCK)
+            found += block
+    with suppress(subprocess.TimeoutExpired):
+        if not block:
+            return process.wait(max(0.0, until - time.monotonic())), found
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    return -1, b""
 
 
 def reap(child: int) -> None:

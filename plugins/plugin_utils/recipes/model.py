@@ -7,18 +7,18 @@ import hashlib
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils import builder_turns
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key, tree_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import Fetched
 
-_ROLES = Path(__file__).resolve().parents[3] / "roles"
+ROLES = Path(__file__).resolve().parents[3] / "roles"
 SYSTEM_PYTHON = "/usr/bin/python3"
 APT = {"update_cache": True, "cache_valid_time": 86400, "install_recommends": False}  # options of a package manager
 
@@ -315,6 +315,27 @@ class Plan:
         return next((one for one in self.artifacts if one.name == name and host in one.hosts), None)
 
 
+class Recipe(Protocol):
+    """What some hosts get of a role, alike on all of them."""
+
+    def refusals(self) -> Iterable[Refusal]:
+        """Return why they cannot have it."""
+
+    def artifact(self) -> Artifact:
+        """Return the artifact, where there are no refusals."""
+
+
+def plan_of(recipes: Iterable[Recipe]) -> Plan:
+    """Return a plan of all recipes of a role. What two of them say of no single host is said once."""
+    artifacts: list[Artifact] = []
+    refusals: list[Refusal] = []
+    for recipe in recipes:
+        problems = list(recipe.refusals())
+        refusals += [one for one in problems if one not in refusals]
+        artifacts += [] if problems else [recipe.artifact()]
+    return Plan(artifacts, refusals)
+
+
 def words(text: str) -> list[str]:
     """Return the words of a text: long lists of short names are read best in lines."""
     return text.split()
@@ -322,7 +343,7 @@ def words(text: str) -> list[str]:
 
 def role_file(role: str, name: str) -> str:
     """Return a text file of a role."""
-    return (_ROLES / role / "files" / name).read_text(encoding="utf-8")
+    return (ROLES / role / "files" / name).read_text(encoding="utf-8")
 
 
 def digest(*texts: str) -> str:

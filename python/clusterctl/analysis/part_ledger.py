@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _Place = tuple[str, str, str]  # host, kind of part, and place
 # By kind of part: the kind of its readings, and the section of the look that sees each of them, also without root.
+_MOST_STAYS = 1 << 13  # of one host
 _SEEN_BY_ALL = {"gpu": ("gpu", "pci"), "hca": ("rdma_device", "rdma_ports"), "disk": ("disk", "disks")}
 
 
@@ -38,7 +39,17 @@ def updated(ledger: PartLedger, seen: Mapping[str, Hardware], at: datetime) -> P
             stays[number] = stay.model_copy(update={**known, "serial": serial, "uuid": part.uuid or stay.uuid})
         else:
             stays.append(Stay(**part._asdict(), host=host, first=at, last=at))
-    return PartLedger(stays=tuple(stays))
+    return PartLedger(stays=tuple(_newest(stays)))
+
+
+def _newest(stays: Sequence[Stay]) -> Iterator[Stay]:
+    """Yield the stays without the oldest of a host that has too many: it names other parts at each look."""
+    of_host: dict[str, list[Stay]] = {}
+    for stay in stays:
+        of_host.setdefault(stay.host, []).append(stay)
+    old = (stay for its in of_host.values() for stay in sorted(its, key=lambda one: one.last)[:-_MOST_STAYS])
+    left_out = {id(stay) for stay in old}
+    yield from (stay for stay in stays if id(stay) not in left_out)
 
 
 def changes(ledger: PartLedger, seen: Mapping[str, Hardware]) -> tuple[PartChange, ...]:
@@ -81,18 +92,30 @@ def _gone(stays: Sequence[Stay], missing: set[int], seen: Mapping[str, Hardware]
 
 def _would_see(look: Hardware, kind: str) -> bool:
     """Whether a look sees every part of a kind: it saw one, or none where it sees all, and nothing went wrong."""
-    readings, section = _SEEN_BY_ALL.get(kind, ("", ""))
-    if any(one.what == section for one in look.unseen):
-        return False
-    return any(part.kind == kind for part in look.parts) or bool(section and look.lacks(readings, section))
+    if _would_see not in look.kept:
+        look.kept[_would_see] = _kinds(look)
+    return kind in look.kept[_would_see]
+
+
+def _kinds(look: Hardware) -> frozenset[str]:
+    missed = {one.what for one in look.unseen}
+    lacking = {kind for kind, (readings, section) in _SEEN_BY_ALL.items() if look.lacks(readings, section)}
+    closed = {kind for kind, (_readings, section) in _SEEN_BY_ALL.items() if section in missed}
+    return frozenset({part.kind for part in look.parts} | lacking) - closed
 
 
 def _is_filled(look: Hardware, place: str) -> bool:
     """Whether the look saw anything at a place, or could not open what is there."""
-    named = (one.device for entries in (look.readings, look.counters) for one in entries)
-    parts = (part.place for part in look.parts)
-    closed = (one.what.removeprefix("GPU ") for one in look.unseen)
-    return any(place in places for places in (parts, look.texts("rdma_device", "place").values(), closed, named))
+    if _is_filled not in look.kept:
+        look.kept[_is_filled] = _filled(look)
+    return place in look.kept[_is_filled]
+
+
+def _filled(look: Hardware) -> frozenset[str]:
+    named = {one.device for entries in (look.readings, look.counters) for one in entries}
+    parts = {part.place for part in look.parts}
+    closed = {one.what.removeprefix("GPU ") for one in look.unseen}
+    return frozenset({*parts, *look.texts("rdma_device", "place").values(), *closed, *named})
 
 
 def _silent(

@@ -79,6 +79,12 @@ class ValidationJob:
         """The label of its pods."""
         return f"{RUN_LABEL}={self.name}"
 
+    def speaks(self, pod: str) -> bool:
+        """Tell whether a pod of this name prints results: a worker of an MPIJob does not, whatever its log has."""
+        if self.kind == "MPIJob":
+            return pod.startswith(f"{self.name}-launcher")
+        return pod.removeprefix(f"{self.name}-") in self.ranks
+
     @property
     def text(self) -> str:
         """Both documents as YAML."""

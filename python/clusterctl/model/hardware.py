@@ -164,6 +164,8 @@ SECOND_LOOK = ", at the second look"  # ends what that look could not read
 
 # Sections that one node answers for the whole cluster.
 OF_FABRIC: tuple[str, ...] = ("fabric",)
+_KINDS_OF_FABRIC = frozenset({"fabric_link", "fabric_port"})
+_MOST, _MOST_PARTS = 1 << 16, 1 << 12  # of one node without the fabric
 
 
 class HardwareReading(NamedTuple):
@@ -228,9 +230,21 @@ class Hardware(Fact):
     as_root: bool = False
     readings: tuple[HardwareReading, ...] = ()
     counters: tuple[Counter, ...] = ()
-    events: tuple[Event, ...] = ()
-    parts: tuple[Part, ...] = ()
-    unseen: tuple[Unseen, ...] = ()
+    events: Annotated[tuple[Event, ...], Field(max_length=_MOST)] = ()
+    parts: Annotated[tuple[Part, ...], Field(max_length=_MOST_PARTS)] = ()
+    unseen: Annotated[tuple[Unseen, ...], Field(max_length=_MOST)] = ()
+
+    def without_fabric(self) -> Hardware:
+        """Return what a node that was not asked for the fabric can tell: nothing of the links of other nodes.
+
+        Raises:
+            ValueError: that is more than any node has.
+        """
+        readings = tuple(one for one in self.readings if one.kind not in _KINDS_OF_FABRIC)
+        counters = tuple(one for one in self.counters if one.kind not in _KINDS_OF_FABRIC)
+        if max(len(readings), len(counters)) > _MOST:
+            raise ValueError(f"it has more than {_MOST} readings or counters")
+        return self.model_copy(update={"readings": readings, "counters": counters})
 
     def with_counters_of(self, later: Hardware) -> Hardware:
         """Return this look with the time and the counters of a later one, and with what that could not look at.
@@ -292,7 +306,14 @@ class Hardware(Fact):
 
     def odd_ones(self, kind: str, name: str) -> frozenset[str]:
         """Return the devices of which a name was read with an odd value: the device is there, its value unknown."""
-        return frozenset(one.device for one in self.odd if (one.kind, one.name) == (kind, name))
+        return self._odd_devices.get((kind, name), frozenset())
+
+    @cached_property
+    def _odd_devices(self) -> Mapping[tuple[str, str], frozenset[str]]:
+        found: dict[tuple[str, str], set[str]] = {}
+        for one in self.odd:
+            found.setdefault((one.kind, one.name), set()).add(one.device)
+        return {key: frozenset(devices) for key, devices in found.items()}
 
     @cached_property
     def indexed(self) -> Mapping[tuple[str, str], Mapping[str, Value]]:
@@ -319,7 +340,7 @@ class Hardware(Fact):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy, which makes an index of its own."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in ("indexed", "kept", "odd", "_parts"):
+        for name in ("indexed", "kept", "odd", "_odd_devices", "_parts"):
             copied.__dict__.pop(name, None)
         return copied
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from clusterctl.model.run_record import HostResult
     from clusterctl.model.snapshot import Hold, Snapshot, SoftwareSet
 
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 LEAST_KEPT = 2  # the set in force and the one before it, to which a rollback goes back
 _AGE = re.compile(r"\s*(\d+)\s*(h|d|w)\s*")
+_FOLDER = re.compile(r"/[^\n]{0,3000}/[A-Za-z0-9_]+-[^/]{1,200}-[0-9a-f]{16}")
+_MOST_BYTES, _MOST_TREES = 1 << 60, 1000  # of one artifact, and of one host
 _SECONDS = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -59,10 +62,23 @@ class Tree:
             KeyError, TypeError, ValueError: the answer has another form.
         """
         in_use = bool(data["linked"]) or bool(data["used_by"])
+        if not _FOLDER.fullmatch(data["path"]) or not 0 <= int(data["size"]) < _MOST_BYTES:
+            raise ValueError("it is not an artifact")
         try:
             return Tree(str(data["path"]), int(data["size"]), float(data["installed"]), in_use)
         except OverflowError as error:
             raise ValueError(str(error)) from error
+
+
+def trees_of(told: Sequence[Mapping[str, Any]]) -> tuple[Tree, ...]:
+    """Return the artifacts that a node's module tells of.
+
+    Raises:
+        KeyError, TypeError, ValueError: the answer has another form, or names more than any node has.
+    """
+    if len(told) > _MOST_TREES:
+        raise ValueError("there are too many")
+    return tuple(Tree.of(data) for data in told)
 
 
 def age(text: str) -> float:
@@ -120,6 +136,14 @@ def old_trees(
         for host, of_host in trees.items()
     }
     return {host: of_host for host, of_host in found.items() if of_host}
+
+
+def removed_trees(old: Mapping[str, Sequence[Tree]], results: Iterable[HostResult]) -> dict[str, tuple[Tree, ...]]:
+    """Return by host the artifacts that went; each host speaks of its own."""
+    done = {(result.host, phrase) for result in results for phrase in result.changes}
+    return {
+        host: tuple(tree for tree in trees if (host, f"removed {tree.path}") in done) for host, trees in old.items()
+    }
 
 
 def chosen_cache_files(
@@ -370,7 +394,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         found: dict[str, tuple[Tree, ...]] = {}
         for result in self.task_results.results:
             try:
-                found[result.host] = tuple(Tree.of(data) for data in result.data.get("trees") or ())
+                found[result.host] = trees_of(result.data.get("trees") or ())
             except (KeyError, TypeError, ValueError):
                 raise ConfigError(f"{result.host} listed its artifacts in a form that is unknown; run again.") from None
         return found
@@ -396,8 +420,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         names = {host: [tree.path for tree in trees] for host, trees in old.items()}
         self.task_results = TaskResults()
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"gc_trees": names})
-        done = {phrase for result in self.task_results.results for phrase in result.changes}
-        removed = {host: tuple(tree for tree in trees if f"removed {tree.path}" in done) for host, trees in old.items()}
+        removed = removed_trees(old, self.task_results.results)
         self.messages = (
             *artifact_lines({host: trees for host, trees in removed.items() if trees}, gone),
             *_staying(left),

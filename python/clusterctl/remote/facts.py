@@ -7,6 +7,7 @@ The program that answers is the package ``plugins/module_utils/node_look``.
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -190,20 +191,24 @@ def gather_hardware(
         ).encode()
         for host in hosts
     }
-    return one_trip.ask(requests, PROGRAM, _read_hardware, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
+    read = functools.partial(_read_hardware, tuple(sections or ()))
+    return one_trip.ask(requests, PROGRAM, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
 
 
-def _read_hardware(host: Host, ending: python.Ending) -> Hardware | ProbeFailure:
+def _read_hardware(sections: tuple[str, ...], host: Host, ending: python.Ending) -> Hardware | ProbeFailure:
     from pydantic import ValidationError  # noqa: PLC0415 - see above
 
-    from clusterctl.model.hardware import Hardware  # noqa: PLC0415 - see above
+    from clusterctl.model.hardware import OF_FABRIC, Hardware  # noqa: PLC0415 - see above
 
     answer = python.last_answer(ending.output, _KEYS)
     if answer is None:
         return ended_early(host, ending.returncode, ending.errors, ending.output)
     try:
-        return Hardware.model_validate(answer)
+        found = Hardware.model_validate(answer)
+        return found if sections == OF_FABRIC else found.without_fabric()
     except ValidationError as problem:
         first = problem.errors()[0]
         cause = f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
-        return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record of its hardware ({cause}).")
+    except ValueError as problem:
+        cause = str(problem)
+    return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record of its hardware ({cause}).")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model import host_keys
-from clusterctl.remote import reach, ssh_failure
+from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.state import files
 from clusterctl.support import content, held_files
 from clusterctl.support.errors import ConfigError, UnreachableError
@@ -45,8 +45,9 @@ def known_place(host: Host) -> KnownPlace | None:
     """
     done = _run(["ssh", "-G", *reach.arguments(host)[1:]])
     if done.returncode != 0:
-        raise ConfigError(f"ssh refuses its settings for {host.name}: {ssh_failure.shortened(done.stderr)}.")
-    pairs = (line.partition(" ") for line in done.stdout.split("\n"))
+        said = ssh_failure.shortened(done.errors.decode("utf-8", "replace"))
+        raise ConfigError(f"ssh refuses its settings for {host.name}: {said}.")
+    pairs = (line.partition(" ") for line in done.output.decode("utf-8", "replace").split("\n"))
     settings = {name: value for name, _, value in pairs}
     paths = [word for word in settings.get("userknownhostsfile", "").split() if word not in _NOWHERE]
     if not paths:
@@ -99,23 +100,18 @@ def _shown(host: Host, types: str) -> HostKey:
         done = _run(["ssh", *given, *reach.arguments(host)[1:], "true"])
         key = host_keys.found_in(place.read_text(encoding="utf-8")) if place.is_file() else None
     if key is None:
-        raise UnreachableError(ssh_failure.classify(host, _SSH_FAILED, done.stderr).message)
+        raise UnreachableError(ssh_failure.classify(host, _SSH_FAILED, done.errors.decode("utf-8", "replace")).message)
     return key
 
 
-def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(argv: list[str]) -> python.Done:
+    """Run ssh; a server that lets everybody in could print without end."""
     try:
-        return subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_TIMEOUT_S,
-        )
+        return python.run(argv, b"", _TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(argv, _SSH_FAILED, "", f"Connection timed out after {_TIMEOUT_S:.0f} s")
+        return python.Done(_SSH_FAILED, b"", f"Connection timed out after {_TIMEOUT_S:.0f} s".encode())
+    except python.TooMuchOutputError as error:
+        return python.Done(_SSH_FAILED, b"", str(error).encode())
 
 
 # --- The controller's own known_hosts: read and replace the keys of one host, in one step -----------------------------

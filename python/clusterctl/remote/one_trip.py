@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _MOST_CONNECT_SECONDS = 10
+_GREETING, _GREETING_S = b"SSH-2.0-", 3.0
 
 Answer = TypeVar("Answer")
 
@@ -123,7 +124,7 @@ class _Questions:
                 try:
                     ending = await asyncio.wait_for(talk.finish(opening), self.timeout_s)
                 except asyncio.TimeoutError:
-                    return self._late(host, talk.reading)
+                    return await self._late(host, talk.reading)
         except python.NoClientError:
             return ProbeFailure(host.name, "error", reach.without_client(host))
         except python.TooMuchOutputError as error:
@@ -148,10 +149,29 @@ class _Questions:
         cause = ssh_failure.path_words(ending.output)
         return ProbeFailure(host.name, "error", f"{where(host)}: {cause}.") if cause else failure
 
-    def _late(self, host: Host, reads: str) -> ProbeFailure:
+    async def _late(self, host: Host, reads: str) -> ProbeFailure:
         reading = f", while it read '{shortened(reads)}'" if reads else ""
         late = f"{where(host)} did not answer within {self.timeout_s:g} s{reading}"
-        return ProbeFailure(host.name, "timeout", f"{late}; see whether it hangs: {by_hand(host)}.")
+        cure = f"see whether it hangs: {by_hand(host)}"
+        if not reads and await _greets(host):
+            late += ", though its sshd greets"
+            lost = f"see whether large packets get lost, as with too small an MTU: 'ping -M do -s 1400 {host.address}'"
+            cure = f"{lost}; else whether a session hangs: {by_hand(host)}"
+        return ProbeFailure(host.name, "timeout", f"{late}; {cure}.")
+
+
+async def _greets(host: Host) -> bool:
+    """Whether something at the host's address and port begins as sshd does; its greeting is one small packet."""
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(host.address, host.port), _GREETING_S)
+    except (OSError, ValueError, asyncio.TimeoutError):
+        return False
+    try:
+        return await asyncio.wait_for(reader.readexactly(len(_GREETING)), _GREETING_S) == _GREETING
+    except (OSError, EOFError, asyncio.TimeoutError):
+        return False
+    finally:
+        writer.close()
 
 
 # --- Run a command on a node through sudo, with or without a password: the words, and what goes to stdin first --------

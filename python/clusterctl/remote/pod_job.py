@@ -30,7 +30,7 @@ _REST_S = 10.0  # the rest of the logs comes with the end of a job
 _POLL_S = 0.2
 _LATE_S = 60.0  # after the job's own limits; an API server that answers no more does not tell the end
 _MOST_WAITING = 1000  # lines; kubectl waits with more
-_MOST_OF_A_LINE = 1 << 20
+_MOST_OF_A_LINE = 1 << 17
 _TIME_IS_UP = "eadline"
 
 
@@ -242,7 +242,11 @@ class PodJob:
 
 
 def _read(process: subprocess.Popen[bytes], heard: queue.Queue[tuple[str, str, float] | None]) -> None:
+    """Pass the lines on, without the rest of one that is too long: it could begin like a line of another pod."""
+    is_whole = True
     while process.stdout and (line := process.stdout.readline(_MOST_OF_A_LINE)):
-        pod, text = kubectl_text.log_line(line.decode("utf-8", "replace").rstrip("\n"))
-        heard.put((pod, text, time.monotonic()))
+        if is_whole:
+            pod, text = kubectl_text.log_line(line.decode("utf-8", "replace").rstrip("\n"))
+            heard.put((pod, text, time.monotonic()))
+        is_whole = line.endswith(b"\n")
     heard.put(None)

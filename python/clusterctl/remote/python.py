@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 from clusterctl.support import content, node_json
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 
@@ -48,7 +49,7 @@ class Done:
     errors: bytes
 
 
-def run(argv: Sequence[str], request: bytes, timeout_s: float) -> Done:
+def run(argv: Sequence[str], request: bytes | mmap.mmap, timeout_s: float) -> Done:
     """Run a command with ``request`` on its stdin.
 
     Raises:
@@ -67,7 +68,7 @@ def run(argv: Sequence[str], request: bytes, timeout_s: float) -> Done:
 
 
 def _exchange(
-    process: subprocess.Popen[bytes], request: bytes, end: float, timeout_s: float
+    process: subprocess.Popen[bytes], request: bytes | mmap.mmap, end: float, timeout_s: float
 ) -> tuple[bytearray, bytearray]:
     output, errors = bytearray(), bytearray()
     waiting = memoryview(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shlex
 import shutil
@@ -29,6 +30,8 @@ _NOISE = "is your shell clean?"  # of rsync, where a session prints something be
 # tar works where rsync says one of these; the second is of an rsync before 3.2.3 on the node.
 _FOR_TAR = (_NOISE, "--mkpath: unknown option")
 _ANSWER_S = 30
+_LEAST_S, _LEAST_BYTES_PER_S = 600.0, 1e5
+_MOST_SAID = 300
 _MOST_SHOWN = 60
 # Constant text: the files that a shell reads for a command by ssh, first those that hold the text by position.
 _FIND_NOISE = """
@@ -107,8 +110,12 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
     with held_files.folder() as private:
         pack = private / "pack.tar"
         with ThreadPoolExecutor(_AT_ONCE) as pool:
+            sent = [os.fsencode(name) + b"\0" for name in names]
+            limit_s = _limit_s(sum(path.lstat().st_size for path in map(folder.joinpath, names)))
             for login, problem in zip(
-                rsync, pool.map(lambda one: _by_rsync(folder, target, names, one), rsync), strict=True
+                rsync,
+                pool.map(lambda one: _taken(rsync_argv(folder, target, one), b"".join(sent), limit_s), rsync),
+                strict=True,
             ):
                 if any(words in problem for words in _FOR_TAR):
                     others.append(login)
@@ -117,7 +124,9 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
                     problems |= {login.host.name: problem} if problem else {}
             if others:
                 _pack(folder, names, pack)
-            for login, problem in zip(others, pool.map(lambda one: _by_tar(target, pack, one), others), strict=True):
+            for login, problem in zip(
+                others, pool.map(lambda one: _by_tar(target, pack, one, limit_s), others), strict=True
+            ):
                 problems |= {login.host.name: problem} if problem else {}
     if problems:
         by_why: dict[str, list[str]] = {}
@@ -138,7 +147,7 @@ def _noise(logins: Sequence[JobLogin]) -> str:
     text = next((line.strip() for line in printed.splitlines() if line.strip()), "")[:_MOST_SHOWN]
     answer = _printed(first, ["sh", "-c", _FIND_NOISE, "sh", text])
     path = answer.rpartition(_FOUND)[2].partition(b"\n")[0].decode("utf-8", "replace") if _FOUND in answer else ""
-    where = path if path.isprintable() and path else "a start-up file of the shell"
+    where = path if path.isprintable() and 0 < len(path) <= _MOST_SAID else "a start-up file of the shell"
     said = f" ('{text}')" if text.isprintable() and text else ""
     return (
         f"On {folded([login.host.name for login in logins])}, {where} prints something in each session{said}, so rsync "
@@ -173,15 +182,19 @@ def _for_rsync(words: Sequence[str]) -> str:
     return " ".join(f'"{word}"' if "'" in word else f"'{word}'" for word in words)
 
 
-def _by_rsync(folder: Path, target: str, names: Sequence[str], login: JobLogin) -> str:
-    done = subprocess.run(
-        rsync_argv(folder, target, login),
-        input=b"".join(os.fsencode(name) + b"\0" for name in names),
-        capture_output=True,
-        check=False,
-        start_new_session=True,
-    )
-    return _reason(done)
+def _limit_s(size: int) -> float:
+    """Return the seconds for a copy of so many bytes: a node that takes nothing, or prints without end, is given up."""
+    return _LEAST_S + size / _LEAST_BYTES_PER_S
+
+
+def _taken(argv: Sequence[str], given: bytes | mmap.mmap, limit_s: float) -> str:
+    """Run a command that takes what it is given, and return why it did not, '' where it did."""
+    try:
+        return _reason(python.run(argv, given, limit_s))
+    except subprocess.TimeoutExpired:
+        return f"it did not take the files within {limit_s:.0f} s"
+    except python.TooMuchOutputError as error:
+        return str(error)
 
 
 def _has_modern_rsync() -> bool:
@@ -206,25 +219,18 @@ def _pack(folder: Path, names: Sequence[str], pack: Path) -> None:
                 tar.addfile(member)
 
 
-def _by_tar(target: str, pack: Path, login: JobLogin) -> str:
+def _by_tar(target: str, pack: Path, login: JobLogin, limit_s: float) -> str:
     # Constant text; the folder comes by position. tar changes the times of files, not of the folder that was there.
     script = 'mkdir -p -- "$1" && exec tar -x --no-same-owner -f - -C "$1"'
-    # Each node reads the pack from its beginning, by a descriptor of its own.
     with pack.open("rb") as own:
-        done = subprocess.run(
-            login.command(["sh", "-c", script, "sh", target]),
-            stdin=own,
-            capture_output=True,
-            check=False,
-            start_new_session=True,
-        )
-    return _reason(done)
+        given = mmap.mmap(own.fileno(), 0, access=mmap.ACCESS_READ)
+    return _taken(login.command(["sh", "-c", script, "sh", target]), given, limit_s)
 
 
-def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+def _reason(done: python.Done) -> str:
     if done.returncode == 0:
         return ""
     # rsync's own words about a noisy session stand behind others.
-    words = [line.strip() for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    words = [line.strip() for line in done.errors.decode("utf-8", "replace").splitlines() if line.strip()]
     words = [*(line for line in words if any(one in line for one in _FOR_TAR)), *words]
-    return words[0] if words else f"it ended with code {done.returncode}"
+    return words[0][:_MOST_SAID] if words else f"it ended with code {done.returncode}"

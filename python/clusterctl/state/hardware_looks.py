@@ -75,7 +75,8 @@ def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> None:
 
 def _to_keep(look: Hardware) -> Hardware:
     """Leave out events, which the node's log has, and odd values: JSON has no NaN, and the file must stay readable."""
-    sound = tuple(one for one in look.readings if one not in look.odd)
+    odd = {id(one) for one in look.odd}
+    sound = tuple(one for one in look.readings if id(one) not in odd)
     return look.model_copy(update={"events": (), "readings": sound})
 
 

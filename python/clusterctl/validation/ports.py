@@ -39,6 +39,11 @@ class PortFindings:
     causes: tuple[Cause, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The nodes between which connections fail."""
+        return tuple(dict.fromkeys(name for cause in self.causes for name in cause.hosts))
+
 
 def between(team: Team, timeout_s: float, control: Path | None = None) -> PortFindings:
     """Have the nodes connect to each other, and return which connections fail, with their direction.
@@ -100,8 +105,8 @@ class PortTrial:
         """Wait until every connection was tried once."""
         self._first.result()
 
-    def explain(self, result: CheckResult) -> tuple[CheckResult, tuple[str, ...]]:
-        """Return the result of the first check as a FAIL where ports are closed, and notes of what was not tried."""
+    def explain(self, result: CheckResult) -> tuple[CheckResult, PortFindings]:
+        """Return the result of the first check as a FAIL where ports are closed, and what was found."""
         view = self._first.result()
         found = judged(view)
         if view.candidates is not None and added(result, found) is not result:
@@ -109,7 +114,7 @@ class PortTrial:
             first = [one for one in view.pairs if one.network != fabric.NAMES]
             pairs = network_probe.confirmed(view.hosts, view.candidates, limits, first)
             found = judged(replace(view, pairs=(*pairs, *_called(view, view.candidates, limits))))
-        return added(result, found), found.notes
+        return added(result, found), found
 
     def _try(self) -> None:
         view = self._view

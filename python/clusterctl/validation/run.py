@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from clusterctl.validation.checks.base import Check
 
 
+_FEWEST_THAT_CONNECT = 2
 _QUICK_S = 60.0  # what a search for wrong values may take in a suite that is to be quick
 
 # Which PMIx the nodes' Open MPI was built with, and whether Slurm's srun can start ranks through PMIx.
@@ -282,6 +283,7 @@ class _Validation:
         self._team = Team(passed.nodes, options.launch_node or next(iter(passed.nodes), ""))
         self._placed: Team | None = None  # the nodes of the last check
         self._ports: ports.PortTrial | None = None  # until the first check has ended
+        self._closed = False  # whether connections fail between so many nodes that no other check can run
         self._fabric = {name: node.fabric for name, node in passed.nodes.items() if node.fabric}
         nodes = {name: node.facts for name, node in passed.nodes.items()}
         self._pmix = told(nodes)
@@ -344,6 +346,9 @@ class _Validation:
                 if self._gone:
                     self._skip_rest(self._gone, Verdict.ERROR)
                     return
+                if self._closed:
+                    self._skip_rest("connections between the nodes fail, and every job would wait for them")
+                    return
                 if not goes_on:
                     self._skip_rest("'hello' did not end, and every other check would wait for the same")
                     return
@@ -396,9 +401,23 @@ class _Validation:
         """Return the result of the first check with the ports that are closed between nodes."""
         if self._ports is None:
             return result
-        result, notes = self._ports.explain(result)
-        self._notes, self._ports = (*self._notes, *notes), None
+        result, found = self._ports.explain(result)
+        self._notes, self._ports = (*self._notes, *found.notes), None
+        self._leave_out_closed(found.hosts)
         return result
+
+    def _leave_out_closed(self, closed: Sequence[str]) -> None:
+        """Leave out nodes between which connections fail: every job of theirs would wait, and say the same."""
+        gone = [name for name in closed if name in self._team.nodes]
+        if not gone:
+            return
+        left = self._team.without(gone)
+        self._closed = len(left.nodes) < _FEWEST_THAT_CONNECT
+        if self._closed:
+            return
+        self._team = self._placed = left
+        names = nodeset.folded(gone)
+        self._notes = (*self._notes, f"The checks after the first one ran without {names}, whose connections fail.")
 
     def _drop_silent(self, check: Check, outcome: JobOutcome) -> bool:
         """Leave out nodes that no longer answer, so that the remaining checks tell about the remaining nodes."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -148,6 +149,8 @@ _MOST_LINES = 200_000  # of a check
 _MOST_PARTS = 4096  # of a pod; a plan has some dozens
 _MOST_TEXT, _MOST_OF_LINE = 1 << 28, 1 << 17  # characters of all lines, and of one
 _LONGEST_S = 1e9
+_KEYS = ("event", "key", "what", "check", "ending", "rc", "signal", "seconds", "ending_s", "problem", "mpirun", "torch")
+_MOST_WORDS = 1000  # characters; pod_runner.py writes 600
 
 
 @dataclass
@@ -166,12 +169,12 @@ class PodOutput:
     A check may run more than once; its runs are told apart by their number, from 0.
     """
 
-    def __init__(self, speakers: int) -> None:
-        """Begin with nothing heard; ``speakers`` pods print results."""
-        self._speakers = speakers
+    def __init__(self, speakers: int, speaks: Callable[[str], bool] = lambda _pod: True) -> None:
+        """Begin with nothing heard; ``speakers`` pods print results, and ``speaks`` tells which by their names."""
+        self._speakers, self._speaks = speakers, speaks
         self._parts: dict[str, list[_PodPart]] = {}
         self._done: set[str] = set()
-        self._kept = 0
+        self._kept: Counter[str] = Counter()  # characters by pod: one pod takes no room from the others
         self.up: dict[str, Mapping[str, Any]] = {}  # by pod, what its image has
         self.lacks: dict[str, str] = {}  # by pod, what is missing for the checks
         self.last: dict[str, str] = {}  # by pod, the last line outside of checks that is not ours
@@ -183,10 +186,10 @@ class PodOutput:
 
     def take(self, pod: str, text: str, at_s: float) -> None:
         """Take a line of a pod's log."""
-        event = _event(text)
-        parts = self._parts.setdefault(pod, [])
+        event = self._event_of(pod, text)
+        parts = self._parts.get(pod, [])
         if event is None:
-            if parts and parts[-1].end is None and text.strip() and self._has_room(parts[-1], text):
+            if parts and parts[-1].end is None and text.strip() and self._has_room(pod, text, parts[-1]):
                 stream = "stdout" if _RANK in text else "stderr"
                 parts[-1].lines.append(OutputLine(stream, at_s - parts[-1].began_s, text[:_MOST_OF_LINE]))
             elif text.strip():
@@ -194,19 +197,26 @@ class PodOutput:
             return
         kind = event.get("event")
         if kind == "up":
-            self.up[pod] = event
+            self.up.setdefault(pod, event)
         elif kind == "lacks":
             self.lacks[pod] = str(event.get("what", ""))
         elif kind == "begin" and len(parts) < _MOST_PARTS:
-            parts.append(_PodPart(str(event.get("check", "")), at_s))
+            self._parts.setdefault(pod, parts).append(_PodPart(str(event.get("check", "")), at_s))
         elif kind == "end" and parts:
             parts[-1].end = event
         elif kind == "done":
             self._done.add(pod)
 
-    def _has_room(self, part: _PodPart, text: str) -> bool:
-        self._kept += min(len(text), _MOST_OF_LINE)
-        return self._kept <= _MOST_TEXT and len(part.lines) < _MOST_LINES
+    def _event_of(self, pod: str, text: str) -> dict[str, Any] | None:
+        """Return the event of a line; a rank's line is none, since ranks do not know the key of the first event."""
+        event = _event(text) if self._speaks(pod) else None
+        if event is None or (pod in self.up and event.get("key") != self.up[pod].get("key")):
+            return None
+        return event if self._has_room(pod, text) else None
+
+    def _has_room(self, pod: str, text: str, part: _PodPart | None = None) -> bool:
+        self._kept[pod] += min(len(text), _MOST_OF_LINE)
+        return self._kept[pod] <= _MOST_TEXT // self._speakers and (part is None or len(part.lines) < _MOST_LINES)
 
     def running(self) -> str:
         """Return the check that runs, empty between checks."""
@@ -269,7 +279,10 @@ def _event(text: str) -> dict[str, Any] | None:
         value = node_json.loads(text[at:])
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    known = {name: value[name] for name in _KEYS if isinstance(value.get(name), str | int | float)}
+    return {name: its[:_MOST_WORDS] if isinstance(its, str) else its for name, its in known.items()}
 
 
 JOB = "job"  # what a progress is about before the first check
@@ -360,7 +373,7 @@ class _PodsRun:
         self._sources, self._options, self._wish, self._tell = sources, options, wish, tell
         self._started = _now()
         self._results = CheckResults(tell)
-        self._output = PodOutput(job.speakers)
+        self._output = PodOutput(job.speakers, job.speaks)
         self._pods: Mapping[str, Pod] = {}
         self._notes: tuple[str, ...] = ()
         self._began = 0.0

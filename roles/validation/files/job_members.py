@@ -172,11 +172,11 @@ def read_bytes(path: str) -> bytes:
 
 def is_own(pid: int) -> bool:
     """Whether a process has this user's ids alone, and got none of them from a setuid program."""
-    status = read_bytes(f"/proc/{pid}/status").decode("utf-8", "replace").splitlines()
-    ids = next((line.split()[1:] for line in status if line.startswith("Uid:")), [])
+    status = read_bytes(f"/proc/{pid}/status").split(b"\n")  # a name may hold any other separator of lines
+    ids = next((line.split()[1:] for line in status if line.startswith(b"Uid:")), [])
     vector = read_bytes(f"/proc/{pid}/auxv")
     whole = len(vector) % struct.calcsize("@NN") == 0
-    return set(ids) == {str(os.getuid())} and whole and dict(struct.iter_unpack("@NN", vector)).get(SECURE) == 0
+    return set(ids) == {b"%d" % os.getuid()} and whole and dict(struct.iter_unpack("@NN", vector)).get(SECURE) == 0
 
 
 def carries(pid: int, job: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 
@@ -114,3 +115,19 @@ def test_a_gpu_that_tells_its_serial_number_or_its_uuid_alone_for_once_is_the_sa
     (stay,) = after(*days).stays
     assert (stay.serial, stay.uuid) == ("1", "GPU-a")
     assert told(after(*days), {"node1": look(gpu("a", "", "GPU-z"))}) == [("swapped", "node1", "GPU-z")]
+
+
+def test_parts_that_a_node_makes_up_hold_no_run_and_fill_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 2500
+    looks = [
+        look(*(gpu(f"{day} {number}", f"{day} {number}") for number in range(count)), on_the_bus=map(str, range(count)))
+        for day in range(3)
+    ]
+    began = time.monotonic()
+    ledger = after(*({"node1": one} for one in looks))
+    assert len(part_ledger.changes(ledger, {"node1": looks[0]})) == 2 * count
+    assert time.monotonic() - began < 5
+    monkeypatch.setattr(part_ledger, "_MOST_STAYS", 10)
+    ledger = part_ledger.updated(ledger, {"node2": HEALTHY["node2"]}, DAY + timedelta(days=9))
+    assert [len(ledger.of_host(host)) for host in ("node1", "node2")] == [10, 2]
+    assert {stay.serial.partition(" ")[0] for stay in ledger.of_host("node1")} == {"2"}

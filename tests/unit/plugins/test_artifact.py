@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.action import artifact_install
 from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder, artifact_offers
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, library_closure
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_check
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_staging
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "artifact"
 
@@ -296,14 +296,14 @@ FRESH: dict[str, Any] = {"prefix": {"path": "/usr/local", "trees": []}, "tools":
     ],
 )
 def test_a_host_is_asked_unless_its_facts_rule_the_artifact_out(change: dict[str, Any], asks: bool) -> None:
-    said = artifact_install.lacks_tree(BASE, FRESH | change)
+    said = artifact_staging.lacks_tree(BASE, FRESH | change)
     assert (said is None) is asks
     if said:
         assert said == {"needs_pack": True, "needs_link": True, "lost": [], "needs_packages": [], "zstd": True}
 
 
 def test_without_facts_a_host_is_asked() -> None:
-    assert artifact_install.lacks_tree(BASE, {}) is None
+    assert artifact_staging.lacks_tree(BASE, {}) is None
 
 
 def test_the_probe_names_the_folders_of_artifacts_whole_or_not(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import role_templates
 import yaml
-from ansible_collections.clusterctl.hpc.plugins.action import artifact_install as install_action
+from ansible_collections.clusterctl.hpc.plugins.action import software_stage
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_spread
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_action, artifact_chain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import CachedArtifact
@@ -154,24 +154,10 @@ def test_a_copy_of_another_node_that_is_not_whole_installs_nothing_and_is_told_a
         pack.write_bytes(b"half of a pack")
     elif copied == "link":
         pack.symlink_to("/etc/passwd")
-    result = run_module(
-        "artifact_install",
-        name="demo",
-        version="1",
-        key="0123456789abcdef",
-        cache_dir=str(tmp_path),
-        root=str(root),
-        phase="apply",
-        host="n1",
-        pack={
-            "path": str(pack),
-            "sha256": "0" * 64,
-            "size": 14,
-            "compression": "gz",
-            "manifest_sha256": "0",
-            "inputs": {},
-        },
-    )
+    described = {"sha256": "0" * 64, "size": 14, "compression": "gz", "manifest_sha256": "0", "inputs": {}}
+    asked = {"name": "demo", "version": "1", "key": "0123456789abcdef", "cache_dir": str(tmp_path), "root": str(root)}
+    asked["pack"] = {"path": str(pack), **described}
+    result = run_module("artifact_install", artifacts=[asked], phase="apply", host="n1")["artifacts"]["demo"]
     assert result["failed"]
     assert result["not_whole"]
     assert list(root.iterdir()) == []
@@ -212,7 +198,7 @@ def test_the_progress_of_a_chain_lies_where_only_root_writes(artifact: CachedArt
 
 
 def test_a_note_of_a_host_is_read_within_bounds_and_shown_as_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: Any = install_action.ActionModule.__new__(install_action.ActionModule)
+    made: Any = software_stage.ActionModule.__new__(software_stage.ActionModule)
     notes: list[str] = []
     commands: list[str] = []
 

@@ -199,6 +199,15 @@ def test_a_process_that_crashes_tells_of_no_fault_by_its_names(tmp_path: Path, t
     assert ring(tmp_path, f"6,1,1000,-;{text}")["events"] == []
 
 
+@pytest.mark.parametrize("separator", ["\x0b", "\x1c", "\x85", "\u2028", "\u2029"], ids=ascii)
+def test_nor_does_it_by_another_separator_of_lines(tmp_path: Path, separator: str) -> None:
+    """The journal prints a name as the process has it, where the ring escapes it."""
+    fault = "node1 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1[401000+1000]"
+    words = f"node1 kernel: job[77]: {SEGFAULT} {separator}"
+    body = f"print(f'{{time.time():.6f}}', {words!r} + f'{{time.time():.6f}}', {fault!r})"
+    assert journal(tmp_path, body)["events"] == []
+
+
 @pytest.mark.parametrize(
     ("text", "event"),
     [

@@ -10,7 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_trust_look, sshd, text_edit
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    brought,
+    login_probe,
+    mesh_trust_look,
+    sshd,
+    text_edit,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     artifacts,
     machine,
@@ -112,6 +118,8 @@ def test_files_of_a_node_are_read_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ssh.read_sshd_config(str(sshd)) == {}
     assert users.limit_settings(str(sshd.parents[1] / "security")) == {}
     assert path_state._block(str(block), "hosts") == b""  # noqa: SLF001 - shown as a hash alone
+    assert len(login_probe._lines(str(sshd))) == 2  # noqa: SLF001 - a message names a line by its number
+    assert "/tmp/x" not in brought.mount_points(str(written("mountinfo", "1 2 0:1 / /tmp/x rw")))  # noqa: S108 - a text
 
     sshd.write_text("PermitUserEnvironment yes\n", encoding="ascii")
     written(".ssh/environment", "PATH=/evil")

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.filter.artifact import by_tree, links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, artifact_links
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import by_tree, links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
 
 if TYPE_CHECKING:
@@ -174,16 +174,23 @@ def test_an_install_without_the_switch_leaves_the_link_and_says_where_it_leads(
     root: Path, run_module: RunModule, tmp_path: Path
 ) -> None:
     given = {"name": "mpi", "version": "2", "key": KEY, "root": str(root), "cache_dir": str(tmp_path), "closure": False}
+
+    def asked(phase: str, *, check: bool = False, **changed: Any) -> dict[str, Any]:
+        result = run_module("artifact_install", check=check, artifacts=[{**given, **changed}], phase=phase)
+        answer: dict[str, Any] = result["artifacts"]["mpi"]
+        assert (result["changes"], result["watch"]) == (answer["changes"], answer["watch"])
+        return answer
+
     for phase in ("inspect", "apply"):
-        result = run_module("artifact_install", **given, phase=phase, switch=False)
-        assert (result["changed"], result["changes"]) == (False, [])
+        result = asked(phase, switch=False)
+        assert (result.get("changed", False), result["changes"]) == (False, [])
         assert (result["link"], result["before"]) == (f"{root}/mpi", f"{root}/mpi-1-{KEY}")
         assert links_to_switch([result]) == {f"{root}/mpi": f"{root}/mpi-2-{KEY}"}
-    shown = run_module("artifact_install", check=True, **given, phase="inspect", switch=False)
+    shown = asked("inspect", check=True, switch=False)
     assert shown["changes"] == [f"{root}/mpi -> mpi-2-{KEY}"], "a check says what the run would switch"
     assert links(root) == {"mpi": f"mpi-1-{KEY}"}
-    assert run_module("artifact_install", **given, phase="apply")["changed"]
-    after = run_module("artifact_install", **given, phase="inspect", switch=False)
+    assert asked("apply")["changed"]
+    after = asked("inspect", switch=False)
     assert links_to_switch([after]) == {}
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ sys.path.insert(0, str(content.collections_path()))
 
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_relay, login_probe, pod_runner
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import libraries, network
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import libraries, login, network, reading
 
 _SLEEP_S = 30.0
 
@@ -113,3 +116,28 @@ def test_a_descendant_of_ssh_that_keeps_its_errors_holds_no_chain(ssh: str) -> N
     began = time.monotonic()
     assert source.close().startswith("denied") or ssh is _FLOODS
     assert time.monotonic() - began < _SLEEP_S / 2
+
+
+_ENDLESS = "head -c 300000000 /dev/zero; exec sleep 20"
+
+
+@pytest.mark.parametrize("errors", [False, True])
+def test_a_program_of_a_look_that_prints_without_end_is_no_answer(errors: bool) -> None:
+    stream = "2" if errors else "1"
+    assert reading.output_of(["sh", "-c", f"echo x >&{stream}; exit 3"], 10, errors=errors) == (3, b"x\n")
+    assert reading.output_of(["sh", "-c", "kill -s SEGV $$"], 10, errors=errors) == (-11, b"")
+    began = time.monotonic()
+    assert reading.output_of(["sh", "-c", f"{{ {_ENDLESS}; }} >&{stream}"], 15, errors=errors) == (-1, b"")
+    assert reading.output_of(["sh", "-c", f"sleep 20 >&{stream} & exit 0"], 1, errors=errors) == (-1, b"")
+    assert time.monotonic() - began < 10
+
+
+def test_what_a_variable_makes_a_program_say_fills_no_memory(tmp_path: Path) -> None:
+    (tmp_path / "rc").write_text("head -c 300000000 /dev/zero >&2\n")
+    variables = {"PATH": "/usr/bin:/bin", "BASH_ENV": str(tmp_path / "rc")}
+    tracemalloc.start()
+    try:
+        assert login.traps(variables, "", pwd.getpwuid(os.getuid()), []) == []
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()

@@ -37,6 +37,20 @@ def test_a_strangers_process_with_the_jobs_id_is_not_swept(tmp_path: Path) -> No
     assert secret.exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("separator", ["\r", "\x0b", "\x1c", "\x85", "\u2028"], ids=ascii)
+def test_nor_is_one_whose_name_holds_a_row_of_its_status(separator: str) -> None:
+    name = f"x{separator}Uid:\t0".encode()
+    program = f"import ctypes, time; ctypes.CDLL(None).prctl(15, {name!r}); print(flush=True); time.sleep(60)"
+    identity = {"user": STRANGER, "group": STRANGER, "extra_groups": []}
+    with subprocess.Popen(["/usr/bin/python3", "-c", program], stdout=subprocess.PIPE, **identity) as process:  # type: ignore[call-overload]
+        try:
+            process.stdout.readline()
+            assert not members.is_own(process.pid)
+        finally:
+            process.kill()
+
+
 def test_the_folder_of_an_own_process_goes_from_a_known_place_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import factory
 import pytest
+from clusterctl.model.run_record import HostResult
 from clusterctl.model.snapshot import Hold, HostSoftware, Snapshot, SoftwareSet
 from clusterctl.provisioning import collect, software
 from clusterctl.provisioning.collect import CacheFile, Tree
@@ -57,6 +58,37 @@ def test_what_is_in_use_kept_or_young_stays() -> None:
     trees = {"node1": [tree(A), tree(B, in_use=True), tree(C)], "node2": [tree(C)], "node3": [tree(A, installed=900.0)]}
     assert collect.old_trees(trees, {C}, None) == {"node1": (tree(A),), "node3": (tree(A, installed=900.0),)}
     assert collect.old_trees(trees, {C}, 500.0) == {"node1": (tree(A),)}
+
+
+def test_a_node_tells_of_its_own_artifacts_alone_that_they_went() -> None:
+    old = {"node1": (tree(A),), "node2": (tree(A), tree(B))}
+    said = ((f"removed {A}", f"removed {B}"), (f"removed {B}",))
+    results = [
+        HostResult(at=1.0, host=host, stage="", task="", outcome="changed", changes=its)
+        for host, its in zip(("node3", "node2"), said, strict=True)
+    ]
+    assert collect.removed_trees(old, results) == {"node1": (), "node2": (tree(B),)}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"path": "/home/alice"},
+        {"path": "/" + "x" * 5000 + A},
+        {"path": 5},
+        {"size": 1 << 70},
+        {"size": -1},
+        {"size": "many"},
+        {"installed": None},
+    ],
+)
+def test_what_is_no_artifact_is_not_taken_for_one(changed: dict[str, Any]) -> None:
+    told = {"path": A, "size": 5, "installed": 1.0, "linked": False, "used_by": []}
+    assert Tree.of(told) == Tree(A, 5, 1.0, in_use=False)
+    with pytest.raises((TypeError, ValueError)):
+        collect.trees_of([{**told, **changed}])
+    with pytest.raises(ValueError, match="too many"):
+        collect.trees_of([told] * 1001)
 
 
 def cached(kind: Any, name: str, written: float = 100.0) -> CacheFile:

@@ -6,14 +6,18 @@ import asyncio
 import json
 import shlex
 import shutil
+import socket
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from clusterctl.model.clock import Clock
+from clusterctl.model.hardware import OF_FABRIC, Hardware
 from clusterctl.model.hosts import Host
+from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import facts, one_trip, python, ssh_failure
 from doctor_view import record_of
 
@@ -26,6 +30,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         '#!/bin/sh\nfor last; do :; done\ncase "$*" in\n'
         "*192.0.2.9*) sleep 30;;\n*192.0.2.8*) echo motd; exit 0;;\n"
         "*192.0.2.7*) echo 'clusterctl reads names' >&2; echo 'clusterctl reads launch' >&2; sleep 30;;\n"
+        "*127.0.0.7*) sleep 30;;\n"
         '*) echo "Welcome to the machine"; eval "$last";;\nesac\n'
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -61,6 +66,26 @@ def test_a_probe_that_is_late_says_what_it_reads() -> None:
     assert {name: failure.kind for name, failure in late.items()} == {"late": "timeout", "mute": "timeout"}
     assert "did not answer within 1 s, while it read 'launch'; see whether" in late["late"].message
     assert "did not answer within 1 s; see whether" in late["mute"].message
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(("greeting", "greets"), [(b"SSH-2.0-OpenSSH_9.2\r\n", True), (b"220 mail\r\n", False)])
+def test_a_late_host_whose_sshd_greets_may_lose_large_packets(greeting: bytes, greets: bool) -> None:
+    """A firewall that drops packets of more than 1,400 bytes lets the greeting through, and no exchange of keys."""
+    with socket.create_server(("127.0.0.7", 0)) as server:
+
+        def greet() -> None:
+            with server.accept()[0] as client:
+                client.sendall(greeting)
+                client.recv(1)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        host = Host("late", "127.0.0.7", port=server.getsockname()[1])
+        said = facts.gather([host], timeout_s=1).failures["late"].message
+        thread.join()
+    assert ("though its sshd greets; see whether large packets get lost" in said) is greets
+    assert "ping -M do -s 1400 127.0.0.7" in said or not greets
 
 
 @pytest.mark.usefixtures("stand_in")
@@ -164,3 +189,35 @@ def test_every_login_shell_takes_the_commands_that_go_to_nodes(shell: str, tmp_p
     argv = [shell, "-c", shlex.join(remote)]
     done = subprocess.run(argv, input=first + b"rest\n", env=environment, capture_output=True, check=False)
     assert done.stdout == b"word\nrest\n"
+
+
+def test_a_node_that_was_not_asked_tells_nothing_of_the_links_of_others() -> None:
+    link = "node2 HCA-1 port 1 to switch port 3"
+    told = {"schema_version": 1, "time": 1.0, "readings": [["fabric_link", link, "ends", "silent"]]}
+    told["counters"] = [["fabric_port", "node2 HCA-1 port 1", "SymbolErrorCounter", 9]]
+    ending = python.Ending(0, json.dumps(told).encode(), "")
+    for sections in ((), ("interface_counters",)):
+        found = facts._read_hardware(sections, Host("node1", "192.0.2.1"), ending)  # noqa: SLF001
+        assert isinstance(found, Hardware)
+        assert (found.readings, found.counters) == ((), ())
+    reader = facts._read_hardware(OF_FABRIC, Host("node1", "192.0.2.1"), ending)  # noqa: SLF001
+    assert isinstance(reader, Hardware)
+    assert [one.device for one in reader.readings] == [link]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "count"),
+    [
+        ("readings", ["gpu", "d", "x", 1], 70_000),
+        ("counters", ["gpu", "d", "x", 1], 70_000),
+        ("events", [1.0, "xid", "d", "1", ""], 70_000),
+        ("parts", ["gpu", "d", "m", "s", "f"], 5000),
+        ("unseen", ["what", "why"], 70_000),
+    ],
+)
+def test_more_than_any_node_has_is_a_failure_of_this_node(name: str, row: list[object], count: int) -> None:
+    told = {"schema_version": 1, "time": 1.0, "readings": [], "counters": [], name: [row] * count}
+    ending = python.Ending(0, json.dumps(told).encode(), "")
+    found = facts._read_hardware((), Host("node1", "192.0.2.1"), ending)  # noqa: SLF001
+    assert isinstance(found, ProbeFailure)
+    assert found.message.startswith("node1 (192.0.2.1 port 22) gave no readable record of its hardware")

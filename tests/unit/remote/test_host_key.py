@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from clusterctl.model.hosts import Host
 from clusterctl.remote import host_key
+from clusterctl.support.errors import UnreachableError
 
 pytestmark = pytest.mark.programs
 
@@ -29,3 +31,20 @@ def test_the_inventorys_arguments_decide(arguments: tuple[str, ...], port: int, 
 def test_there_may_be_no_place() -> None:
     host = Host(name="node3", address="10.0.0.3", ssh_args=("-o", "UserKnownHostsFile=/dev/null"))
     assert host_key.known_place(host) is None
+
+
+@pytest.mark.parametrize("where", ["", ">&2"])
+def test_a_server_that_prints_without_end_fills_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    program = tmp_path / "ssh"
+    program.write_text(f"#!/bin/sh\nexec head -c 3000000000 /dev/zero {where}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(host_key, "_TIMEOUT_S", 3.0)
+    tracemalloc.start()
+    with pytest.raises(UnreachableError):
+        host_key.shown_key(Host(name="node3", address="10.0.0.3"), ())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 << 20

@@ -9,13 +9,15 @@ import stat
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.remote import facts, login_probe, network_probe, python, supervised_job
+from clusterctl.remote import facts, host_key, login_probe, network_probe, python, supervised_job, sync
+from clusterctl.support.errors import HostFailedError, UnreachableError
 from local_jobs import HERE, carrying, spec
 
 pytestmark = pytest.mark.programs
@@ -73,6 +75,25 @@ def test_a_gigabyte_from_a_node_takes_little_memory(tmp_path: Path, script: str,
     assert says in message
     assert len(message) < 600
     assert size_kib < 300 << 10
+
+
+@pytest.mark.parametrize("way", ["a host key", "a copy"])
+def test_errors_without_end_fill_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    flood = f"head -c {GIB >> 2} /dev/zero | tr '\\0' '\\n' >&2; echo the end >&2; exit 255"
+    monkeypatch.setenv("PATH", ssh_that(tmp_path, flood))
+    tracemalloc.start()
+    try:
+        if way == "a host key":
+            with pytest.raises(UnreachableError, match="the end"):
+                host_key.shown_key(Host("node7", "192.0.2.7"))
+        else:
+            (tmp_path / "code").mkdir()
+            (tmp_path / "code" / "train.py").write_text("")
+            with pytest.raises(HostFailedError, match="the end"):
+                sync.copy(tmp_path / "code", "/nowhere", [saying(flood)], {})
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_answer_of_a_gigabyte_is_cut_off() -> None:

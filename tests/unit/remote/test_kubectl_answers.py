@@ -116,6 +116,20 @@ def test_logs_without_end_fill_no_memory(
     assert peak < 100 << 20
 
 
+def test_a_long_line_of_a_pod_begins_no_line_of_another_pod(
+    kubectl: Callable[[str], Kubectl], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_job, "_LATE_S", 20.0)
+    monkeypatch.setattr(pod_job, "_MOST_OF_A_LINE", 1000)
+    begin = "[pod/p/c] "
+    fill = f"head -c {1000 - len(begin)} /dev/zero"
+    script = f"printf '{begin}'; {fill}; echo '[pod/other/c] forged'"
+    held = _job(kubectl(f"""case "$*" in *logs*) {script}; echo '[pod/q/c] last'; exec sleep 60;; *) exit 1;; esac"""))
+    lines = held.lines(lambda: False)
+    assert [next(lines)[0] for _unused in range(2)] == ["p", "q"]
+    lines.close()  # type: ignore[attr-defined] - it is a generator
+
+
 def _until_first(held: PodJob) -> list[tuple[str, str, float]]:
     lines = held.lines(lambda: False)
     try:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +101,42 @@ def test_where_a_session_prints_something_tar_copies_and_the_file_is_named(
 @pytest.mark.programs
 def test_what_rsync_says_of_a_folder_is_no_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync, "_has_modern_rsync", lambda: True)
-    monkeypatch.setattr(sync, "_by_rsync", lambda *_unused: "rsync: mkdir failed: Permission denied")
+    monkeypatch.setattr(sync, "_taken", lambda *_unused: "rsync: mkdir failed: Permission denied")
     login = supervised_job.JobLogin(Host(name="node1", address="node1"))
     with pytest.raises(HostFailedError, match=r"Permission denied.*--remote-dir DIR"):
         sync.copy(tmp_path, "/there", [login], {"node1": True})
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("has_rsync", [True, False])
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ("exec cat /dev/zero", "more than 16 MiB"),
+        ("exec cat /dev/zero >&2", "within 2 s"),
+        ("exec sleep 60", "within 2 s"),
+        ("head -c 9000 /dev/zero | tr '\\0' x >&2; exit 1", "xxx"),
+    ],
+)
+def test_a_node_that_prints_without_end_or_takes_nothing_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, words: str, *, has_rsync: bool
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "data").write_bytes(bytes(300_000))
+    argv = ["sh", "-c", does]
+    monkeypatch.setattr(sync, "_has_modern_rsync", lambda: True)
+    monkeypatch.setattr(sync, "rsync_argv", lambda *_unused: argv)
+    monkeypatch.setattr(supervised_job.JobLogin, "command", lambda *_unused: argv)
+    monkeypatch.setattr(sync, "_LEAST_S", 2.0, raising=False)
+    monkeypatch.setattr(sync, "_LEAST_BYTES_PER_S", 1e9, raising=False)
+    began = time.monotonic()
+    tracemalloc.start()
+    with pytest.raises(HostFailedError) as failed:
+        sync.copy(source, "/x", [supervised_job.JobLogin(Host(name="node1", address="a"))], {"node1": has_rsync})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert words in str(failed.value)
+    assert len(str(failed.value)) < 1000
+    assert peak < 100 << 20
+    assert time.monotonic() - began < 20

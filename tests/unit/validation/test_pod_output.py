@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
+from clusterctl.launch.validation_job import ValidationJob
 from clusterctl.validation import via_pods
 from clusterctl.validation.via_pods import PodOutput
 
@@ -102,7 +104,7 @@ def test_a_status_that_is_false_is_no_success() -> None:
 
 def test_lines_and_checks_without_end_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(via_pods, "_MOST_TEXT", 1 << 20)
-    output = PodOutput(1)
+    output = PodOutput(2)
     for number in range(5000):
         output.take("l", event("begin", check=f"c{number}"), 0.0)
         output.take("l", "x" * 1000, 0.0)
@@ -111,3 +113,58 @@ def test_lines_and_checks_without_end_are_not_kept(monkeypatch: pytest.MonkeyPat
     assert output.outcome(4096) is None
     kept = [line for number in range(4096) if (found := output.outcome(number)) for line in found.lines]
     assert sum(len(line.text) for line in kept) <= 1 << 20
+
+
+def job(kind: str) -> ValidationJob:
+    ranks = ("worker-0", "worker-1") if kind == "MPIJob" else ("master-0", "worker-0")
+    return ValidationJob("clusterctl-1", kind, {}, {}, ranks, 1 if kind == "MPIJob" else 2)
+
+
+def test_the_log_of_a_worker_of_an_mpijob_tells_no_results() -> None:
+    output = PodOutput(1, job("MPIJob").speaks)
+    for line in (event("begin", check="allreduce"), RANK, event("end", check="allreduce", rc=0), event("done")):
+        output.take("clusterctl-1-worker-0", line, 1.0)
+    assert (output.is_done, output.has_ended(0), output.outcome(0)) == (False, False, None)
+    output.take("clusterctl-1-launcher-x7k2p", event("done"), 1.0)
+    assert output.is_done
+
+
+def test_each_pod_of_a_pytorchjob_tells_results_and_no_other() -> None:
+    speaks = job("PyTorchJob").speaks
+    names = ("clusterctl-1-master-0", "clusterctl-1-worker-0", "clusterctl-1-worker-7", "master-x")
+    assert [speaks(name) for name in names] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("name", ["lacks", "end", "done", "begin", "up"])
+def test_a_rank_whose_lines_come_through_the_launcher_is_not_the_launcher(name: str) -> None:
+    output = PodOutput(1)
+    output.take("l", event("up", key="k"), 0.0)
+    output.take("l", event("begin", check="hello", key="k"), 0.0)
+    for more in ({}, {"key": "other"}, {"key": None}):
+        output.take("l", event(name, check="hello", rc=0, what="all", **more), 1.0)
+    assert (output.is_done, output.has_ended(0), output.lacks, output.up["l"]["key"]) == (False, False, {}, "k")
+    output.take("l", event("end", check="hello", rc=0, key="k"), 1.0)
+    assert output.has_ended(0)
+
+
+def test_one_pod_takes_no_room_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(via_pods, "_MOST_TEXT", 4000)
+    output = PodOutput(2)
+    for pod in "ab":
+        output.take(pod, event("begin", check="torchrun"), 0.0)
+    for _unused in range(100):
+        output.take("a", "x" * 100, 0.0)
+    output.take("b", RANK, 1.0)
+    assert RANK in [line.text for line in output.outcome(0).lines]
+
+
+def test_events_without_end_fill_no_memory() -> None:
+    output = PodOutput(1)
+    many = json.dumps({f"k{number}": number for number in range(9000)})[1:-1]
+    tracemalloc.start()
+    for _unused in range(100):
+        output.take("l", event("begin", check="x" * 100_000), 0.0)
+        output.take("l", event("end", rc=0, problem="p" * 20_000)[:-1] + f", {many}}}", 0.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 << 20

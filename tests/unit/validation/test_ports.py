@@ -71,7 +71,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
 
 
 def tried(result: CheckResult = PASSED) -> tuple[CheckResult, tuple[str, ...]]:
-    return ports.PortTrial(TEAM, seed=7).explain(result)
+    told, found = ports.PortTrial(TEAM, seed=7).explain(result)
+    return told, found.notes
 
 
 @pytest.mark.parametrize("asked", [[{}]], indirect=True)
@@ -148,7 +149,10 @@ def test_a_name_that_leads_to_a_dead_address_is_a_fail(asked: Nodes, monkeypatch
     found, _ = ports.PortTrial(team, seed=7).explain(PASSED)
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
     assert found.reason.startswith("node2: the name node4 leads it to 10.9.9.9, at which node4 does not answer; ")
-    assert ports.PortTrial(team, seed=7).explain(PASSED) == (PASSED, ())  # it answered the second time
+    assert ports.PortTrial(team, seed=7).explain(PASSED) == (
+        PASSED,
+        ports.PortFindings(),
+    )  # it answered the second time
     assert [len(plan) for plan in asked.asked] == [12, 12]
 
 
@@ -162,4 +166,4 @@ def test_an_error_of_the_trial_is_heard(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_one_node_has_no_ports_to_try() -> None:
-    assert ports.PortTrial(TEAM.only(["node1"]), seed=0).explain(PASSED) == (PASSED, ())
+    assert ports.PortTrial(TEAM.only(["node1"]), seed=0).explain(PASSED) == (PASSED, ports.PortFindings())

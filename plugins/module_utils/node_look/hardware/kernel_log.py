@@ -200,7 +200,7 @@ def _journal(tree: Tree, answer: Answer, since: float) -> list[tuple[float, str]
     words = ["-k", "-q", "-r", "-o", "short-unix", "--no-pager", "-n", str(_JOURNAL_LINES), f"--since=@{int(since)}"]
     output = tree.run([journalctl, *words], _JOURNAL_S)
     found = []
-    for line in output.text.splitlines():
+    for line in output.text.split("\n"):  # any user chooses names that crash, with U+2028 in them
         at, _unused, rest = line.partition(" ")
         text = rest.partition(": ")[2]  # after 'host kernel'
         if text and at.replace(".", "", 1).isdigit():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.diagnosis.rules.engines import LEAST, SHOWN, by_model, groups, number, span
+from clusterctl.diagnosis.rules.engines import LEAST, SHOWN, by_model, groups, number, span, spread
 from clusterctl.diagnosis.rules.table import FLASH, WATCHED, Watched
 from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding, majority
@@ -113,8 +113,9 @@ def _counts(watched: Watched, device: str, before: Hardware, now: Hardware) -> b
 
 
 def _is_up(look: Hardware, device: str) -> bool:
-    if device in look.texts("rdma_port", "state"):
-        return look.text("rdma_port", "state", device) == "ACTIVE"
+    state = look.values("rdma_port", "state").get(device)
+    if isinstance(state, str):
+        return state == "ACTIVE"
     return look.text("interface", "operstate", device) == "up"
 
 
@@ -124,7 +125,7 @@ def _is_judged(view: View, host: str, watched: Watched, device: str, value: Valu
     if watched.kind in _OF_GPU:
         for members in by_model(view, watched.kind, watched.name).values():
             if (host, device) in members:
-                usual = majority(members).usual
+                usual = spread(members).usual
                 odd_one = len(members) >= LEAST and value != usual
                 return usual is not None and (odd_one or len({name for name, _ in members}) >= LEAST)
     found = {
@@ -152,7 +153,7 @@ def _firmware(view: View, host: str) -> Iterator[_Change]:
             for one in looks.now.parts
             if (one.kind, one.model) == (part.kind, part.model) and one.firmware
         }
-        judged = len({name for name, _ in versions}) >= LEAST and majority(versions).usual is not None
+        judged = len({name for name, _ in versions}) >= LEAST and spread(versions).usual is not None
         watched = Watched(part.kind, "firmware", f"the firmware of the {part.model or part.kind}", FLASH)
         yield _Change(watched, part.place, old.firmware, part.firmware, judged)
 

@@ -7,18 +7,20 @@ against GPUs of the same model. The third has a limit for the growth of a counte
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping  # noqa: TC003 - fields of named tuples
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from clusterctl.analysis import robust_stats
 from clusterctl.diagnosis.skew import compare
-from clusterctl.model.findings import Finding, majority
+from clusterctl.model.findings import Finding, Majority, majority
 from clusterctl.model.hardware import is_another
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Hashable, Iterable, Iterator
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.findings import Severity
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
     Place = tuple[str, str]  # host and device
 
 Key = TypeVar("Key")
+Member = TypeVar("Member", bound="Hashable")
 LEAST = 3  # of two that differ, neither is the odd one
 TIMES = 10.0  # a growth that stands out is so many times the median of the others
 SHOWN = 4
+MOST_DEVICES = 256  # of a kind, on one node
 _LARGE = 0.9  # of the memory of another node: it is of the same size, and may lack a module
 _UNITS = ((86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
@@ -189,9 +193,34 @@ def by_model(view: View, kind: str, name: str) -> dict[str, dict[Place, Value]]:
     found: dict[str, dict[Place, Value]] = {}
     for host, looks in view.hardware.items():
         models = looks.now.texts("gpu", "model")
-        for device, value in looks.now.values(kind, name).items():
+        for device, value in islice(looks.now.values(kind, name).items(), MOST_DEVICES):
             found.setdefault(models.get(device, ""), {})[host, device] = value
     return found
+
+
+def voters(members: Mapping[Place, Member]) -> dict[Place, Member]:
+    """Return the devices that decide what is usual: of one host at most as many as most hosts have.
+
+    A host that makes up devices would outvote all others.
+    """
+    most = statistics.median_low(Counter(host for host, _device in members).values()) if members else 0
+    taken: Counter[str] = Counter()
+    found = {}
+    for place, value in members.items():
+        taken[place[0]] += 1
+        if taken[place[0]] <= most:
+            found[place] = value
+    return found
+
+
+def spread(members: Mapping[Place, Member]) -> Majority[Place, Member]:
+    """Return the usual value, by the devices that decide it, and all devices with another one."""
+    found = majority(voters(members))
+    others: dict[Member, list[Place]] = {}
+    for place, value in members.items():
+        if value != found.usual:
+            others.setdefault(value, []).append(place)
+    return Majority(found.usual, {value: tuple(places) for value, places in others.items()})
 
 
 def number(value: Value | None) -> float:
@@ -211,7 +240,7 @@ def odd(view: View, kind: str, name: str, *, lower: bool = False) -> Iterator[Od
     What is so at the same PCI address of most hosts is left out.
     """
     for members in by_model(view, kind, name).values():
-        found = majority(members)
+        found = spread(members)
         if len(members) < LEAST or found.usual is None:
             continue
         for value, places in found.others.items():

@@ -9,6 +9,7 @@ PCIe link that is narrow on most devices of a model is how the machines are buil
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis.nccl_path import NO_GPUDIRECT
@@ -16,7 +17,9 @@ from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import table
 from clusterctl.diagnosis.rules.engines import (
     LEAST,
+    MOST_DEVICES,
     SHOWN,
+    Growth,
     above,
     beyond,
     by_model,
@@ -27,6 +30,7 @@ from clusterctl.diagnosis.rules.engines import (
     span,
     stands_out,
     unlike_model,
+    voters,
     without,
 )
 from clusterctl.diagnosis.skew import compare
@@ -156,21 +160,24 @@ def _memory(host: str, looks: HardwareLooks) -> Iterator[Finding]:
         yield one.finding("ecc", host, f"the GPU {one.device} had {one.more}")
 
 
+_CORRECTED = ("gpu", "corrected ECC errors")
+
+
 def _corrected(view: View) -> Iterator[Finding]:
     """Name GPUs whose corrected errors grow far faster than on most GPUs; by themselves they need nothing done."""
     told: set[tuple[str, str]] = set()
     for since in ("first", "last_run"):
-        rates = {
-            (host, device): one
-            for host, looks in view.hardware.items()
-            for (kind, device, name), one in growth(getattr(looks, since), looks.now).items()
-            if (kind, name) == ("gpu", "corrected ECC errors")
-        }
+        rates: dict[tuple[str, str], Growth] = {}
+        for host, looks in view.hardware.items():
+            grown = growth(getattr(looks, since), looks.now).items()
+            its = ((host, device, one) for (kind, device, name), one in grown if (kind, name) == _CORRECTED)
+            rates.update({(host, device): one for host, device, one in islice(its, MOST_DEVICES)})
+        usual = voters(rates)
         for place, one in rates.items():
             many = _MANY * max(1.0, one.seconds / _DAY_S)
             if place in told or one.grown < many or len(rates) < LEAST:
                 continue
-            if stands_out(place, {other: it.per_hour for other, it in rates.items()}) is not None:
+            if stands_out(place, {other: it.per_hour for other, it in {**usual, place: one}.items()}) is not None:
                 told.add(place)
                 often = f"{one.grown} ECC errors in {span(one.seconds)}"
                 cause = f"the GPU {place[1]} corrected {often}, far more than most GPUs"
@@ -372,13 +379,15 @@ def _links(view: View, kind: str, unit: str) -> Iterator[Finding]:
     """Name the devices whose link has less than both its ends can do, unless most of their model have no more."""
     for members in by_model(view, kind, f"PCIe {unit}").values():
         judged = {place: value for place, value in members.items() if _counts(view, kind, unit, place)}
-        counts = Counter(judged.values())
+        voting = voters(judged)
+        counts = Counter(voting.values())
         for (host, device), value in judged.items():
             now = number(value)
             possible = view.hardware[host].now.number(kind, f"PCIe {unit} possible", device) or 0.0
             if not 0 < now < possible:
                 continue
-            alike, others = counts[value] - 1, len(judged) - 1  # among the others
+            own = (host, device) in voting
+            alike, others = counts[value] - own, len(voting) - own  # among the others
             if alike * 2 > others > 0 or is_built_so(judged, (host, device)):
                 continue
             what = f"{now:g} of {possible:g} {unit}"

@@ -33,6 +33,7 @@ _MIB = 1 << 20
 _SHM_OF_A_RANK = 16 * _MIB
 _LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
 _LITTLE = 100 * _MIB
+_LEAST_ADDRESSES = 512 * _MIB  # a rank of mpi4py with numpy reserves 212 MiB before it holds any data
 _FILES_OF_A_JOB = _rules.FILES_OF_A_JOB
 # mpirun or its daemon, ssh and shells; a rank of Open MPI 5 has its own thread, PMIx's, and one of its TCP.
 _PROCESSES_OF_A_DAEMON, _THREADS_OF_A_RANK = 16, 3
@@ -225,7 +226,8 @@ def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
         cause = (
             f"a process may use {space.soft // _MIB} MiB of addresses (ulimit -v), and libraries of ranks reserve more"
         )
-        yield Finding("address space", "warning", (host,), cause, "let as be unlimited in /etc/security/limits.d")
+        grave: Severity = "error" if space.soft < _LEAST_ADDRESSES else "warning"
+        yield Finding("address space", grave, (host,), cause, "let as be unlimited in /etc/security/limits.d")
     if files is None or files.soft is None:
         return
     needed = _FILES_OF_A_JOB + ranks

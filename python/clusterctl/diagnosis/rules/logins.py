@@ -341,10 +341,17 @@ def _one_name(view: View) -> Iterator[Finding]:
     for name, node in view.nodes.items():
         if node.hostname:
             called[node.hostname.lower()].setdefault(_hardware(node), name)
+    cure = "give each its own name with 'hostnamectl set-hostname'"
     for hostname, machines in called.items():
-        if len(machines) > 1:
+        if len(machines) < 2:  # noqa: PLR2004 - one machine, one name
+            continue
+        mine = [name for name in machines.values() if name.lower().partition(".")[0] == hostname.partition(".")[0]]
+        if len(mine) == 1:  # it has the name that the inventory gives it; another one took it
+            others = tuple(name for name in machines.values() if name not in mine)
+            cause = f"it calls itself {hostname} as {mine[0]} does, and mpirun takes them for one node"
+            yield Finding("names", "error", others, cause, cure)
+        else:
             cause = f"all call themselves {hostname}, and mpirun takes them for one node"
-            cure = "give each its own name with 'hostnamectl set-hostname'"
             yield Finding("names", "error", tuple(machines.values()), cause, cure)
 
 

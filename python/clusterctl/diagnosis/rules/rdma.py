@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.diagnosis.rules.engines import SHOWN, above, groups, growth, span, stands_out, unlike, without
+from clusterctl.diagnosis.rules.engines import SHOWN, above, groups, growth, span, spread, stands_out, unlike, without
 from clusterctl.diagnosis.rules.network import mtu_fix
 from clusterctl.diagnosis.rules.table import BESIDE_PEERS, FABRIC_PORTS, LIMITS, LOSSES, RDMA_BOARDS, SATURATED, SUMS
 from clusterctl.diagnosis.skew import compare
@@ -88,17 +88,17 @@ def _firmware(seen: Mapping[str, Hardware]) -> Iterator[Finding]:
                 versions[board][host, device] = firmware[device]
     cure = "flash the same firmware on all cards of this board ('mlxfwmanager -u', 'flint')"
     for board, cards in versions.items():
-        spread = majority(cards)
-        by_version = {version: tuple(dict.fromkeys(own for own, _ in held)) for version, held in spread.others.items()}
-        if by_version and spread.usual is None:
+        found = spread(cards)
+        by_version = {version: tuple(dict.fromkeys(own for own, _ in held)) for version, held in found.others.items()}
+        if by_version and found.usual is None:
             shown = ", ".join(f"{version} on {nodeset.folded(hosts)}" for version, hosts in by_version.items())
             cause = f"the firmware of cards of board {board} differs, with no majority: {shown}"
             yield Finding("firmware", "warning", tuple(dict.fromkeys(own for own, _ in cards)), cause, cure)
             continue
         for version, hosts in by_version.items():
             for host in hosts:
-                shown = and_more((device for own, device in spread.others[version] if own == host), SHOWN)
-                cause = f"the firmware of {shown} (board {board}) is {version}, and {spread.usual} on most"
+                shown = and_more((device for own, device in found.others[version] if own == host), SHOWN)
+                cause = f"the firmware of {shown} (board {board}) is {version}, and {found.usual} on most"
                 yield Finding("firmware", "warning", (host,), cause, cure)
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import re
-import time
+import resource
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, Statement, blob_path, index_bytes
 from clusterctl.remote.shared_cache.http import LOOPBACK
 from clusterctl.remote.shared_cache.store import counted, not_there, refused_login
-from clusterctl.support.errors import ConfigError, UnreachableError
+from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
+    from multiprocessing.connection import Connection
     from pathlib import Path
 
 _CHUNK = 1 << 20
@@ -24,8 +27,8 @@ _TRIES = 2
 _PATIENCE = timedelta(seconds=20)
 _SILENCE = timedelta(seconds=30)  # without a byte
 _WHOLE = timedelta(hours=6)  # of a request with a content
-_SHORT = timedelta(seconds=60)  # of a page of a list, which the library reads whole
-_LIST_S = 120.0  # of all pages
+_LIST_S = 120.0  # of all pages of a list
+_LIST_BYTES = 1 << 30  # of memory for them
 _MOST_REASON = 200
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _DENIED = re.compile(r"status code: (40[13])\b")  # of a list, for which the library has no error of its own
@@ -57,14 +60,11 @@ class S3Store:
             options["allow_http"] = True
         try:
             kind: Any = store.S3Store
-            self._store, self._lists = (
-                kind.from_url(
-                    self.where,
-                    config=config,
-                    client_options=options | {"timeout": limit},
-                    retry_config={"max_retries": tries, "retry_timeout": _PATIENCE},
-                )
-                for limit, tries in ((_WHOLE, _TRIES), (_SHORT, 0))
+            self._store = kind.from_url(
+                self.where,
+                config=config,
+                client_options=options | {"timeout": _WHOLE},
+                retry_config={"max_retries": _TRIES, "retry_timeout": _PATIENCE},
             )
         except exceptions.BaseError as error:
             raise ConfigError(f"{self.where} is not a place in S3 storage ({_reason(error)}).") from None
@@ -157,15 +157,34 @@ class S3Store:
                 return None
 
     def _listed(self, prefix: str) -> list[Any]:
-        with self._asked():
-            return list(counted(self.where, self._pages(prefix)))
+        """Return what is below a prefix, by a process that ends in time and whose memory is bounded.
 
-    def _pages(self, prefix: str) -> Iterator[Any]:
-        end = time.monotonic() + _LIST_S
-        for batch in self._lists.list(prefix=prefix):
-            yield from batch
-            if time.monotonic() > end:
-                raise UnreachableError(f"The list of {self.where} has no end after {_LIST_S:g} s; look at that place.")
+        The library reads a page of any size whole, and its reading cannot be ended.
+        """
+        spawn = multiprocessing.get_context("spawn")
+        answers, told = spawn.Pipe(duplex=False)
+        lister = spawn.Process(target=_tell_list, args=(told, self.where, prefix), daemon=True)
+        lister.start()
+        told.close()
+        found: list[Any] | ClusterctlError
+        try:
+            found = answers.recv() if answers.poll(_LIST_S) else self._endless(f"in {_LIST_S:g} s")
+        except EOFError:
+            found = self._endless(f"within {_LIST_BYTES >> 20} MiB of memory")
+        finally:
+            lister.kill()
+            lister.join()
+        if isinstance(found, ClusterctlError):
+            raise found
+        return list(found)
+
+    def pages(self, prefix: str) -> list[Any]:
+        """Return what is below a prefix, up to a number that no shared cache has."""
+        with self._asked():
+            return list(counted(self.where, chain.from_iterable(self._store.list(prefix=prefix))))
+
+    def _endless(self, bound: str) -> UnreachableError:
+        return UnreachableError(f"The list of {self.where} cannot be read {bound}; look at that place.")
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
@@ -187,6 +206,17 @@ class S3Store:
             raise UnreachableError(
                 f"{self.where} cannot be used ({_reason(error)}); check AWS_ENDPOINT_URL, AWS_REGION and the network."
             ) from None
+
+
+def _tell_list(told: Connection, where: str, prefix: str) -> None:
+    """Send a list, or the error instead of it; with too little memory the process aborts and sends nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (_LIST_BYTES, _LIST_BYTES))
+    try:
+        told.send(S3Store(where).pages(prefix))
+    except ClusterctlError as error:
+        told.send(error)
 
 
 def _refuse_clear_text(endpoint: str) -> None:

@@ -8,12 +8,13 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Protocol, TypeVar, get_args
 
 from clusterctl.model.shared_cache import (
     INDEX,
     LARGEST_ENVELOPE,
     EntryName,
+    Kind,
     Statement,
     blob_path,
     index_bytes,
@@ -139,9 +140,17 @@ class FolderStore:
         if not self.root.is_dir():
             raise ConfigError(f"There is no folder {self.root}; correct the path, or push to it first.")
         found = []
-        for path in counted(self.where, self.root.glob("entries/*/*.json")):
-            with contextlib.suppress(ValueError):
-                found.append(EntryName.parse(f"{path.parent.name}/{path.stem}"))
+        for kind in get_args(Kind):
+            try:
+                with self._walked(("entries", kind)) as folder, os.scandir(folder) as listed:
+                    for path in counted(self.where, (Path(file.name) for file in listed)):
+                        with contextlib.suppress(ValueError):
+                            found += [EntryName.parse(f"{kind}/{path.stem}")] if path.suffix == ".json" else []
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                place = self.root / "entries" / kind
+                raise self._unreadable(OSError(error.errno, error.strerror, str(place))) from None
         return sorted(found)
 
     def envelope(self, name: EntryName) -> bytes | None:
@@ -219,8 +228,8 @@ class FolderStore:
 
     def written(self, name: EntryName) -> float | None:
         """See :class:`SharedStore`."""
-        with contextlib.suppress(OSError):
-            return (self.root / name.path).lstat().st_mtime
+        with contextlib.suppress(OSError, UnreachableError), self._opened(name.path) as stream:
+            return os.fstat(stream.fileno()).st_mtime
         return None
 
     @contextlib.contextmanager

@@ -132,6 +132,7 @@ def _read(site: Site, lines: Iterable[OutputLine]) -> dict[str, _Mapped]:
     return found
 
 
+_ERROR = re.compile(r"\w+Error: ")
 _MISSED_BEATS = 3  # a rank is silent after so many missed signs of life, since a busy node is late with one
 _MOST_EVIDENCE = 40
 STARTED = "all_ranks_started"  # the measurement of the seconds until every rank was up
@@ -266,6 +267,9 @@ def _wrong(
     gone, given = _unanswering(outcome), _given(told)
     if gone:
         return f"{_gone_words(gone)}; {wrong_words(wrong)}", gone
+    raised = tuple(report for report in wrong if _raised(report))
+    if raised and all(cause.is_consequence for cause in given):
+        wrong, given = raised, ()
     if given:
         return causes.reason(given, wrong_words(wrong)), causes.hosts(given)
     if all(causes.lost_a_peer(report) for report in wrong):
@@ -295,6 +299,14 @@ def _unless_all(reports: Sequence[RankReport], output: rank_output.Output) -> tu
 def _was_killed(report: RankReport) -> bool:
     """Whether a signal ended the rank; SIGTERM is mpirun's own when it ends a job."""
     return any(problem.got.startswith("killed by") and "SIGTERM" not in problem.got for problem in report.problems)
+
+
+def _raised(report: RankReport) -> bool:
+    """Whether an error of Python ended the rank, such as MemoryError; the others lost a peer by that.
+
+    The errors of mpi4py are named Exception: what MPI tells a rank may have begun at any other.
+    """
+    return not causes.lost_a_peer(report) and any(_ERROR.match(problem.got) for problem in report.problems)
 
 
 def _unended(outcome: JobOutcome, output: rank_output.Output, told: Sequence[Cause]) -> Fault:

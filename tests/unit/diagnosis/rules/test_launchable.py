@@ -140,7 +140,13 @@ def test_shells_of_two_languages_are_named() -> None:
             f"{launchable.SHM} has 64 of 1024 MiB free, and its ranks need about 128 MiB",
         ),
         ({"limits": {"nofile": {"soft": 16, "hard": 16}}}, "open files", "error", "a session may open 16 files"),
-        ({"limits": {"as": {"soft": MIB, "hard": None}}}, "address space", "warning", "a process may use 1 MiB"),
+        ({"limits": {"as": {"soft": MIB, "hard": None}}}, "address space", "error", "a process may use 1 MiB"),
+        (
+            {"limits": {"as": {"soft": 600 * MIB, "hard": None}}},
+            "address space",
+            "warning",
+            "a process may use 600 MiB",
+        ),
         (
             {"disk": [{"path": "/usr/local", "free_bytes": 0, "total_bytes": MIB}]},
             "disk",

@@ -347,6 +347,13 @@ def test_machines_that_call_themselves_the_same() -> None:
     assert found.cause.startswith("all call themselves ubuntu")
 
 
+def test_a_node_that_takes_the_name_of_another_is_named_alone() -> None:
+    taken = record_of("node2")["hostname"]
+    (found,) = registry.diagnose(seen(node3=lambda record: record.update(hostname=taken, names=[])))
+    assert (found.check, found.hosts) == ("names", ("node3",))
+    assert found.cause == f"it calls itself {taken} as node2 does, and mpirun takes them for one node"
+
+
 def test_a_refused_login_between_two_names_both() -> None:
     assert told(failing(seen(), ("node1", "node2", "refused"))) == [("ssh", "error", ("node1", "node2"))]
 

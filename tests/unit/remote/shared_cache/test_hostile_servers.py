@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
 import threading
 import time
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -296,6 +296,14 @@ KEY = (
 )
 
 
+def test_a_page_of_s3_without_end_fills_no_memory(bucket: Callable[[Answer], Server]) -> None:
+    bucket(lambda handler: endless(handler, block=b" " * (1 << 20)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UnreachableError, match=r"The list of s3://packs/x cannot be read within 1024 MiB"):
+        place.opened("s3://packs/x").names()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < MOST_MEMORY
+
+
 @pytest.mark.usefixtures("hasty")
 def test_a_list_of_s3_ends(bucket: Callable[[Answer], Server]) -> None:
     keys = "".join(KEY.format(f"x/entries/pack/p{number}.json") for number in range(1000))
@@ -311,8 +319,7 @@ def test_a_list_of_s3_ends(bucket: Callable[[Answer], Server]) -> None:
 def test_a_list_of_s3_that_was_given_up_is_read_no_further(
     bucket: Callable[[Answer], Server], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(s3, "_SHORT", timedelta(seconds=2))
-    monkeypatch.setattr(s3, "_LIST_S", 2.0)
+    monkeypatch.setattr(s3, "_LIST_S", 4.0)
     ended: list[float] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -431,6 +438,9 @@ def test_a_folder_of_a_shared_cache_is_no_link(shared: Path, tmp_path: Path, fol
     before = sorted(tmp_path.rglob("*"))
     told(in_time(lambda: store.remove(NAME)), ConfigError, "is a link")
     told(in_time(lambda: store.sweep(frozenset(), time.time() + 9)), ConfigError, "is a link")
+    if "entries" in folder:
+        told(in_time(store.names), UnreachableError, "cannot be read")
+        assert store.written(NAME) is None
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -156,6 +156,25 @@ def test_the_silent_node_is_blamed_and_not_those_who_lost_it(
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, hosts), judgement.reason
 
 
+def test_a_rank_that_an_error_ended_is_named_before_those_that_mpi_ended() -> None:
+    """As captured on six nodes, one of which lets a process use 146 MiB of addresses."""
+    whole = captured_outcome("healthy-5.0.7")
+    lines = []
+    for line in whole.lines:
+        said = json.loads(line.text) if line.text.startswith("{") else {}
+        if said.get("event") == "result":
+            memory = "MemoryError: Unable to allocate 3.66 MiB for an array with shape (240054,)"
+            got = memory if said["rank"] == 0 else "ended with code 14"
+            problem = {"what": "scatter c16[40009] from rank 0", "expected": "an answer", "got": got}
+            line = dataclasses.replace(line, text=json.dumps(said | {"ok": False, "problems": [problem]}))  # noqa: PLW2901
+        lines.append(line)
+    judgement = judging.judge(site("healthy-5.0.7"), dataclasses.replace(whole, lines=tuple(lines), rc=14))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1",)), judgement.reason
+    assert judgement.reason.startswith(
+        "rank 0 on node1: scatter c16[40009] from rank 0: expected an answer, got Memory"
+    )
+
+
 def test_of_one_process_per_node_the_node_is_named() -> None:
     judgement = judging.judge(site("none-5.0.7"), captured_outcome("died-starting-5.0.7"), per_node=True)
     assert judgement.hosts == ()  # there is no sixth node

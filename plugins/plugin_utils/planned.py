@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The artifacts of a plan, as recipes declare them: options of the modules, and the result of a task about several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_OWN = frozenset({"before", "libraries", "packages", "package_options"})  # options of an action, not of a module
+# What Ansible and clusterctl read of a failure beside its message.
+_OF_FAILURE = ("problems", "exception", "module_stderr", "module_stdout", "unreachable")
+
+
+def artifacts_of(variables: Mapping[str, Any], name: str, host: str) -> list[dict[str, Any]]:
+    """Return the artifacts that a host gets, in the order in which they are built.
+
+    Args:
+        variables: of the task. The plan in them is data and no template.
+        name: the variable in which the result of M(clusterctl.hpc.software_plan) was registered.
+        host: the host.
+
+    Raises:
+        ArtifactError: there is no plan.
+    """
+    try:
+        plan = variables[name]
+        plan = plan.get("software_plan", plan)["artifacts"]
+        return [plain(one) for one in plan if host in one["hosts"]]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"The variable '{name}' holds no plan of the software; run clusterctl.hpc.software_plan before, for all"
+            f" hosts, with 'register: {name}'."
+        ) from error
+
+
+def installation(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an artifact as options of M(clusterctl.hpc.artifact_install), which leaves its link as it is."""
+    install, build = one["install"], one["build"]
+    return {
+        **{name: value for name, value in install.items() if name not in _OWN},
+        "name": one["name"],
+        "version": one["version"],
+        "key": one["key"],
+        "cache_dir": build["cache_dir"],
+        "root": one["prefix"],
+        "link": one["link"],
+        "uses": one["uses"],
+        "libraries": list(install.get("libraries") or ()),
+        "push_dir": build["work_dir"],
+        "switch": False,
+    }
+
+
+def building(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an artifact as options of M(clusterctl.hpc.artifact_build)."""
+    own = {"name": one["name"], "version": one["version"], "inputs": one["inputs"]}
+    return {**one["build"], **own, "root": one["prefix"], "prefix": one["link"]}
+
+
+def sum_of(*results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of several steps for one artifact; fields of a later step replace those of an earlier one."""
+    total: dict[str, Any] = {}
+    for result in results:
+        total |= result
+    diffs = [part for result in results for part in _listed(result.get("diff"))]
+    return {
+        **total,
+        "changed": any(result.get("changed") for result in results),
+        "changes": [change for result in results for change in result.get("changes") or ()],
+        "watch": [entry for result in results for entry in result.get("watch") or ()],
+        **({"diff": diffs} if diffs else {}),
+    }
+
+
+def _listed(diff: Any) -> list[Any]:
+    return [part for part in (diff if isinstance(diff, list) else [diff]) if part]
+
+
+def together(artifacts: Iterable[Mapping[str, Any]], results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the result of a task from those of artifacts; each one says to which role it belongs.
+
+    Args:
+        artifacts: of the plan.
+        results: by name of the artifact.
+    """
+    of = {str(one["name"]): one for one in artifacts}
+    failed = {name: result for name, result in results.items() if result.get("failed") or result.get("unreachable")}
+    every = sum_of(*results.values())
+    answer: dict[str, Any] = {
+        "changed": every["changed"],
+        "changes": every["changes"],
+        "watch": every["watch"],
+        "artifacts": {name: {"role": of[name].get("role", ""), **result} for name, result in results.items()},
+    }
+    if "diff" in every:
+        answer["diff"] = every["diff"]
+    if warnings := [text for result in results.values() for text in result.get("warnings") or ()]:
+        answer["warnings"] = list(dict.fromkeys(warnings))
+    if failed:
+        answer["failed"] = True
+        answer["msg"] = "\n".join(_named(of[name], str(result.get("msg", ""))) for name, result in failed.items())
+        for field in _OF_FAILURE:
+            if values := [result[field] for result in failed.values() if result.get(field)]:
+                answer[field] = [item for value in values for item in value] if field == "problems" else values[0]
+    elif told := [str(result["msg"]) for result in results.values() if result.get("msg")]:
+        answer["msg"] = " ".join(told)
+    return answer
+
+
+def _named(one: Mapping[str, Any], message: str) -> str:
+    """Return a message that names its artifact."""
+    return message if one["name"] in message else f"{message} (This is about {one['name']} {one['version']}.)"
