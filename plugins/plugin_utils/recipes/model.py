@@ -7,14 +7,14 @@ import hashlib
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils import builder_turns
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import artifact_key, tree_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import Fetched
 
@@ -313,6 +313,27 @@ class Plan:
     def of(self, host: str, name: str) -> Artifact | None:
         """Return the artifact of this name that a host gets; None if it gets none."""
         return next((one for one in self.artifacts if one.name == name and host in one.hosts), None)
+
+
+class Recipe(Protocol):
+    """What some hosts get of a role, alike on all of them."""
+
+    def refusals(self) -> Iterable[Refusal]:
+        """Return why they cannot have it."""
+
+    def artifact(self) -> Artifact:
+        """Return the artifact, where there are no refusals."""
+
+
+def plan_of(recipes: Iterable[Recipe]) -> Plan:
+    """Return a plan of all recipes of a role. What two of them say of no single host is said once."""
+    artifacts: list[Artifact] = []
+    refusals: list[Refusal] = []
+    for recipe in recipes:
+        problems = list(recipe.refusals())
+        refusals += [one for one in problems if one not in refusals]
+        artifacts += [] if problems else [recipe.artifact()]
+    return Plan(artifacts, refusals)
 
 
 def words(text: str) -> list[str]:
