@@ -9,9 +9,12 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import vari
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Cluster,
+    Controller,
     Host,
+    Pinned,
     Plan,
     Settings,
+    WheelWish,
 )
 
 ROLES = ("openmpi", "python_env", "mpi4py", "nccl", "horovod")
@@ -56,10 +59,26 @@ def host(
     return Host(name, its, {**facts, **(node or {})}, settings(**given), interpreter)
 
 
-def cluster(hosts: Iterable[Host], *roles: str, prefix: str = "/usr/local") -> Cluster:
+class Shelf(Controller):
+    """A controller that has these wheels, and keeps what it was asked."""
+
+    def __init__(self, *wheels: Mapping[str, str], taken: int = 0, refuses: Exception | None = None) -> None:
+        self.wheels, self.taken, self.refuses = wheels, taken, refuses
+        self.wishes: list[WheelWish] = []
+
+    def pin(self, wish: WheelWish) -> Pinned:
+        self.wishes.append(wish)
+        if self.refuses:
+            raise self.refuses
+        return Pinned(self.wheels, self.taken, [])
+
+
+def cluster(
+    hosts: Iterable[Host], *roles: str, prefix: str = "/usr/local", controller: Controller | None = None
+) -> Cluster:
     """Return a cluster of hosts, in which these roles are installed."""
     its = list(hosts)
-    return Cluster(its, [one.member for one in its], prefix, frozenset(roles))
+    return Cluster(its, [one.member for one in its], prefix, frozenset(roles), controller or Controller())
 
 
 def plan(name: str, key: str, hosts: Iterable[Host], version: str = "1.0", **told: Any) -> Plan:
