@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
 from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
@@ -49,7 +48,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             members = [with_more_keys(member, given.get("more_host_keys"), variables) for member in given["members"]]
             result.update(plan(members, looks, inventory, options, check=bool(self._task.check_mode)))
         except rules.MeshError as error:
-            raise AnsibleActionFail(str(error)) from None
+            result.update(mesh_look.failed(error))
         return result
 
 
@@ -71,9 +70,11 @@ def plan(
         users.setdefault(str(look["user"]), []).append(host)
     if len(users) != 1:
         words = (f"{user} on {preflight_rules.shortened(hosts)}" for user, hosts in sorted(users.items()))
+        most = max(users.values(), key=len, default=[])
         raise rules.MeshError(
             f"The nodes would use different users ({', '.join(words) or 'none'}); set cluster_user to one name for all "
-            "of them."
+            "of them.",
+            [host for host in looks if host not in most] if len(most) * 2 > len(looks) else (),
         )
     user = next(iter(users))
     rules.check_options(user, options)

@@ -48,6 +48,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             authority = _authority(str(given["folder"]), variables)
             looks = mesh_look.of_hosts(variables, hosts, str(given["looks"]))
             result.update(self._signed(authority, looks, given, passphrase))
+        except rules.MeshError as error:
+            result.update(mesh_look.failed(error))
         except _ERRORS as error:
             raise AnsibleActionFail(f"{str(error).rstrip('.')}.") from None
         return result
@@ -180,14 +182,16 @@ def certificates(
         if trust["revoked_keys"]:
             raise rules.MeshError(
                 f"sshd on {host} has RevokedKeys {trust['revoked_keys']}, and reads one such file only; remove the "
-                "setting there, or set ssh_mesh_trust to keys."
+                "setting there, or set ssh_mesh_trust to keys.",
+                [host],
             )
         verified = set(named[host].get("host_keys", ()))
         own = {one["key"].split()[0]: one["key"] for one in trust["host_keys"] if one["key"] in verified}
         key = next((own[kind] for kind in _KINDS if kind in own), "")
         if not key:
             raise rules.MeshError(
-                f"sshd on {host} has no host key that the controller has verified; check HostKey in its sshd_config."
+                f"sshd on {host} has no host key that the controller has verified; check HostKey in its sshd_config.",
+                [host],
             )
         principals = tuple(mesh_ca.certificates.names_of(named[host]))
         wanted = mesh_ca.certificates.Wanted(kind="host", key=key, key_id=host, principals=principals)

@@ -15,7 +15,7 @@ NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py":
 OPTIONAL = {"cpython": "the managed Python", "nccl": "NCCL", "horovod": "Horovod"}
 SHM = "/dev/shm"  # noqa: S108 - its name, for people
 PROVISION = "run 'clusterctl provision' for this node"
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 GIB = 1 << 30
 FULL = 4 * MIB  # a daemon and its ranks share about 4 MiB of files for a start
 FEW_INODES = 100  # a daemon makes a few folders, and some files for each rank
@@ -60,6 +60,8 @@ def unusable(folder: Mapping[str, Any]) -> Words:
         return "is read-only", cure
     if not folder["writable"]:
         return "is not writable for the login user", f"'chmod 1777 {path}'"
+    if folder["total_bytes"] < FULL:
+        return f"has {folder['total_bytes'] // KIB} KiB in all", f"mount it larger: 'mount -o remount,size=1g {path}'"
     if folder["free_bytes"] < FULL:
         free, total = folder["free_bytes"] // MIB, folder["total_bytes"] // MIB
         return f"is full ({free} of {total} MiB are free)", f"free space in {path}"

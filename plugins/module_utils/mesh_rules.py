@@ -31,7 +31,15 @@ Member = Dict[str, Any]
 
 
 class MeshError(Exception):
-    """The mesh cannot be planned; the message is one sentence that names the cause."""
+    """The mesh cannot be planned; the message is one sentence that names the cause.
+
+    ``hosts`` are the nodes whose own answers are the cause; it is empty where that is not known.
+    """
+
+    def __init__(self, message: str, hosts: Sequence[str] = ()) -> None:
+        """Keep the hosts beside the message."""
+        super().__init__(message)
+        self.hosts = tuple(hosts)
 
 
 class Options(NamedTuple):
@@ -62,7 +70,8 @@ def check_members(members: Sequence[Mapping[str, Any]]) -> None:
             raise MeshError(f"ssh_mesh_members has {name} {count} times; list each node once.")
     for member in members:
         for problem in _malformed(member):
-            raise MeshError(f"In ssh_mesh_members, {_shown(member.get('name'))} has {problem}.")
+            name = member.get("name")
+            raise MeshError(f"In ssh_mesh_members, {_shown(name)} has {problem}.", [str(name)])
 
 
 def _malformed(member: Mapping[str, Any]) -> Iterable[str]:

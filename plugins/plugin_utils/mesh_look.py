@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_rules import MeshError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 
@@ -54,8 +55,22 @@ def _passed(host: str, look: Mapping[str, Any]) -> dict[str, Any]:
         said = one_line(str(error), _LONGEST_WORDS)
         raise MeshError(
             f"{host}: its answer about its key has another form ({said}); find out who changed its Python, or leave "
-            "it out of the inventory."
+            "it out of the inventory.",
+            [host],
         ) from error
+
+
+def failed(error: MeshError) -> dict[str, Any]:
+    """Return the result of a task that runs once: the nodes whose answers are the cause have a problem each.
+
+    Raises:
+        AnsibleActionFail: no node is known to be the cause.
+    """
+    if not error.hosts:
+        raise AnsibleActionFail(f"{str(error).rstrip('.')}.") from None
+    problem = str(error).rstrip(".")
+    problems = [{"host": host, "check": "ssh_mesh", "problem": problem, "kind": "host"} for host in error.hosts]
+    return {"changed": False, "failed": True, "msg": str(error), "problems": problems}
 
 
 def _trust(its: Mapping[str, Any]) -> dict[str, Any]:

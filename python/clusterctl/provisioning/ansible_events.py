@@ -46,7 +46,13 @@ _DECIDED_BY = {
 }
 _FREE = frozenset({"problems"})
 _SPEAKS_OF_OTHERS = frozenset(  # they work on the controller alone
-    {_JUDGE, "clusterctl.hpc.fabric_decide", "clusterctl.hpc.fabric_plan", "clusterctl.hpc.ssh_mesh_sign"}
+    {
+        _JUDGE,
+        "clusterctl.hpc.fabric_decide",
+        "clusterctl.hpc.fabric_plan",
+        "clusterctl.hpc.ssh_mesh_plan",
+        "clusterctl.hpc.ssh_mesh_sign",
+    }
 )
 # What Ansible writes of a module that did not start.
 _UNSTARTED = (

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 from ansible.errors import AnsibleActionFail
 from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_plan
+from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_rules import MeshError, Options
 
 HOSTS = ("node1", "node2")
 GIVEN = {
@@ -45,7 +46,6 @@ def test_the_plan_takes_what_the_module_says() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"user": "root"},
         {"user": ["mpi"]},
         {"public_key": 5},
         {"public_key": "ssh-ed25519 AAAA\nssh-ed25519 BBBB"},
@@ -65,8 +65,21 @@ def test_the_plan_takes_what_the_module_says() -> None:
     ],
 )
 def test_an_answer_of_another_form_stops_the_run_by_the_name_of_its_node(changed: dict[str, Any]) -> None:
-    with pytest.raises(AnsibleActionFail, match="node2"):
-        planned(**changed)
+    found = planned(**changed)
+    assert found["failed"]
+    assert [(one["host"], one["kind"]) for one in found["problems"]] == [("node2", "host")]
+    assert "node2" in found["msg"]
+
+
+def test_a_node_that_would_use_another_user_than_most_is_named() -> None:
+    with pytest.raises(AnsibleActionFail, match="root on node2"):
+        planned(user="root")
+    looks = {host: look(number) for number, host in enumerate(("node1", *HOSTS[1:], "node3"))}
+    members = [{"name": host, "address": f"10.0.0.{number}"} for number, host in enumerate(looks, 1)]
+    looks["node3"]["user"] = "root"
+    with pytest.raises(MeshError) as refused:
+        ssh_mesh_plan.plan(members, looks, {host: [] for host in looks}, Options())
+    assert refused.value.hosts == ("node3",)
 
 
 def test_what_refuses_a_login_is_one_line() -> None:

@@ -50,6 +50,7 @@ def test_an_artifact_that_jobs_need_must_be_whole_and_an_extra_one_may_be_missin
         ({"read_only": True}, "is read-only"),
         ({"writable": False}, "not writable"),
         ({"free_bytes": 1 << 20}, "is full (1 of"),
+        ({"free_bytes": 1 << 15, "total_bytes": 1 << 16}, "has 64 KiB in all"),
         ({"free_inodes": 3}, "3 inodes"),
         ({"blocked": ["/tmp/ompi.node1.1000"]}, "ompi.node1.1000 belongs to another user"),  # noqa: S108
     ],

@@ -300,7 +300,13 @@ def test_what_is_to_hold_is_a_path_with_a_kind(entry: dict[str, object]) -> None
 
 @pytest.mark.parametrize(
     ("action", "host"),
-    [("fabric_plan", "h2"), ("fabric_decide", "h2"), ("node_facts", "h1"), ("package_install", "h1")],
+    [
+        ("fabric_plan", "h2"),
+        ("fabric_decide", "h2"),
+        ("ssh_mesh_plan", "h2"),
+        ("node_facts", "h1"),
+        ("package_install", "h1"),
+    ],
 )
 def test_a_problem_of_another_host_counts_from_what_works_on_the_controller_alone(action: str, host: str) -> None:
     found = of_a_node({"problems": [{"host": "h2", "problem": "no network"}]}, action=f"clusterctl.hpc.{action}")

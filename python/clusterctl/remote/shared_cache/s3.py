@@ -11,7 +11,7 @@ import signal
 import threading
 from datetime import timedelta
 from itertools import chain
-from multiprocessing import managers
+from multiprocessing import managers, util
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, Statement, blob_path, index_bytes
@@ -202,9 +202,10 @@ class _Process(managers.BaseManager):
 
     def __init__(self) -> None:
         """Prepare a process."""
-        self._kept = contextlib.ExitStack()
-        folder = self._kept.enter_context(held_files.folder(held_files.short_base()))
+        kept = contextlib.ExitStack()
+        folder = kept.enter_context(held_files.folder(held_files.short_base()))
         super().__init__(str(folder / "socket"), ctx=multiprocessing.get_context("spawn"))
+        util.Finalize(self, kept.close, exitpriority=-1)  # after the process, whose end has 0
 
 
 _Parts: Any = managers.IteratorProxy  # type: ignore[attr-defined] # typeshed lacks it
