@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ModuleFailedError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_building import BuildingAction
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import users_of
 
@@ -45,7 +46,7 @@ class ActionModule(BuildingAction):
         return planned.together(self._plan, every)
 
     def _links_of_uses(self, arguments: Mapping[str, Any], variables: dict[str, Any]) -> dict[str, str]:
-        """Install what the build uses, and the packages that its own installation stands on."""
+        """Install what the build uses, and make room for its packages."""
         of = {str(one["name"]): one for one in self._plan}
         own = of[str(arguments["name"])]
         needed = self._needed(own, of)
@@ -54,9 +55,10 @@ class ActionModule(BuildingAction):
         self._used |= {name: planned.sum_of(self._used.get(name, {}), result) for name, result in whole.items()}
         if len(whole) < len(results):
             raise ArtifactError("\n".join(str(result["msg"]) for result in results.values() if result.get("failed")))
-        packages = self._with_packages(own, variables)
-        if packages.get("failed"):
-            raise ArtifactError(str(packages["msg"]))
+        room = self._made_room(own, variables)
+        if room.get("failed"):
+            raise ModuleFailedError(room)
+        self._used[own["name"]] = room
         return links_to_switch([result for name, result in results.items() if name in own["uses"]])
 
     def _needed(self, one: Mapping[str, Any], of: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -58,7 +58,9 @@ options:
     default: []
     suboptions:
       source:
-        description: A source as M(clusterctl.hpc.source_fetch) takes it (V(name), V(version), V(sources), V(variable)).
+        description:
+          - A source (V(name) and V(version)). The first of V(sources) that can be had is taken, each with its sha256.
+            V(variable) is the user's variable for messages.
         type: dict
       wheels:
         description:

@@ -75,13 +75,17 @@ _ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
 _SSHD_FILES = ["/etc/ssh/sshd_config.d/00-clusterctl.conf", "/etc/ssh/sshd_config.d/zz-clusterctl.conf"]
 _DEFAULT_STARTUPS = "10:30:100"  # of sshd_config(5)
 _MOST_LOGINS = 10
+_MOST_DIGITS = 20  # of a number of 64 bits
 
 
 def open_files_of(user: str) -> Optional[int]:
-    """Return the limit of open files that PAM gives to a user's session; None where it is unlimited or unknown."""
+    """Return the limit of open files that PAM gives to a user's session; None where it is unlimited or unknown.
+
+    The shell that answers is the user's process, so it may answer anything.
+    """
     done = command.run(["runuser", "-u", user, "--", "sh", "-c", "ulimit -Sn"], _ANSWER_S, _ENVIRONMENT)
     said = done.output.strip()
-    return int(said) if done.ok and said.isdecimal() else None
+    return int(said) if done.ok and said.isdecimal() and len(said) <= _MOST_DIGITS else None
 
 
 def logins_at_once(settings: Mapping[str, str]) -> Optional[int]:

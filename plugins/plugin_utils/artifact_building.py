@@ -163,7 +163,7 @@ class BuildingAction(StagingAction):
             if not seen["ready"]:
                 links = self._links_of_uses(arguments, variables)
                 # A source that cannot be had is told before the host gets a compiler for it.
-                files = self._bring(arguments, host, work_dir, pushed)
+                files = self._bring_files(arguments, host, work_dir, pushed)
                 packages = arguments.get("packages") or []
                 options = arguments.get("package_options") or {}
                 complaint = self._install_packages(packages, options, variables)
@@ -185,7 +185,9 @@ class BuildingAction(StagingAction):
             accepted.accept(name, version, key, str(built["manifest_sha256"]))
         return {**built, "root": str(arguments.get("root", "/usr/local")), "began": began}
 
-    def _bring(self, arguments: Mapping[str, Any], host: str, work_dir: str, pushed: list[str]) -> list[dict[str, Any]]:
+    def _bring_files(
+        self, arguments: Mapping[str, Any], host: str, work_dir: str, pushed: list[str]
+    ) -> list[dict[str, Any]]:
         brought = []
         for item in arguments.get("files") or []:
             rest = {field: value for field, value in item.items() if field not in _PLACES}

@@ -67,7 +67,11 @@ class StagingAction(ArtifactActionBase):
             artifacts: as recipes plan them; what they use is among them, before them, or on the host.
             variables: of the task.
         """
-        results = {one["name"]: self._with_packages(one, variables) for one in artifacts if one["install"]}
+        results = {}
+        for one in artifacts:
+            before, packages = self._made_room(one, variables), one["install"].get("packages") or []
+            added = {} if before.get("failed") else self._packages_of(one, packages, variables)
+            results[one["name"]] = planned.sum_of(before, added)
         failed = [name for name, result in results.items() if result.get("failed")]
         results |= users_of(failed, artifacts)
         failed = [name for name, result in results.items() if _has_failed(result)]
@@ -83,14 +87,12 @@ class StagingAction(ArtifactActionBase):
                 results[name] = planned.sum_of(results.get(name, {}), staged[name], added)
         return {one["name"]: results[one["name"]] for one in artifacts}
 
-    def _with_packages(self, one: Mapping[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """Install the packages that an artifact stands on, after the modules that make room for them."""
-        install = one["install"]
+    def _made_room(self, one: Mapping[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
+        """Run the modules that make room for the packages of an artifact, and return the result."""
         try:
-            before = [self._call(name, options, variables) for name, options in (install.get("before") or {}).items()]
+            return planned.sum_of(*(self._call(name, given, variables) for name, given in one["before"].items()))
         except ModuleFailedError as error:
             return {**failure(""), **error.result, "changed": False}
-        return planned.sum_of(*before, self._packages_of(one, install.get("packages") or [], variables))
 
     def _packages_of(self, one: Mapping[str, Any], packages: list[str], variables: dict[str, Any]) -> dict[str, Any]:
         """Install packages of the distribution for an artifact, and return the result."""

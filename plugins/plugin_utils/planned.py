@@ -10,9 +10,10 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import Art
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_OWN = frozenset({"before", "libraries", "packages", "package_options"})  # options of an action, not of a module
+_OWN = frozenset({"libraries", "packages", "package_options"})  # options of an action, not of a module
 # What Ansible and clusterctl read of a failure beside its message.
-_OF_FAILURE = ("problems", "exception", "module_stderr", "module_stdout", "unreachable")
+_OF_FAILURE = ("problems", "module_stderr", "module_stdout", "unreachable")
+_OF_ANSIBLE = {"exception", "invocation", "warnings", *_OF_FAILURE}  # needless in the part about one artifact
 
 
 def artifacts_of(variables: Mapping[str, Any], name: str, host: str) -> list[dict[str, Any]]:
@@ -94,7 +95,13 @@ def together(artifacts: Iterable[Mapping[str, Any]], results: Mapping[str, dict[
         "changed": every["changed"],
         "changes": every["changes"],
         "watch": every["watch"],
-        "artifacts": {name: {"role": of[name].get("role", ""), **result} for name, result in results.items()},
+        "artifacts": {
+            name: {
+                "role": of[name].get("role", ""),
+                **{field: value for field, value in result.items() if field not in _OF_ANSIBLE},
+            }
+            for name, result in results.items()
+        },
     }
     if "diff" in every:
         answer["diff"] = every["diff"]

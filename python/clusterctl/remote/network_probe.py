@@ -340,8 +340,10 @@ def _results(
         for source, target in plan
         if source in network.addresses and target in network.addresses
     }
+    asked = set(found)
     for (key, source, target), problem in back.items():
-        if found.get((key, source, target), _NOT_TRIED).kind in {"ok", "error"}:
+        was_asked = (key, target, source) in asked  # else a node tells of what it was not to try
+        if was_asked and found.get((key, source, target), _NOT_TRIED).kind in {"ok", "error"}:
             found[key, source, target] = PairResult(key, source, target, problem, "cut")
     return tuple(found.values())
 

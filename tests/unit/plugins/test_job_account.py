@@ -294,3 +294,10 @@ def test_a_user_that_would_leave_its_line_is_refused(name: str, monkeypatch: pyt
     monkeypatch.setattr(session_settings, "open_files_of", lambda _user: 1)
     with pytest.raises(session_settings.file_transaction.StageError, match="/limits: the user is"):
         session_settings.wanted_files(name, 1024, 0, "/limits", [])
+
+
+@pytest.mark.parametrize(("said", "limit"), [("1024\n", 1024), ("unlimited", None), ("9" * 5000, None), ("", None)])
+def test_the_shell_of_a_user_may_answer_anything(said: str, limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = session_settings.command.Done(0, said, "")
+    monkeypatch.setattr(session_settings.command, "run", lambda *_unused: done)
+    assert session_settings.open_files_of("mpi") == limit

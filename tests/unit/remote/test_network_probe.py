@@ -167,3 +167,17 @@ def test_the_number_of_connections_is_bounded() -> None:
     assert connections(32) == 32 * 31
     assert connections(512) < 512 * (10 + 8)
     assert connections(32, before=1) <= 32 * 64
+
+
+def test_a_node_tells_of_the_connections_alone_that_it_was_to_try() -> None:
+    names = ["node1", "node2", "node3"]
+    network = fabric.Network(("10.0.0.0/16",), dict.fromkeys(names, "eth0"), dict.fromkeys(names, "10.0.0.1"))
+    peers = {name: network_probe._Peer(Host(name, name), network_probe.TrialLimits()) for name in names}  # noqa: SLF001
+    for key in (network.key, "10.9.0.0/16", fabric.NAMES):
+        for target in ("node2", "node3", "node9"):
+            peers["node1"].results[key, target].append(("cut_back", "", 40000))
+    plan = (("node1", "node2"), ("node2", "node3"), ("node3", "node2"))
+    found = network_probe._results(fabric.Candidates((network,), ()), plan, peers)  # noqa: SLF001
+    assert [(one.network, one.source, one.target) for one in found if one.kind == "cut"] == [
+        (network.key, "node2", "node1")
+    ]

@@ -16,6 +16,7 @@ from clusterctl.model.facts import is_series_41, srun_without_pmix
 from clusterctl.model.findings import Finding, Severity, majority
 from clusterctl.model.job_login import can_carry_a_launch, is_csh
 from clusterctl.support import content
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,16 +103,19 @@ def login(host: str, node: NodeFacts) -> Iterator[Finding]:
         cause = f"the login shell of user {user} is {node.job_shell}, which cannot run the command that mpirun sends"
         cure = f"give the user another one there: 'chsh -s /bin/bash {user}', or in the directory service"
         yield Finding("session", "error", (host,), cause, cure)
+    broken: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for trap in node.login.traps:
         cure = _trap_cure(trap)
         if trap.what == "breaks":
-            cause = f"{trap.name} ({trap.source}) breaks {trap.program} in each session: {trap.said}"
-            yield Finding("session", "error", (host,), cause, cure)
+            broken[f"{trap.name} ({trap.source})", trap.said, cure].append(trap.program)
             continue
         is_lost = trap.what != "not expanded" or (trap.name == "PATH" and "/usr/bin" not in trap.said.split(":"))
         severity: Severity = "error" if trap.name in _SERIOUS and is_lost else "warning"
         shown = f"{trap.name} = {trap.said}" if trap.said else trap.name
         yield Finding("session", severity, (host,), f"{shown} ({trap.source}) {_TRAPS.get(trap.what, '')}", cure)
+    for (variable, said, cure), programs in broken.items():
+        cause = f"{variable} breaks {and_more(programs, 3)} in each session: {said}"
+        yield Finding("session", "error", (host,), cause, cure)
     home = account.home if account else node.user.home
     strict = node.ssh.settings.get("StrictModes", "").lower() != "no"
     for cause in (account.unsafe if account else node.login.unsafe) if strict else ():

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 _SCHEMES = "a folder, http://…, https://… or s3://BUCKET/PREFIX"
 _T = TypeVar("_T")
+_OPEN_S = 60.0
 _ANSWER_S = 60.0  # until an answer is whole, and without a part of a content
 _LIST_S = 120.0  # a long list has many pages
 _SLOWEST_BYTES_PER_S = 64 << 10
 _PARTS = 4  # that are read ahead
+_LOST = (EOFError, ConnectionError)  # of a store whose process has ended
 
 
 _Parts: TypeAlias = "queue.Queue[bytes | BaseException | None]"  # None: the end
@@ -62,9 +64,10 @@ def _store(where: str) -> SharedStore:
         from clusterctl.remote.shared_cache.http import HttpStore  # noqa: PLC0415 - the same
 
         return HttpStore(where)
-    from clusterctl.remote.shared_cache.s3 import S3Store  # noqa: PLC0415 - the same
+    from clusterctl.remote.shared_cache import s3  # noqa: PLC0415 - the same
 
-    return S3Store(where)
+    store: SharedStore = s3.in_process(where)
+    return store
 
 
 def refuse(where: str) -> None:
@@ -107,7 +110,7 @@ class PatientStore:
         self.where = where
         self._end = None if within_s is None else time.monotonic() + within_s
         self._given_up = ""
-        self._store = self._within(_ANSWER_S, make)
+        self._store = self._within(_OPEN_S, make)
         self.where = self._store.where
 
     def names(self) -> list[EntryName]:
@@ -150,27 +153,28 @@ class PatientStore:
         except queue.Empty:
             slow = time.monotonic() >= end
             words = f"less than {_SLOWEST_BYTES_PER_S >> 10} KiB a second" if slow else "nothing any more"
-            self._given_up = f"{self.where} sends {words} of {statement.entry.name}; look at that server."
-            raise UnreachableError(self._given_up) from None
+            raise self._give_up(f"{self.where} sends {words} of {statement.entry.name}; look at that server.") from None
+        if isinstance(part, _LOST):
+            raise self._lost()
         if isinstance(part, BaseException):
             raise part
         return part
 
     def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:
         """See :class:`SharedStore`."""
-        return self._store.put(statement, content, envelope, replace=replace)
+        return self._told(lambda: self._store.put(statement, content, envelope, replace=replace))
 
     def finish(self) -> None:
         """See :class:`SharedStore`."""
-        self._store.finish()
+        self._told(self._store.finish)
 
     def remove(self, name: EntryName) -> None:
         """See :class:`SharedStore`."""
-        self._store.remove(name)
+        self._told(lambda: self._store.remove(name))
 
     def sweep(self, wanted: AbstractSet[str], before: float) -> int:
         """See :class:`SharedStore`."""
-        return self._store.sweep(wanted, before)
+        return self._told(lambda: self._store.sweep(wanted, before))
 
     def _within(self, limit_s: float, ask: Callable[[], _T]) -> _T:
         """Return an answer that comes in time."""
@@ -180,7 +184,7 @@ class PatientStore:
 
         def work() -> None:
             try:
-                answers.append(ask())
+                answers.append(self._told(ask))
             except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
                 errors.append(error)
 
@@ -192,8 +196,22 @@ class PatientStore:
             raise errors[0]
         if answers:
             return answers[0]
-        self._given_up = f"{self.where} did not answer in time; look at that server and at the network."
-        raise UnreachableError(self._given_up)
+        raise self._give_up(f"{self.where} did not answer in time; look at that server and at the network.")
+
+    def _told(self, ask: Callable[[], _T]) -> _T:
+        try:
+            return ask()
+        except _LOST:
+            raise self._lost() from None
+
+    def _lost(self) -> UnreachableError:
+        return self._give_up(f"{self.where} answers with more than any shared cache does; look at that server.")
+
+    def _give_up(self, words: str) -> UnreachableError:
+        """Ask the store no more, and end its process where it has one."""
+        self._given_up = words
+        getattr(getattr(self, "_store", None), "end", str)()
+        return UnreachableError(words)
 
     def _refuse_given_up(self) -> None:
         if self._given_up:

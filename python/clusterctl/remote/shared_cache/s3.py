@@ -7,19 +7,22 @@ import multiprocessing
 import os
 import re
 import resource
+import signal
+import threading
 from datetime import timedelta
 from itertools import chain
+from multiprocessing import managers
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, Statement, blob_path, index_bytes
 from clusterctl.remote.shared_cache.http import LOOPBACK
 from clusterctl.remote.shared_cache.store import counted, not_there, refused_login
-from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
+from clusterctl.support import held_files
+from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from collections.abc import Set as AbstractSet
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
 _CHUNK = 1 << 20
@@ -27,8 +30,7 @@ _TRIES = 2
 _PATIENCE = timedelta(seconds=20)
 _SILENCE = timedelta(seconds=30)  # without a byte
 _WHOLE = timedelta(hours=6)  # of a request with a content
-_LIST_S = 120.0  # of all pages of a list
-_LIST_BYTES = 1 << 30  # of memory for them
+_MOST_MEMORY = 1 << 30  # bytes of the process that asks
 _MOST_REASON = 200
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _DENIED = re.compile(r"status code: (40[13])\b")  # of a list, for which the library has no error of its own
@@ -157,34 +159,8 @@ class S3Store:
                 return None
 
     def _listed(self, prefix: str) -> list[Any]:
-        """Return what is below a prefix, by a process that ends in time and whose memory is bounded.
-
-        The library reads a page of any size whole, and its reading cannot be ended.
-        """
-        spawn = multiprocessing.get_context("spawn")
-        answers, told = spawn.Pipe(duplex=False)
-        lister = spawn.Process(target=_tell_list, args=(told, self.where, prefix), daemon=True)
-        lister.start()
-        told.close()
-        found: list[Any] | ClusterctlError
-        try:
-            found = answers.recv() if answers.poll(_LIST_S) else self._endless(f"in {_LIST_S:g} s")
-        except EOFError:
-            found = self._endless(f"within {_LIST_BYTES >> 20} MiB of memory")
-        finally:
-            lister.kill()
-            lister.join()
-        if isinstance(found, ClusterctlError):
-            raise found
-        return list(found)
-
-    def pages(self, prefix: str) -> list[Any]:
-        """Return what is below a prefix, up to a number that no shared cache has."""
         with self._asked():
             return list(counted(self.where, chain.from_iterable(self._store.list(prefix=prefix))))
-
-    def _endless(self, bound: str) -> UnreachableError:
-        return UnreachableError(f"The list of {self.where} cannot be read {bound}; look at that place.")
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
@@ -208,15 +184,62 @@ class S3Store:
             ) from None
 
 
-def _tell_list(told: Connection, where: str, prefix: str) -> None:
-    """Send a list, or the error instead of it; with too little memory the process aborts and sends nothing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+# --- A process for it: the library reads a list or a refusal of any size whole, and nothing ends its reading ----------
+
+_FACE = ("names", "envelope", "content", "has_content", "put", "finish", "remove", "sweep", "written")
+
+
+class S3Proxy(managers.BaseProxy):
+    """Passes the methods of a store on to its process."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return a method."""
+        return lambda *given, **named: self._callmethod(name, given, named)
+
+
+class _Process(managers.BaseManager):
+    """Has the store, and answers a proxy by a socket in a folder that goes with this object."""
+
+    def __init__(self) -> None:
+        """Prepare a process."""
+        self._kept = contextlib.ExitStack()
+        folder = self._kept.enter_context(held_files.folder(held_files.short_base()))
+        super().__init__(str(folder / "socket"), ctx=multiprocessing.get_context("spawn"))
+
+
+_Parts: Any = managers.IteratorProxy  # type: ignore[attr-defined] # typeshed lacks it
+_Process.register("parts", proxytype=_Parts, create_method=False)
+_Process.register("store", S3Store, S3Proxy, _FACE, method_to_typeid={"content": "parts"})
+
+
+def in_process(url: str) -> Any:
+    """Open a store in a process of bounded memory, which ends with this one; ``end`` ends it before.
+
+    Raises:
+        ConfigError: see :class:`S3Store`.
+        EOFError: from any method, or another error of a connection: the process had too little memory.
+    """
+    where = S3Store(url).where
+    process = _Process()
+    process.start(_bound)
+    proxy = process.store(url)  # type: ignore[attr-defined] # by register()
+    proxy.where, proxy.end = where, process.shutdown
+    return proxy
+
+
+def _bound() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (_LIST_BYTES, _LIST_BYTES))
-    try:
-        told.send(S3Store(where).pages(prefix))
-    except ClusterctlError as error:
-        told.send(error)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = _MOST_MEMORY if hard == resource.RLIM_INFINITY else min(_MOST_MEMORY, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it aborts with words of its own
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _refuse_clear_text(endpoint: str) -> None:

@@ -87,6 +87,16 @@ def test_what_a_login_gives_to_jobs(changed: dict[str, Any], severity: str, word
     assert words in cause
 
 
+def test_a_variable_that_breaks_several_programs_is_told_once() -> None:
+    """Seen with a library of LD_PRELOAD that is missing: four errors said the same."""
+    traps = [
+        {"name": "LD_PRELOAD", "what": "breaks", "said": "ignored", "source": "line 8", "program": program}
+        for program in ("/bin/sh", "/usr/bin/python3")
+    ]
+    ((_check, _severity, cause),) = told(login={"traps": traps})
+    assert cause == "LD_PRELOAD (line 8) breaks /bin/sh, /usr/bin/python3 in each session: ignored"
+
+
 def test_too_few_processes_are_an_error() -> None:
     pids = "/sys/fs/cgroup/pids.max"
     assert told(process_room={"left": 500, "by": pids}) == []

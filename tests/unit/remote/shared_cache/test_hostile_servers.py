@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import pytest
 from clusterctl.model.shared_cache import EntryName, Envelope, Statement, blob_path
-from clusterctl.remote.shared_cache import exchange, place, s3
+from clusterctl.remote.shared_cache import exchange, place
 from clusterctl.remote.shared_cache.store import FolderStore
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
@@ -296,11 +296,26 @@ KEY = (
 )
 
 
-def test_a_page_of_s3_without_end_fills_no_memory(bucket: Callable[[Answer], Server]) -> None:
-    bucket(lambda handler: endless(handler, block=b" " * (1 << 20)))
+@pytest.mark.parametrize(
+    ("code", "ask"),
+    [
+        (200, lambda store, _content: store.names()),
+        (403, lambda store, _content: store.envelope(NAME)),
+        (403, lambda store, _content: list(store.content(STATEMENT))),
+        (403, lambda store, content: store.put(STATEMENT, content, b"{}", replace=True)),
+    ],
+    ids=["a page", "a refusal", "a refused content", "a refused push"],
+)
+def test_what_s3_answers_without_end_fills_no_memory(
+    bucket: Callable[[Answer], Server], tmp_path: Path, code: int, ask: Callable[[Any, Path], object]
+) -> None:
+    (tmp_path / "content").write_bytes(b"whole")
+    bucket(lambda one: send(one, 404) if one.command == "HEAD" else endless(one, code, block=b" " * (1 << 20)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(UnreachableError, match=r"The list of s3://packs/x cannot be read within 1024 MiB"):
-        place.opened("s3://packs/x").names()
+    store = place.opened("s3://packs/x")
+    for _again in range(2):
+        with pytest.raises(UnreachableError, match=r"s3://packs/x answers with more than any shared cache does"):
+            ask(store, tmp_path / "content")
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < MOST_MEMORY
 
 
@@ -316,10 +331,7 @@ def test_a_list_of_s3_ends(bucket: Callable[[Answer], Server]) -> None:
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("way", ["a page", "pages"])
-def test_a_list_of_s3_that_was_given_up_is_read_no_further(
-    bucket: Callable[[Answer], Server], monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    monkeypatch.setattr(s3, "_LIST_S", 4.0)
+def test_a_list_of_s3_that_was_given_up_is_read_no_further(bucket: Callable[[Answer], Server], way: str) -> None:
     ended: list[float] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
