@@ -13,6 +13,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import fram
 from packaging.utils import parse_wheel_filename
 
 EL9, DEBIAN11 = "rocky-9-x86_64-glibc2.34-py3.9", "debian-11-x86_64-glibc2.31-py3.9"
+WITH_313 = "debian-11-x86_64-glibc2.31-py3.13"
 PACKAGES = {
     ("pytorch", "x86_64", "cpu"): "torch",
     ("pytorch", "aarch64", "cpu"): "torch",
@@ -191,10 +192,6 @@ def test_the_framework_is_read_from_the_wheels(
     found = frameworks.framework_in_wheels(given)
     assert (found["name"], found["version"], found["cuda"], found["nccl"]) == (name, version, cuda, nccl)
     assert found["sha256"].startswith("sum of t") is bool(name)
-    assert frameworks.frameworks_by_platform({"one": given, "bare": []}) == {
-        "one": found,
-        "bare": frameworks.framework_in_wheels([]),
-    }
 
 
 @pytest.mark.parametrize(
@@ -251,16 +248,14 @@ def test_a_framework_for_cpus_beside_gpus_that_jobs_cannot_use_is_refused_unless
     assert frameworks.gpus_left_idle(usable, GPU, "pytorch", "auto") == "", "the platform gets a build with CUDA"
 
 
-def test_wishes_are_gathered_by_platform() -> None:
-    members = [member("node1"), member("node2"), member("node3", GPU), member("away")]
-    same = {"node1": {"requirements": ["a"]}, "node2": {"requirements": ["a"]}, "node3": {"requirements": ["b"]}}
-    assert frameworks.platform_wishes(members, same) == [
-        {"platform": CPU, "hosts": ["node1", "node2"], "wish": {"requirements": ["a"]}},
-        {"platform": GPU, "hosts": ["node3"], "wish": {"requirements": ["b"]}},
-    ]
-    split = frameworks.platform_wishes(members, {**same, "node2": {"requirements": []}})
-    assert [(entry["platform"], entry["hosts"]) for entry in split] == [
-        (CPU, ["node1"]),
-        (CPU, ["node2"]),
-        (GPU, ["node3"]),
-    ]
+@pytest.mark.parametrize(
+    ("platform", "version", "expected"),
+    [
+        (DEBIAN11, "", DEBIAN11),
+        (DEBIAN11, "3.13.5", WITH_313),
+        (f"{DEBIAN11}-cuda12", "3.13.5", f"{WITH_313}-cuda12"),
+        ("debian-forky-x86_64-glibc2.43-py3.14", "3.9", "debian-forky-x86_64-glibc2.43-py3.9"),
+    ],
+)
+def test_a_platform_gets_another_python(platform: str, version: str, expected: str) -> None:
+    assert frameworks.platform_with_python(platform, version) == expected
