@@ -64,9 +64,9 @@ options:
         type: dict
       wheels:
         description:
-          - Python wheels that fit V(platform) and satisfy V(requirements), as M(clusterctl.hpc.wheel_lock) pins them
-            under V(name), or the wheels in V(pinned) that it returned. V(variable) is the user's variable for
-            messages. V(wheel_dir) is a folder to use instead of an index.
+          - Python wheels that fit V(platform) and satisfy V(requirements), pinned under V(name), or the wheels in
+            V(pinned). V(variable) is the user's variable for messages. V(wheel_dir) is a folder to use instead of an
+            index.
           - They go into the folder O(files[].dest). With O(files[].unpack) they are all unpacked there.
         type: dict
       sdist:

@@ -47,11 +47,6 @@ def framework_in_wheels(wheels: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def frameworks_by_platform(wheels: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, str]]:
-    """Return which framework the pinned wheels of each platform hold, as :func:`framework_in_wheels` does for one."""
-    return {platform: framework_in_wheels(pinned) for platform, pinned in wheels.items()}
-
-
 def framework_choice(framework: str, version: str, build: str) -> list[list[str]]:
     """Return sets of requirements that install a framework, the best first; empty without a framework.
 
@@ -106,33 +101,6 @@ def platform_with_python(platform: str, version: str) -> str:
     if not version:
         return platform
     return re.sub(r"-py3\.\d+(?=-|$)", f"-py{'.'.join(version.split('.')[:2])}", platform, count=1)
-
-
-def platform_wishes(
-    members: Sequence[Mapping[str, Any]], wishes: Mapping[str, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the wishes of hosts, grouped by platform.
-
-    Args:
-        members: the cluster's hosts, each with ``name`` and ``platform``.
-        wishes: by host; a host without one is left out.
-
-    Returns:
-        One entry for each platform and wish, with ``platform``, ``hosts`` and ``wish``. Two entries for a platform
-        mean that its hosts disagree.
-    """
-    found: list[dict[str, Any]] = []
-    for member in members:
-        name, platform = str(member["name"]), str(member["platform"])
-        if name not in wishes:
-            continue
-        wish = wishes[name]
-        same = next((entry for entry in found if entry["platform"] == platform and entry["wish"] == wish), None)
-        if same is None:
-            found.append({"platform": platform, "hosts": [name], "wish": wish})
-        else:
-            same["hosts"].append(name)
-    return found
 
 
 def drivers_below(members: Sequence[Mapping[str, Any]], platform: str, cuda: str) -> list[dict[str, Any]]:

@@ -8,53 +8,45 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import horovod, mpi4py, nccl, openmpi, python_env
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import APT, Artifact, Plan
 from clusterctl.support import content
-from role_templates import rendered, variables_of
+from recipe_clusters import ROLES as SOFTWARE
+from recipe_clusters import Shelf, cluster, host
 
 ROLES = content.root() / "roles"
 FAMILIES = ("Debian", "RedHat", "Suse")
-WITH_PACKAGES = sorted(path.parents[1].name for path in ROLES.glob("*/vars/RedHat.yml"))
+TORCH = {"name": "torch", "version": "2.8.0", "filename": "torch.whl", "sha256": "0" * 64}
 
 
-def of(role: str, *files: str) -> dict[str, Any]:
-    return variables_of(role, [f"vars/{name}.yml" for name in files])
+def built(family: str, major: str = "9", **given: Any) -> list[Artifact]:
+    """Return what all recipes build on a host of a family."""
+    its = host(
+        "node1", given, node={"distribution": {"family": family, "major": major, "id": "other", "name": "Other"}}
+    )
+    whole = cluster([its], *SOFTWARE, controller=Shelf(TORCH))
+    plans: dict[str, Plan] = {}
+    recipes = {"openmpi": openmpi, "python_env": python_env, "mpi4py": mpi4py, "nccl": nccl, "horovod": horovod}
+    for role, recipe in recipes.items():
+        plans[role] = recipe.decide(whole, plans)
+    assert [refusal for plan in plans.values() for refusal in plan.refusals] == []
+    return [artifact for plan in plans.values() for artifact in plan.artifacts]
 
 
-@pytest.mark.parametrize("role", WITH_PACKAGES)
-def test_each_family_names_the_same_kinds_of_packages(role: str) -> None:
-    kinds = {
-        family: {name for name in of(role, family) if name.endswith(("_packages", "_runtime"))} for family in FAMILIES
-    }
-    assert kinds["Debian"]
-    assert kinds["RedHat"] == kinds["Suse"] == kinds["Debian"]
-    options = {f"__{role}_package_options", f"__{role}_interpreter_package_options"}
-    assert options & set(of(role, "Suse")) == options & set(of(role, "RedHat"))
-
-
-@pytest.mark.parametrize("role", WITH_PACKAGES)
-def test_a_package_manager_gets_only_options_that_it_has(role: str) -> None:
-    apt = {"update_cache", "cache_valid_time", "install_recommends"}
-    for family in ("RedHat", "Suse"):
-        given = [set(value) for name, value in of(role, family).items() if name.endswith("_package_options")]
-        assert not apt & set().union(*given), "options of apt"
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_build_has_packages_of_its_family_and_only_options_of_its_package_manager(family: str) -> None:
+    found = built(family, openmpi_fortran=True, python_env_python="managed")
+    assert [one.name for one in found] == ["openmpi", "cpython", "python_env", "mpi4py", "nccl", "horovod"]
+    for one in found:
+        assert all(one.build["packages"]), one.name
+        assert bool(one.build["packages"]) is (one.name != "python_env"), one.name
+        assert one.build["package_options"] == (APT if family == "Debian" else {}), one.name
 
 
 def test_the_fortran_library_of_leap_15_is_that_of_its_compiler() -> None:
-    leap = of("openmpi", "main", "Suse", "Suse_15")
-    assert (leap["__openmpi_fortran_runtime"], leap["__openmpi_fortran_library"]) == (
-        ["libgfortran4"],
-        "libgfortran.so.4",
-    )
-    assert rendered("__openmpi_fortran_proofs[0].expect", leap, ()) == ["libgfortran.so.4 "]
-
-
-def test_nccl_asks_for_the_names_of_packages_that_no_vendor_documents() -> None:
-    text = (ROLES / "nccl" / "tasks" / "packages.yml").read_text(encoding="utf-8")
-    (refusal,) = (task["ansible.builtin.assert"] for task in yaml.safe_load(text) if "ansible.builtin.assert" in task)
-    for family, known in (("Debian", True), ("Suse", False)):
-        variables = {**of("nccl", family), "nccl_packages": [], "__nccl_version": "2.21.5"}
-        assert rendered(refusal["that"], variables, ()) is known
-    assert "nccl_packages" in refusal["fail_msg"]
+    leap = built("Suse", "15", openmpi_fortran=True)[0]
+    assert leap.install["libraries"] == {"libgfortran.so.4": ["libgfortran4"]}
+    assert leap.proof["checks"][3]["expect"] == ["libgfortran.so.4 "]
 
 
 # --- A switch of a role may be text: '-e name=true' and 'name=true' in an INI inventory are text for Ansible ---

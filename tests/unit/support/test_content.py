@@ -162,8 +162,7 @@ HEAD = """\
 # Taken from another role's facts or passed by the wrapper; a user does not set them.
 PASSED = re.compile(
     r"preflight_known_members|\w+_settled|preflight_distrusted|preflight_left_out|preflight_adopt|preflight_claimed|preflight_cluster|ssh_mesh_rotate|ssh_mesh_more_host_keys"
-    r"|\w+_members|\w+_node|\w+_inventory|\w+_(openmpi|nccl)_key|horovod_nccl_expected"
-    r"|horovod_framework|nccl_frameworks|python_env_nccl"
+    r"|\w+_members|\w+_node|\w+_inventory"
 )
 
 
