@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recipe_clusters
 import role_plays
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_prove, software_stage
+from ansible_collections.clusterctl.hpc.plugins.action.software_plan import RECIPES
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check, artifact_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ModuleFailedError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import users_of
@@ -157,6 +161,45 @@ def test_a_plan_is_built_installed_switched_and_proved(reachable: Path) -> None:
     assert said["lacking"]["msg"].startswith("The cache has no broken 1 with key")
     assert said["lacking"]["artifacts"]["broken"]["role"] == "role_of_broken"
     assert said["lacking"]["watch"] == staged["watch"], "one that fails hides no other"
+
+
+NUMPY = {"name": "numpy", "version": "2.0.2", "filename": "numpy-2.0.2-cp39.whl", "sha256": "1" * 64}
+TORCH = {"name": "torch", "version": "2.8.0", "filename": "torch-2.8.0-cp39.whl", "sha256": "2" * 64}
+
+
+@pytest.mark.parametrize("source", ["wheel", "packages"])
+@pytest.mark.parametrize("python", ["managed", "system"])
+def test_the_modules_know_every_option_that_a_recipe_gives(source: str, python: str) -> None:
+    given = {"nccl_source": source, "nccl_version": "2.21.5" if source == "packages" else "", "nccl_install": "always"}
+    given |= {
+        "python_env_python": python,
+        "nccl_align": "report",
+        "horovod_install": "always",
+        "horovod_gpu_operations": "none",
+    }
+    wheel = {"name": "nvidia-nccl-cu13", "version": "2.32.3", "filename": "nvidia_nccl.whl", "sha256": "3" * 64}
+    hosts = [recipe_clusters.host(name, given) for name in ("node1", "node2")]
+    its = recipe_clusters.cluster(hosts, *RECIPES, controller=recipe_clusters.Shelf(NUMPY, TORCH, wheel))
+    plans: dict[str, Any] = {}
+    for role, (decide, _unused) in RECIPES.items():
+        plans[role] = decide(its, plans)
+        assert not plans[role].refusals
+    found = [json.loads(json.dumps(one.as_dict())) for plan in plans.values() for one in plan.artifacts]
+    assert {one["role"] for one in found} == set(RECIPES)
+    names = [one["name"] for one in found]
+    known = {"cpython"} if python == "system" else set()  # which no node has then
+    assert all(set(one["uses"]) <= {*names, *known} for one in found)
+
+    def validated(spec: dict[str, Any], options: dict[str, Any]) -> None:
+        done = ArgumentSpecValidator(spec).validate(options)
+        assert done.error_messages == []
+
+    for one in found:
+        validated(artifact_build._SPEC, planned.building(one))  # noqa: SLF001
+        validated(artifact_install._ARTIFACT, planned.installation(one))  # noqa: SLF001
+        if one["proof"]:
+            asked = {"name": one["name"], "link": one["link"], **one["proof"]}
+            validated(artifact_check._ARTIFACT, asked)  # noqa: SLF001
 
 
 # --- decisions, with stand-ins for what is done on a host ---
