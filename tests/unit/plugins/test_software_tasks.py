@@ -16,6 +16,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_prove, software_stage
 from ansible_collections.clusterctl.hpc.plugins.action.software_plan import RECIPES
+from ansible_collections.clusterctl.hpc.plugins.callback import run_events
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check, artifact_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
@@ -468,6 +469,13 @@ def test_a_task_without_a_plan_says_what_is_missing(monkeypatch: pytest.MonkeyPa
         result = made.run(None, {"inventory_hostname": "node1", "plan": plan})
         assert result["failed"]
         assert result["msg"].startswith("The variable 'plan' holds no plan of the software; run")
+
+
+def test_of_the_artifacts_of_a_result_the_failed_ones_are_told() -> None:
+    artifacts = {"mpi": {"role": "openmpi", "changes": ["x"]}, "nccl": {"role": "nccl", "failed": True, "msg": "no"}}
+    kept = run_events._kept({"artifacts": artifacts, "changed": True, "ansible_facts": {}})  # noqa: SLF001
+    assert kept == {"changed": True, "artifacts": {"nccl": {"role": "nccl", "failed": True}}}
+    assert run_events._kept({"artifacts": [1]}) == {}  # noqa: SLF001
 
 
 def test_the_cause_is_named_through_all_that_uses_it() -> None:
