@@ -24,10 +24,9 @@ MODULES_CHECK = ROLES / "python_env" / "files" / "modules_check.py"
 OLD = "debian-11-x86_64-glibc2.31-py3.9"
 TARGET = "debian-11-x86_64-glibc2.31-py3.13"
 SHA256 = "93e583f243454e6e9e4588ca2c2662206ad961659863277afcdb96801647d640"
-OPENMPI = "a4e3643e491bb580"
 PYTHON = {"version": "3.13", "key": "0123456789abcdef"}
 # The keys of builds for a node's own Python that exist already. Another key costs each site a build of minutes.
-KEYS = {"python_env": "624ea35f77974dcb", "mpi4py": "babb02f3159bae75", "horovod": "79b416b519087743"}
+KEYS = {"python_env": "624ea35f77974dcb"}
 MODES = ("system", "managed")
 UNKNOWN_SOURCE = (
     "No source of Python 3.12.1 is known (known are 3.13.5); set python_env_python_sha256 to the sha256 of"
@@ -54,8 +53,6 @@ def made(role: str, expression: str, **given: Any) -> Any:
         f"{role}_members": [{"name": "node1", "platform": OLD}],
         "ansible_play_hosts": ["node1"],
         "python_env_lock": {"wheels": {OLD: WHEELS}},
-        "mpi4py_openmpi_key": OPENMPI,
-        "horovod_openmpi_key": OPENMPI,
         "software_two_phases": True,
         "python_env_nccl": "bundled",
         **given,
@@ -78,8 +75,7 @@ def test_what_is_built_for_the_nodes_own_python_keeps_its_key(role: str) -> None
 @pytest.mark.parametrize("role", KEYS)
 def test_what_is_built_for_the_managed_python_names_it(role: str) -> None:
     inputs = managed(role, f"__{role}_inputs")
-    expected = managed(role, "__python_env_interpreter_key") if role == "python_env" else PYTHON["key"]
-    assert (inputs["platform"], inputs["interpreter"]) == (TARGET, expected)
+    assert (inputs["platform"], inputs["interpreter"]) == (TARGET, managed(role, "__python_env_interpreter_key"))
 
 
 def test_the_framework_is_the_newest_for_the_managed_python() -> None:
@@ -88,14 +84,6 @@ def test_the_framework_is_the_newest_for_the_managed_python() -> None:
     wish = managed("python_env", "__python_env_managed_wish")
     assert (wish["target"], wish["first_of"][0]) == (TARGET, ["torch==2.13.0+cpu"])
     assert "target" not in made("python_env", "__python_env_wish")
-
-
-@pytest.mark.parametrize("role", ["mpi4py", "horovod"])
-def test_a_build_takes_its_headers_from_the_python_that_it_is_for(role: str) -> None:
-    assert made(role, f"__{role}_base_python") == "/usr/bin/python3"
-    assert managed(role, f"__{role}_base_python") == "/usr/local/cpython/bin/python3"
-    assert "libpython3-dev" in made(role, f"__{role}_python_packages")
-    assert not [name for name in made(role, f"__{role}_build_packages") if "python" in name]
 
 
 @pytest.mark.parametrize(
@@ -111,22 +99,12 @@ def test_a_build_takes_its_headers_from_the_python_that_it_is_for(role: str) -> 
 def test_a_newer_python_beside_the_distributions_own_is_taken_where_ansible_uses_it(
     interpreter: str, taken: str
 ) -> None:
-    for role in ("python_env", "mpi4py", "horovod", "nccl"):
+    for role in ("python_env", "nccl"):
         found = made(role, f"__{role}_system_python", ansible_python_interpreter=interpreter)
         assert (role, found) == (role, taken)
     given = {"ansible_python_interpreter": interpreter}
     assert made("python_env", "__python_env_interpreter", **given) == taken
-    assert [made(role, f"__{role}_base_python", **given) for role in ("mpi4py", "horovod")] == [taken, taken]
     assert made("validation", "validation_python", **given) == taken
-
-
-@pytest.mark.parametrize("role", ["mpi4py", "horovod"])
-def test_the_managed_python_of_an_earlier_run_is_found_on_the_node(role: str) -> None:
-    there = {"link": "/usr/local/cpython", "version": "3.13.5", "key": "fedcba9876543210"}
-    node = {"platform": OLD, "artifacts": [{"link": "/usr/local/openmpi", "key": OPENMPI}, there]}
-    inputs = made(role, f"__{role}_inputs", python_env_python="managed", **{f"{role}_node": node})
-    assert (inputs["platform"], inputs["interpreter"]) == (TARGET, "fedcba9876543210")
-    assert made(role, f"__{role}_managed.key | default('')", python_env_python="managed") == ""
 
 
 def test_the_source_is_pythons_own_and_the_distributions() -> None:
