@@ -17,6 +17,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_prove, software_stage
 from ansible_collections.clusterctl.hpc.plugins.action.software_plan import RECIPES
 from ansible_collections.clusterctl.hpc.plugins.callback import run_events
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check, artifact_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
@@ -223,7 +224,11 @@ def action(of: Any, monkeypatch: pytest.MonkeyPatch, stand_ins: dict[str, Callab
 
 
 def variables(artifacts: list[dict[str, Any]], host: str, **more: Any) -> dict[str, Any]:
-    return {"inventory_hostname": host, "plan": {"artifacts": artifacts}, "ansible_play_hosts": ["a", "b", "c"], **more}
+    return {
+        "inventory_hostname": host,
+        "plan": {"artifacts": artifacts},
+        "ansible_play_hosts": ["a", "b", "c"],
+    } | more
 
 
 BUILT: dict[str, Any] = {"changed": True, "changes": ["built it"], "watch": []}
@@ -355,17 +360,25 @@ def test_a_package_that_cannot_be_had_stops_only_what_stands_on_it(
 
 
 @pytest.mark.parametrize(
-    ("distrusted", "facts", "phases"),
+    ("distrusted", "facts", "builder", "phases"),
     [
-        ([], {}, ["inspect", "apply"]),
-        ([], {"prefix": {"path": "ROOT", "trees": []}, "tools": {"zstd": True}}, ["apply"]),
-        (["node1"], {}, ["inspect", "apply"]),
+        ([], {}, "node2", ["inspect", "apply"]),
+        ([], {"prefix": {"path": "ROOT", "trees": []}, "tools": {"zstd": True}}, "node2", ["apply"]),
+        ([], {"prefix": {"path": "ROOT", "trees": []}, "tools": {"zstd": True}}, "node1", ["inspect", "apply"]),
+        (["node1"], {}, "node2", ["inspect", "apply"]),
     ],
+    ids=["without facts", "by facts", "facts older than a build", "distrusted"],
 )
 def test_all_artifacts_take_one_look_and_one_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distrusted: list[str], facts: dict[str, Any], phases: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    distrusted: list[str],
+    facts: dict[str, Any],
+    builder: str,
+    phases: list[str],
 ) -> None:
-    plan = [artifact(name, tmp_path, []) for name in ("one", "two", "three")]
+    plan = [artifact(name, tmp_path, [], builders=[builder]) for name in ("one", "two", "three")]
+    plan[2]["uses"] = ["one"]
     node = json.loads(json.dumps(facts).replace("ROOT", f"{tmp_path}/root"))
     calls: list[str] = []
 
@@ -385,7 +398,7 @@ def test_all_artifacts_take_one_look_and_one_installation(
 
     stand_ins = {"_call": call, "_bring": lambda *_: {"path": "/push/own"}, "_brought": lambda *_: None}
     made = action(software_stage, monkeypatch, {**stand_ins, "_restore": lambda *_: None, "_drop": lambda *_: None})
-    known = {"preflight_distrusted": distrusted, "preflight_node": node}
+    known = {"preflight_distrusted": distrusted, "preflight_node": node, "ansible_play_hosts": ["node1", "node2"]}
     result = made.run(None, variables(plan, "node1", **known))
     assert calls == phases
     assert list(result["artifacts"]) == ["one", "two", "three"]
@@ -476,6 +489,37 @@ def test_of_the_artifacts_of_a_result_the_failed_ones_are_told() -> None:
     kept = run_events._kept({"artifacts": artifacts, "changed": True, "ansible_facts": {}})  # noqa: SLF001
     assert kept == {"changed": True, "artifacts": {"nccl": {"role": "nccl", "failed": True}}}
     assert run_events._kept({"artifacts": [1]}) == {}  # noqa: SLF001
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"artifacts": ["mpi"]},
+        {"artifacts": {"other": {}}},
+        {"artifacts": {"mpi": "whole"}},
+        {"artifacts": {"mpi": {"changes": "text"}}},
+        {"artifacts": {"mpi": {"needs_packages": {"a": 1}}}},
+    ],
+)
+def test_an_answer_of_a_node_in_another_form_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(ArtifactError, match=r"^n1: its answer about mpi has another form; "):
+        planned.answers_of(said, [{"name": "mpi"}], "n1")
+
+
+def test_a_node_chooses_neither_the_role_nor_the_places_of_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lies = {"role": "preflight", "tree": "/etc", "link": "/root", "lacking": ["/evil"], "before": ""}
+    whole = {"needs_pack": False, "needs_link": False, "lost": [], "changes": [], "watch": [], **lies}
+    answer = {"mpi": whole, "other": {"failed": True}}
+    plan = [artifact("mpi", tmp_path, [], install={"libraries": {"libx.so": ["x"]}})]
+    result = action(software_stage, monkeypatch, {"_call": lambda *_: {"artifacts": answer}}).run(
+        None, variables(plan, "node1")
+    )
+    assert list(result["artifacts"]) == ["mpi"]
+    places = {name: plan[0][name] for name in ("role", "tree", "link")}
+    assert result["artifacts"]["mpi"].items() >= places.items()
 
 
 def test_the_cause_is_named_through_all_that_uses_it() -> None:
