@@ -29,11 +29,9 @@ class ActionModule(BuildingAction):
         host, of_round = self._host(variables), int(self._task.args.get("round", 0))
         self._plan = planned.artifacts_of(variables, str(self._task.args.get("plan", "")), host)
         self._used: dict[str, dict[str, Any]] = {}  # what was installed here for a build, by name
-        living = {str(name) for name in variables.get("ansible_play_hosts") or [host]}
         results: dict[str, dict[str, Any]] = {}
         for one in self._plan:
-            builder = next((name for name in one["builders"] if name in living), "")
-            if one["round"] != of_round or builder != host:
+            if one["round"] != of_round or not planned.builds(host, one, variables):
                 continue
             failed = [name for name, result in results.items() if result.get("failed")]
             left_out = users_of(failed, [one])
@@ -44,6 +42,10 @@ class ActionModule(BuildingAction):
             if one["name"] in results or one["name"] in self._used
         }
         return planned.together(self._plan, every)
+
+    def _known_of(self, base: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What was installed for an earlier build is younger than the facts."""
+        return None if base["name"] in self._used else super()._known_of(base, variables)
 
     def _links_of_uses(self, arguments: Mapping[str, Any], variables: dict[str, Any]) -> dict[str, str]:
         """Install what the build uses, and make room for its packages."""

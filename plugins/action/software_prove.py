@@ -55,11 +55,12 @@ class ActionModule(ArtifactActionBase):
     def _checked(self, asked: list[dict[str, Any]], variables: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Run the proofs, and return the result of each by name."""
         try:
-            return dict(self._call("artifact_check", {"artifacts": asked}, variables)["artifacts"])
+            said = self._call("artifact_check", {"artifacts": asked}, variables)
         except ModuleFailedError as error:
-            if "artifacts" in error.result:
-                return dict(error.result["artifacts"])
-            raise
+            if "artifacts" not in error.result:
+                raise
+            said = error.result
+        return planned.answers_of(said, asked, self._host(variables))
 
     def _add(
         self,

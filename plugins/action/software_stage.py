@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import StagingAction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ActionModule(StagingAction):
@@ -16,9 +19,15 @@ class ActionModule(StagingAction):
         """Return the result for one host."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
+        host = self._host(variables)
 
         def work() -> dict[str, Any]:
-            mine = planned.artifacts_of(variables, str(self._task.args.get("plan", "")), self._host(variables))
+            mine = planned.artifacts_of(variables, str(self._task.args.get("plan", "")), host)
+            self._has_built = any(one["uses"] and planned.builds(host, one, variables) for one in mine)
             return planned.together(mine, self._installed(mine, variables))
 
         return self._attempted(work)
+
+    def _known_of(self, base: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What was installed for a build is younger than the facts."""
+        return None if self._has_built else super()._known_of(base, variables)

@@ -251,33 +251,29 @@ def prove_all(artifacts: Sequence[Dict[str, Any]], *, keep: bool) -> Dict[str, D
     return answers
 
 
+_ARTIFACT: Dict[str, Any] = {
+    "name": {"type": "str", "required": True},
+    "link": {"type": "str", "required": True},
+    "environment": {"type": "dict", "default": {}},
+    "stands_on": {"type": "list", "elements": "str", "default": []},
+    "timeout_s": {"type": "int", "default": 60},
+    "checks": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "argv": {"type": "list", "elements": "str", "required": True},
+            "stdin": {"type": "str", "default": ""},
+            "expect": {"type": "list", "elements": "str", "default": []},
+        },
+    },
+}
+
+
 def main() -> None:
     """Run every check; an artifact fails at the first one with an unexpected result."""
     module = AnsibleModule(
-        argument_spec={
-            "artifacts": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {
-                    "name": {"type": "str", "required": True},
-                    "link": {"type": "str", "required": True},
-                    "environment": {"type": "dict", "default": {}},
-                    "stands_on": {"type": "list", "elements": "str", "default": []},
-                    "timeout_s": {"type": "int", "default": 60},
-                    "checks": {
-                        "type": "list",
-                        "elements": "dict",
-                        "required": True,
-                        "options": {
-                            "argv": {"type": "list", "elements": "str", "required": True},
-                            "stdin": {"type": "str", "default": ""},
-                            "expect": {"type": "list", "elements": "str", "default": []},
-                        },
-                    },
-                },
-            },
-        },
+        argument_spec={"artifacts": {"type": "list", "elements": "dict", "required": True, "options": _ARTIFACT}},
         supports_check_mode=True,
     )
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

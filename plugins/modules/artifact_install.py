@@ -443,7 +443,7 @@ class Install:
 
     def run(self, phase: str) -> Dict[str, Any]:
         """Return the result of a phase; a failure is a result as well."""
-        failed = next((used.p["name"] for used in self.uses if used.problem), "")
+        failed = next((used.problem.get("left_out", used.p["name"]) for used in self.uses if used.problem), "")
         try:
             if failed:
                 self.problem = {"left_out": failed}

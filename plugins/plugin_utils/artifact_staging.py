@@ -47,8 +47,8 @@ class StagingAction(ArtifactActionBase):
                 base["content"] = True
             given[str(one["name"])] = base
         check = self._task.check_mode
-        node = variables.get("preflight_node") or {}
-        seen = {} if check else {name: lacks for name, base in given.items() if (lacks := lacks_tree(base, node))}
+        known = {} if check else {name: self._known_of(base, variables) for name, base in given.items()}
+        seen = {name: lacks for name, lacks in known.items() if lacks}
         if len(seen) < len(given):
             seen = self._asked("inspect", list(given.values()), variables)
         results = {name: {"changed": False, **_state(told)} for name, told in seen.items()}
@@ -59,6 +59,10 @@ class StagingAction(ArtifactActionBase):
         elif wanted:
             results |= self._applied([given[name] for name in wanted], seen, variables)
         return {name: {"key": given[name]["key"], **result} for name, result in results.items()}
+
+    def _known_of(self, base: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what a look at the host would say of an artifact, where that is known without one."""
+        return lacks_tree(base, variables.get("preflight_node") or {})
 
     def _installed(self, artifacts: list[dict[str, Any]], variables: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Install artifacts of a plan with the distribution's packages, and return the result of each by name.
@@ -82,9 +86,10 @@ class StagingAction(ArtifactActionBase):
             if name in staged:
                 lacking = staged[name].pop("lacking", ())
                 known = one["install"].get("libraries") or {}
-                packages = sorted({package for library in lacking for package in known[library]})
+                packages = sorted({package for library in known if library in lacking for package in known[library]})
                 added = {} if _has_failed(staged[name]) else self._packages_of(one, packages, variables)
-                results[name] = planned.sum_of(results.get(name, {}), staged[name], added)
+                places = {"tree": one["tree"], "link": one["link"]} if "tree" in staged[name] else {}
+                results[name] = planned.sum_of(results.get(name, {}), staged[name] | places, added)
         return {one["name"]: results[one["name"]] for one in artifacts}
 
     def _made_room(self, one: Mapping[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +117,7 @@ class StagingAction(ArtifactActionBase):
         self, phase: str, artifacts: list[dict[str, Any]], variables: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
         asked = {"artifacts": artifacts, "phase": phase, "host": self._host(variables)}
-        return dict(self._call("artifact_install", asked, variables)["artifacts"])
+        return planned.answers_of(self._call("artifact_install", asked, variables), artifacts, asked["host"])
 
     def _applied(
         self, artifacts: list[dict[str, Any]], seen: dict[str, dict[str, Any]], variables: dict[str, Any]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _OWN = frozenset({"libraries", "packages", "package_options"})  # options of an action, not of a module
+_LISTS = ("changes", "watch", "lost", "needs_packages", "lacking")
 # What Ansible and clusterctl read of a failure beside its message.
 _OF_FAILURE = ("problems", "module_stderr", "module_stdout", "unreachable")
 _OF_ANSIBLE = {"exception", "invocation", "warnings", *_OF_FAILURE}  # needless in the part about one artifact
@@ -38,6 +39,12 @@ def artifacts_of(variables: Mapping[str, Any], name: str, host: str) -> list[dic
         ) from error
 
 
+def builds(host: str, one: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
+    """Whether a host is the one that builds an artifact: the first of its builders that still takes part."""
+    living = {str(name) for name in variables.get("ansible_play_hosts") or [host]}
+    return host == next((name for name in one["builders"] if name in living), "")
+
+
 def installation(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return an artifact as options of M(clusterctl.hpc.artifact_install), which leaves its link as it is."""
     install, build = one["install"], one["build"]
@@ -60,6 +67,27 @@ def building(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return an artifact as options of M(clusterctl.hpc.artifact_build)."""
     own = {"name": one["name"], "version": one["version"], "inputs": one["inputs"]}
     return {**one["build"], **own, "root": one["prefix"], "prefix": one["link"]}
+
+
+def answers_of(said: Mapping[str, Any], asked: Iterable[Mapping[str, Any]], host: str) -> dict[str, dict[str, Any]]:
+    """Return what a host says of each artifact that it was asked about.
+
+    Args:
+        said: the answer of a module, which may hold anything.
+        asked: the options of the artifacts.
+        host: the host.
+
+    Raises:
+        ArtifactError: an answer is missing, or has another form.
+    """
+    names, every = [str(one["name"]) for one in asked], said.get("artifacts")
+    found = {name: every.get(name) if isinstance(every, dict) else None for name in names}
+    for name, answer in found.items():
+        if not isinstance(answer, dict) or not all(isinstance(answer.get(field, []), list) for field in _LISTS):
+            raise ArtifactError(
+                f"{host}: its answer about {name} has another form; look at this node, and run again without it."
+            )
+    return {name: {str(field): value for field, value in (answer or {}).items()} for name, answer in found.items()}
 
 
 def sum_of(*results: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,8 +125,8 @@ def together(artifacts: Iterable[Mapping[str, Any]], results: Mapping[str, dict[
         "watch": every["watch"],
         "artifacts": {
             name: {
-                "role": of[name].get("role", ""),
                 **{field: value for field, value in result.items() if field not in _OF_ANSIBLE},
+                "role": of[name].get("role", ""),
             }
             for name, result in results.items()
         },

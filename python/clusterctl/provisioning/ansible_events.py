@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.run_record import Event, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
+from clusterctl.provisioning.software import ROLE_TAGS
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _DECIDED_BY = {
     "told": {"clusterctl.hpc.artifact_collect", "clusterctl.hpc.fabric_decide", "clusterctl.hpc.uninstall"},
 }
 _FREE = frozenset({"problems"})
+_OF_ARTIFACTS = frozenset(f"clusterctl.hpc.software_{name}" for name in ("build", "stage", "prove"))
 _SPEAKS_OF_OTHERS = frozenset(  # they work on the controller alone
     {
         _JUDGE,
@@ -133,6 +135,9 @@ def _host_result(
         outcome = "ok"
     host = str(data.get("host"))
     elsewhere = bool(result.get("_ansible_delegated_vars"))  # what a task saw on another machine is not this host's
+    action = str(data.get("task_action"))
+    if outcome in _BAD:
+        stage = _role_of_failure(result, action) or stage
     message = _why(outcome, result, host) if outcome in _BAD else _words(result.get("msg"), _MOST_MESSAGE)
     return HostResult(
         at=at,
@@ -145,9 +150,18 @@ def _host_result(
         changes=tuple(_words(item) for item in _list(result, "changes")),
         watch=() if elsewhere else tuple(filter(_is_watch, map(_plain, _list(result, "watch")))),
         diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
-        data=_decided(result, str(data.get("task_action")), host),
+        data=_decided(result, action, host),
         warnings=tuple(_text(item) for item in _list(result, "warnings")),
     )
+
+
+def _role_of_failure(result: Mapping[str, Any], action: str) -> str:
+    """Return the role whose artifact failed first, of a task that is about the artifacts of all roles; '' of others."""
+    artifacts = result.get("artifacts")
+    if action not in _OF_ARTIFACTS or not isinstance(artifacts, dict):
+        return ""
+    roles = (one.get("role") for one in artifacts.values() if isinstance(one, dict) and one.get("failed"))
+    return next((role for role in roles if role in ROLE_TAGS), "")
 
 
 def _decided(result: Mapping[str, Any], action: str, host: str) -> dict[str, Any]:

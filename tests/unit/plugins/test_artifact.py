@@ -274,6 +274,32 @@ def test_a_write_into_a_file_of_the_artifact_ends_the_proof(asked: dict[str, Any
     assert artifact_check.recall("demo", artifact_check.circumstances(asked)) is None
 
 
+def test_a_failed_proof_leaves_out_only_what_stands_on_it(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+
+    def run_checks(one: dict[str, Any]) -> list[str]:
+        ran.append(one["name"])
+        if one["name"] == "library":
+            raise artifact_check.CheckFailedError("library: 'x' ended with 1")
+        return ["said"]
+
+    monkeypatch.setattr(artifact_check, "run_checks", run_checks)
+    library = {**asked, "name": "library", "link": str(tmp_path / "library"), "stands_on": []}
+    deep = {**asked, "name": "deep", "link": str(tmp_path / "deep"), "stands_on": [asked["link"]]}
+    other = {**asked, "name": "other", "link": str(tmp_path / "other"), "stands_on": [str(tmp_path / "other")]}
+    answers = artifact_check.prove_all([library, asked, deep, other], keep=True)
+    assert ran == ["library", "other"]
+    assert answers == {
+        "library": {"failed": True, "msg": "library: 'x' ended with 1"},
+        "demo": {"left_out": "library"},
+        "deep": {"left_out": "library"},
+        "other": {"outputs": ["said"], "proved_before": False},
+    }
+    assert artifact_check.prove_all([other], keep=True)["other"]["proved_before"]
+
+
 # --- when a host need not be asked for the state of an artifact before it gets its pack ---
 
 

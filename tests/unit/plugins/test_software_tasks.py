@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import recipe_clusters
 import role_plays
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_prove, software_stage
+from ansible_collections.clusterctl.hpc.plugins.action.software_plan import RECIPES
+from ansible_collections.clusterctl.hpc.plugins.callback import run_events
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check, artifact_install
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ModuleFailedError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import users_of
@@ -159,6 +165,45 @@ def test_a_plan_is_built_installed_switched_and_proved(reachable: Path) -> None:
     assert said["lacking"]["watch"] == staged["watch"], "one that fails hides no other"
 
 
+NUMPY = {"name": "numpy", "version": "2.0.2", "filename": "numpy-2.0.2-cp39.whl", "sha256": "1" * 64}
+TORCH = {"name": "torch", "version": "2.8.0", "filename": "torch-2.8.0-cp39.whl", "sha256": "2" * 64}
+
+
+@pytest.mark.parametrize("source", ["wheel", "packages"])
+@pytest.mark.parametrize("python", ["managed", "system"])
+def test_the_modules_know_every_option_that_a_recipe_gives(source: str, python: str) -> None:
+    given = {"nccl_source": source, "nccl_version": "2.21.5" if source == "packages" else "", "nccl_install": "always"}
+    given |= {
+        "python_env_python": python,
+        "nccl_align": "report",
+        "horovod_install": "always",
+        "horovod_gpu_operations": "none",
+    }
+    wheel = {"name": "nvidia-nccl-cu13", "version": "2.32.3", "filename": "nvidia_nccl.whl", "sha256": "3" * 64}
+    hosts = [recipe_clusters.host(name, given) for name in ("node1", "node2")]
+    its = recipe_clusters.cluster(hosts, *RECIPES, controller=recipe_clusters.Shelf(NUMPY, TORCH, wheel))
+    plans: dict[str, Any] = {}
+    for role, (decide, _unused) in RECIPES.items():
+        plans[role] = decide(its, plans)
+        assert not plans[role].refusals
+    found = [json.loads(json.dumps(one.as_dict())) for plan in plans.values() for one in plan.artifacts]
+    assert {one["role"] for one in found} == set(RECIPES)
+    names = [one["name"] for one in found]
+    known = {"cpython"} if python == "system" else set()  # which no node has then
+    assert all(set(one["uses"]) <= {*names, *known} for one in found)
+
+    def validated(spec: dict[str, Any], options: dict[str, Any]) -> None:
+        done = ArgumentSpecValidator(spec).validate(options)
+        assert done.error_messages == []
+
+    for one in found:
+        validated(artifact_build._SPEC, planned.building(one))  # noqa: SLF001
+        validated(artifact_install._ARTIFACT, planned.installation(one))  # noqa: SLF001
+        if one["proof"]:
+            asked = {"name": one["name"], "link": one["link"], **one["proof"]}
+            validated(artifact_check._ARTIFACT, asked)  # noqa: SLF001
+
+
 # --- decisions, with stand-ins for what is done on a host ---
 
 
@@ -179,7 +224,11 @@ def action(of: Any, monkeypatch: pytest.MonkeyPatch, stand_ins: dict[str, Callab
 
 
 def variables(artifacts: list[dict[str, Any]], host: str, **more: Any) -> dict[str, Any]:
-    return {"inventory_hostname": host, "plan": {"artifacts": artifacts}, "ansible_play_hosts": ["a", "b", "c"], **more}
+    return {
+        "inventory_hostname": host,
+        "plan": {"artifacts": artifacts},
+        "ansible_play_hosts": ["a", "b", "c"],
+    } | more
 
 
 BUILT: dict[str, Any] = {"changed": True, "changes": ["built it"], "watch": []}
@@ -311,17 +360,25 @@ def test_a_package_that_cannot_be_had_stops_only_what_stands_on_it(
 
 
 @pytest.mark.parametrize(
-    ("distrusted", "facts", "phases"),
+    ("distrusted", "facts", "builder", "phases"),
     [
-        ([], {}, ["inspect", "apply"]),
-        ([], {"prefix": {"path": "ROOT", "trees": []}, "tools": {"zstd": True}}, ["apply"]),
-        (["node1"], {}, ["inspect", "apply"]),
+        ([], {}, "node2", ["inspect", "apply"]),
+        ([], {"prefix": {"path": "ROOT", "trees": []}, "tools": {"zstd": True}}, "node2", ["apply"]),
+        ([], {"prefix": {"path": "ROOT", "trees": []}, "tools": {"zstd": True}}, "node1", ["inspect", "apply"]),
+        (["node1"], {}, "node2", ["inspect", "apply"]),
     ],
+    ids=["without facts", "by facts", "facts older than a build", "distrusted"],
 )
 def test_all_artifacts_take_one_look_and_one_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distrusted: list[str], facts: dict[str, Any], phases: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    distrusted: list[str],
+    facts: dict[str, Any],
+    builder: str,
+    phases: list[str],
 ) -> None:
-    plan = [artifact(name, tmp_path, []) for name in ("one", "two", "three")]
+    plan = [artifact(name, tmp_path, [], builders=[builder]) for name in ("one", "two", "three")]
+    plan[2]["uses"] = ["one"]
     node = json.loads(json.dumps(facts).replace("ROOT", f"{tmp_path}/root"))
     calls: list[str] = []
 
@@ -341,7 +398,7 @@ def test_all_artifacts_take_one_look_and_one_installation(
 
     stand_ins = {"_call": call, "_bring": lambda *_: {"path": "/push/own"}, "_brought": lambda *_: None}
     made = action(software_stage, monkeypatch, {**stand_ins, "_restore": lambda *_: None, "_drop": lambda *_: None})
-    known = {"preflight_distrusted": distrusted, "preflight_node": node}
+    known = {"preflight_distrusted": distrusted, "preflight_node": node, "ansible_play_hosts": ["node1", "node2"]}
     result = made.run(None, variables(plan, "node1", **known))
     assert calls == phases
     assert list(result["artifacts"]) == ["one", "two", "three"]
@@ -425,6 +482,44 @@ def test_a_task_without_a_plan_says_what_is_missing(monkeypatch: pytest.MonkeyPa
         result = made.run(None, {"inventory_hostname": "node1", "plan": plan})
         assert result["failed"]
         assert result["msg"].startswith("The variable 'plan' holds no plan of the software; run")
+
+
+def test_of_the_artifacts_of_a_result_the_failed_ones_are_told() -> None:
+    artifacts = {"mpi": {"role": "openmpi", "changes": ["x"]}, "nccl": {"role": "nccl", "failed": True, "msg": "no"}}
+    kept = run_events._kept({"artifacts": artifacts, "changed": True, "ansible_facts": {}})  # noqa: SLF001
+    assert kept == {"changed": True, "artifacts": {"nccl": {"role": "nccl", "failed": True}}}
+    assert run_events._kept({"artifacts": [1]}) == {}  # noqa: SLF001
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"artifacts": ["mpi"]},
+        {"artifacts": {"other": {}}},
+        {"artifacts": {"mpi": "whole"}},
+        {"artifacts": {"mpi": {"changes": "text"}}},
+        {"artifacts": {"mpi": {"needs_packages": {"a": 1}}}},
+    ],
+)
+def test_an_answer_of_a_node_in_another_form_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(ArtifactError, match=r"^n1: its answer about mpi has another form; "):
+        planned.answers_of(said, [{"name": "mpi"}], "n1")
+
+
+def test_a_node_chooses_neither_the_role_nor_the_places_of_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lies = {"role": "preflight", "tree": "/etc", "link": "/root", "lacking": ["/evil"], "before": ""}
+    whole = {"needs_pack": False, "needs_link": False, "lost": [], "changes": [], "watch": [], **lies}
+    answer = {"mpi": whole, "other": {"failed": True}}
+    plan = [artifact("mpi", tmp_path, [], install={"libraries": {"libx.so": ["x"]}})]
+    result = action(software_stage, monkeypatch, {"_call": lambda *_: {"artifacts": answer}}).run(
+        None, variables(plan, "node1")
+    )
+    assert list(result["artifacts"]) == ["mpi"]
+    places = {name: plan[0][name] for name in ("role", "tree", "link")}
+    assert result["artifacts"]["mpi"].items() >= places.items()
 
 
 def test_the_cause_is_named_through_all_that_uses_it() -> None:
