@@ -60,11 +60,11 @@ def unusable(folder: Mapping[str, Any]) -> Words:
         return "is read-only", cure
     if not folder["writable"]:
         return "is not writable for the login user", f"'chmod 1777 {path}'"
-    if folder["total_bytes"] < FULL:
-        return f"has {folder['total_bytes'] // KIB} KiB in all", f"mount it larger: 'mount -o remount,size=1g {path}'"
     if folder["free_bytes"] < FULL:
         free, total = folder["free_bytes"] // MIB, folder["total_bytes"] // MIB
-        return f"is full ({free} of {total} MiB are free)", f"free space in {path}"
+        full = f"is full ({free} of {total} MiB are free)", f"free space in {path}"
+        small = f"has {folder['total_bytes'] // KIB} KiB in all", f"mount it larger: 'mount -o remount,size=1g {path}'"
+        return small if folder["total_bytes"] < FULL else full
     if folder["free_inodes"] is not None and folder["free_inodes"] < FEW_INODES:
         return f"is full ({folder['free_inodes']} inodes are free)", f"remove files in {path}"
     return "", ""
