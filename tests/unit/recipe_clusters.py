@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import variables
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import (
+    horovod,
+    mpi4py,
+    nccl,
+    openmpi,
+    python_env,
+    variables,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Cluster,
@@ -17,7 +24,8 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model impor
     WheelWish,
 )
 
-ROLES = ("openmpi", "python_env", "mpi4py", "nccl", "horovod")
+RECIPES = {"openmpi": openmpi, "python_env": python_env, "mpi4py": mpi4py, "nccl": nccl, "horovod": horovod}
+ROLES = tuple(RECIPES)
 BULLSEYE = "debian-11-x86_64-glibc2.31-py3.9"
 DEBIAN = {"family": "Debian", "major": "11", "id": "debian"}
 
@@ -85,3 +93,14 @@ def plan(name: str, key: str, hosts: Iterable[Host], version: str = "1.0", **tol
     """Return the plan of a role that brings one artifact to these hosts."""
     its = [one.name for one in hosts]
     return Plan([Keyed(name, name, version, {"key": key}, "/usr/local", its, its[:1], 1, {})], told=told)
+
+
+def all_of(host: Host, prefix: str = "/usr/local") -> list[Artifact]:
+    """Return what all recipes build on a host, whose wheels hold PyTorch."""
+    torch = {"name": "torch", "version": "2.8.0", "filename": "torch.whl", "sha256": "0" * 64}
+    whole = cluster([host], *ROLES, prefix=prefix, controller=Shelf(torch))
+    plans: dict[str, Plan] = {}
+    for role, recipe in RECIPES.items():
+        plans[role] = recipe.decide(whole, plans)
+        assert list(plans[role].refusals) == []
+    return [artifact for plan in plans.values() for artifact in plan.artifacts]

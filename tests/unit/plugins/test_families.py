@@ -8,29 +8,18 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import horovod, mpi4py, nccl, openmpi, python_env
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import APT, Artifact, Plan
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import APT, Artifact
 from clusterctl.support import content
-from recipe_clusters import ROLES as SOFTWARE
-from recipe_clusters import Shelf, cluster, host
+from recipe_clusters import all_of, host
 
 ROLES = content.root() / "roles"
 FAMILIES = ("Debian", "RedHat", "Suse")
-TORCH = {"name": "torch", "version": "2.8.0", "filename": "torch.whl", "sha256": "0" * 64}
 
 
 def built(family: str, major: str = "9", **given: Any) -> list[Artifact]:
     """Return what all recipes build on a host of a family."""
-    its = host(
-        "node1", given, node={"distribution": {"family": family, "major": major, "id": "other", "name": "Other"}}
-    )
-    whole = cluster([its], *SOFTWARE, controller=Shelf(TORCH))
-    plans: dict[str, Plan] = {}
-    recipes = {"openmpi": openmpi, "python_env": python_env, "mpi4py": mpi4py, "nccl": nccl, "horovod": horovod}
-    for role, recipe in recipes.items():
-        plans[role] = recipe.decide(whole, plans)
-    assert [refusal for plan in plans.values() for refusal in plan.refusals] == []
-    return [artifact for plan in plans.values() for artifact in plan.artifacts]
+    node = {"distribution": {"family": family, "major": major, "id": "other", "name": "Other"}}
+    return all_of(host("node1", given, node=node))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import recipe_clusters
 import yaml
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     brought,
@@ -287,7 +288,10 @@ def role_tasks() -> list[tuple[str, dict[str, Any]]]:
 def test_roles_change_nodes_by_modules_of_the_collection_alone() -> None:
     for path, task in role_tasks():
         for name in task:
-            if name == "ansible.builtin.include_role":  # its tasks are looked at as well
+            if name in {
+                "ansible.builtin.include_role",
+                "ansible.builtin.import_role",
+            }:  # its tasks are looked at as well
                 assert task[name]["name"].startswith("clusterctl.hpc."), path
             elif name.startswith("ansible."):
                 module = name.rpartition(".")[2]
@@ -314,6 +318,8 @@ def test_the_paths_in_roles_are_known() -> None:
         )
         for path in re.findall(pattern, text, re.MULTILINE)
     }
+    managed = recipe_clusters.host("node1", {"python_env_python": "managed"})
+    found |= {one.link for one in recipe_clusters.all_of(managed, "/opt/cluster")}
     assert {"/etc/nccl.conf", "/opt/cluster/openmpi", "/opt/cluster/libexec/clusterctl", "/var/log/clusterctl"} <= found
     assert [path for path in sorted(found) if not brought.covers(path, "/opt/cluster")] == []
     assert not [path for path in found if path.startswith("/usr/local") and "cuda" not in path]  # all have the prefix
