@@ -55,10 +55,12 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
         if refusals := [(role, one) for role, plan in plans.items() for one in plan.refusals]:
             problems = [problem(role, one) for role, one in refusals]
             return {**result, "failed": True, "problems": problems, "msg": told(one for _role, one in refusals)}
+        artifacts = [one.as_dict() for role in chosen for one in plans[role].artifacts]
         return {
             **result,
             "changed": False,
-            "artifacts": [one.as_dict() for role in chosen for one in plans[role].artifacts],
+            "artifacts": artifacts,
+            "brought": [*_brought(given), *artifacts],
             "warnings": [text for plan in plans.values() for text in plan.warnings],
         }
 
@@ -74,7 +76,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
                 Host(
                     name=host,
                     member=by_name[host],
-                    node=plain(hostvars[host]["preflight_node"]),
+                    node=with_brought(plain(hostvars[host]["preflight_node"]), host, _brought(given)),
                     settings=settings[host],
                     interpreter=str(hostvars[host].get("ansible_python_interpreter") or ""),
                 )
@@ -96,6 +98,19 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
         """Return a value of the play with the variables of a host put in."""
         known = {**self._templar.available_variables, **its}
         return self._templar.copy_with_new_env(available_variables=known).template(value)
+
+
+def _brought(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what earlier roles of the play installed, each of which has a plan of its own."""
+    return list(plain((given.get("software_plan") or {}).get("brought") or []))
+
+
+def with_brought(node: Mapping[str, Any], host: str, brought: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the facts of a node with the artifacts that came since they were gathered."""
+    links = {one["link"]: one for one in brought if host in one["hosts"]}
+    kept = [one for one in node.get("artifacts") or () if one.get("link") not in links]
+    fields = ("name", "version", "key", "link")
+    return {**node, "artifacts": [*kept, *({name: one[name] for name in fields} for one in links.values())]}
 
 
 def chosen_by_tags(roles: Sequence[str], run: Iterable[str], skip: Iterable[str]) -> list[str]:

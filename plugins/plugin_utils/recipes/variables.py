@@ -41,11 +41,11 @@ def of_hosts(
     """
     known = defaults(roles)
     hostvars = variables["hostvars"]
-    own = hostvars[variables["inventory_hostname"]]
+    own = hostvars.raw_get(variables["inventory_hostname"])  # as it is written, before templates
     of_play = {
         name: variables[name]
         for name in known
-        if name in variables and name not in own and variables[name] != known[name]
+        if name in variables and variables[name] != (own[name] if name in own else known[name])
     }
     found = {}
     for host in hosts:
