@@ -33,11 +33,14 @@ RECIPES = {
     "horovod": (horovod.decide, ("openmpi", "python_env", "nccl")),
 }
 # What a role that is used alone needs to know of another, although that one is not installed.
-_ALSO_ALONE = {"nccl": "python_env", "horovod": "python_env"}
+_ALSO_ALONE = {"horovod": "python_env"}
 
 
 class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no types
-    """Its option is ``roles``: those that the play has. The tags of the run choose among them."""
+    """Its options are ``roles``, those that the play has, and ``hosts``, those that get what is decided for all.
+
+    The tags of the run choose among the roles.
+    """
 
     _requires_connection = False
 
@@ -55,13 +58,19 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
         if refusals := [(role, one) for role, plan in plans.items() for one in plan.refusals]:
             problems = [problem(role, one) for role, one in refusals]
             return {**result, "failed": True, "problems": problems, "msg": told(one for _role, one in refusals)}
-        artifacts = [one.as_dict() for role in chosen for one in plans[role].artifacts]
+        whole = getting(str(self._task.args.get("hosts") or "all"), given["ansible_play_hosts"])
+        artifacts = [
+            {**one.as_dict(), "hosts": hosts, "builders": [host for host in one.builders if host in whole]}
+            for role in chosen
+            for one in plans[role].artifacts
+            if (hosts := [host for host in one.hosts if host in whole])
+        ]
         return {
             **result,
             "changed": False,
             "artifacts": artifacts,
             "brought": [*_brought(given), *artifacts],
-            "warnings": [text for plan in plans.values() for text in plan.warnings],
+            "warnings": self._told([text for plan in plans.values() for text in plan.warnings], given),
         }
 
     def _decide(self, roles: Collection[str], chosen: frozenset[str], given: Mapping[str, Any]) -> dict[str, Plan]:
@@ -94,10 +103,23 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
                 plans[role] = decide(cluster, plans)
         return plans
 
+    @staticmethod
+    def _told(warnings: list[str], given: Mapping[str, Any]) -> list[str]:
+        """Tell the warnings while the run goes on, and return them."""
+        for text in warnings:
+            run_events.note(str(given["inventory_hostname"]), text)
+        return warnings
+
     def _put_in(self, value: Any, its: Mapping[str, Any]) -> Any:
         """Return a value of the play with the variables of a host put in."""
         known = {**self._templar.available_variables, **its}
         return self._templar.copy_with_new_env(available_variables=known).template(value)
+
+
+def getting(pattern: str, hosts: Sequence[str]) -> list[str]:
+    """Return the hosts that a pattern of the wrapper names: ``all``, ``!all`` or names with commas between them."""
+    named = {*hosts} if pattern == "all" else {*pattern.split(",")}
+    return [host for host in hosts if host in named]
 
 
 def _brought(given: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -60,6 +60,11 @@ def test_what_an_earlier_role_of_the_play_brought_is_there() -> None:
     assert software_plan.with_brought(node, "node2", [new])["artifacts"] == node["artifacts"]
 
 
+@pytest.mark.parametrize(("pattern", "hosts"), [("all", ["a", "b"]), ("!all", []), ("b,c", ["b"]), ("b,a", ["a", "b"])])
+def test_which_hosts_get_what_is_decided_for_all(pattern: str, hosts: list[str]) -> None:
+    assert software_plan.getting(pattern, ["a", "b"]) == hosts
+
+
 class HostVars(dict[str, dict[str, Any]]):
     """As Ansible's, but its values hold no templates."""
 
