@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules import shortened
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
     ArtifactActionBase,
@@ -32,7 +33,7 @@ class ActionModule(ArtifactActionBase):
         try:
             if phase == "back":
                 return self._back(variables)
-            links = links_to_switch(plain((variables.get("software_staged") or {}).get("artifacts") or {}))
+            links = links_to_switch(plain((variables.get("software_staged") or {}).get("artifacts") or {}).values())
             if not links or self._task.check_mode:
                 return dict(_NOTHING)
             asked = {"links": links, "phase": phase, "host": self._host(variables)}
@@ -58,16 +59,3 @@ class ActionModule(ArtifactActionBase):
                     self._call(module, {**options, "installed": True, **gone}, variables)
         where = "Every link leads where it led before."
         return {**done, "failed": True, "msg": f"{why}{chr(10) if chr(10) in why else ' '}{where}"}
-
-
-def links_to_switch(artifacts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return by link the folder to which it is to lead, for the links that lead elsewhere or do not exist.
-
-    Args:
-        artifacts: what ``software_stage`` told of each artifact.
-    """
-    return {
-        str(one["link"]): str(one["tree"])
-        for one in artifacts.values()
-        if one.get("tree") and one.get("link") and one.get("before") != one["tree"]
-    }
