@@ -302,7 +302,7 @@ def _enough(nodes: int) -> str:
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
-_HOSTS = f"{PROVISION} (role hosts), or correct /etc/hosts or the name server"
+_HOSTS = f"{PROVISION} (role hosts), or correct /etc/hosts, the line hosts: of /etc/nsswitch.conf, or the name server"
 
 
 def names(view: View) -> Iterator[Finding]:
