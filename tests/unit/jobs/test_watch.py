@@ -119,11 +119,12 @@ def test_without_a_tool_for_stacks_a_rank_that_rests_is_named(
     rests: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, lock = f"unit-watch-blind-{os.getpid()}", tmp_path / "lock"
-    with lock.open("w") as held, ranks(job, 3, ONE_RESTS.format(rests.format(lock=str(lock)))):
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # before a rank can take it
         fcntl.lockf(held, fcntl.LOCK_EX)
-        monkeypatch.setenv("PATH", "/nowhere")
-        (found,) = watched(job)
+        with ranks(job, 3, ONE_RESTS.format(rests.format(lock=str(lock)))):
+            monkeypatch.setenv("PATH", "/nowhere")
+            (found,) = watched(job)
     assert found.verdict.sentence.startswith(words.format(lock=lock))
     assert (f"which process {os.getpid()} of its node (" in found.verdict.sentence) == ("lock" in rests)
     assert (found.verdict.hosts, found.verdict.ranks) == (("node1",), (1,))
