@@ -71,7 +71,7 @@ def findings(view: View) -> Iterator[Finding]:
     yield from _missing(view.nodes)
     yield from _recorded(view.nodes)
     network, problem = _judged(view)
-    if problem:
+    if problem and all(is_software for _address, _name, is_software in _shared(view)):  # else it follows from that
         yield problem
     if network is not None:
         yield from _connections(view, network)

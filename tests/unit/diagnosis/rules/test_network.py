@@ -50,6 +50,21 @@ def test_an_address_that_several_have_is_named_until_jobs_are_told_another() -> 
     assert "172.17.0.1 on each of node[1-4]; Open MPI and NCCL are told to use 10.0.0.0/24" in registry.notes(fine)[0]
 
 
+def test_an_address_that_two_machines_have_is_told_without_what_follows() -> None:
+    """Seen on six nodes: each of them had a finding that jobs are told to use a network without its own address."""
+
+    def joined(number: int) -> Change:
+        def change(record: Record) -> None:
+            record["interfaces"][0]["addresses"][0]["address"] = f"10.0.0.{number}"
+            record["fabric"] = {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": f"10.0.0.{number}"}
+
+        return change
+
+    view = seen(node1=joined(1), node2=joined(4), node3=joined(3), node4=joined(4))
+    found = [one for one in registry.diagnose(dataclasses.replace(view, pairs=())) if one.severity == "error"]
+    assert [(one.hosts, one.cause) for one in found] == [(("node2", "node4"), "all have the address 10.0.0.4 (eth0)")]
+
+
 def test_a_network_that_one_lacks_is_told() -> None:
     def joined(number: int) -> Change:
         entry = {"family": 4, "address": f"10.1.0.{number}", "prefix": 24, "scope": "global"}
