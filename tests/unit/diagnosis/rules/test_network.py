@@ -180,6 +180,22 @@ def test_a_node_without_a_route_is_named_alone_and_its_missing_answers_are_not_t
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        ("ssh: connect to host 10.0.0.1 port 22: Invalid argument", "look there at 'ip route get'"),  # a blackhole
+        ("ssh: connect to host 10.0.0.1 port 22: Connection timed out", "look for a firewall between them"),
+    ],
+)
+def test_a_login_that_the_source_s_own_kernel_stops_has_the_cure_of_routes(said: str, cure: str) -> None:
+    view = seen()
+    one = login_probe.LoginFailure("node1", login_probe.kind_of(said), said)
+    logins = {**view.logins, "node4": dataclasses.replace(view.logins["node4"], failures=(one,))}
+    (found,) = registry.diagnose(dataclasses.replace(view, logins=logins))
+    assert (found.check, found.hosts) == ("ssh", ("node4", "node1"))
+    assert found.cure.startswith(cure)
+
+
 @pytest.mark.parametrize("kind", ["rejected", "cut"])
 def test_one_way_that_fails_is_told_with_its_direction(kind: fabric.PairKind) -> None:
     (found,) = registry.diagnose(connected(seen(), ("node4", "node1", kind)))
