@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _TAG = re.compile(r"^(?:\[[^\]\s]*,\d+\]<std(?:out|err)>: ?|\d+: )")
 
 _COUNT = re.compile(r"[0-9]{1,18}")
+_MOST_ROWS, _MOST_BYTES = 20_000, 1 << 62
 
 
 class UnreadableError(ValueError):
@@ -34,9 +35,22 @@ class WrongAnswerError(UnreadableError):
 
 
 def untagged(text: str) -> Iterator[str]:
-    """Yield the lines of a log without the prefix of a launcher."""
+    """Yield the lines of a log without the prefix of a launcher.
+
+    Raises:
+        UnreadableError: it has more lines of figures than any benchmark prints.
+    """
+    rows = 0
     for line in text.splitlines():
-        yield _TAG.sub("", line).rstrip()
+        found = _TAG.sub("", line).rstrip()
+        rows += found.lstrip()[:1].isdigit()
+        if rows > _MOST_ROWS:
+            raise _too_many_rows()
+        yield found
+
+
+def _too_many_rows() -> UnreadableError:
+    return UnreadableError(f"the output holds more than {_MOST_ROWS} lines of figures, which no benchmark prints")
 
 
 def number(word: str, where: str) -> float:
@@ -75,8 +89,10 @@ def figure(operation: str, backend: str, size: int | None, measured: tuple[str, 
         measured: quantity, value, its unit and which way is good.
 
     Raises:
-        UnreadableError: the value is not a finite number.
+        UnreadableError: the value is not a finite number, or the size is none of a message.
     """
+    if size is not None and not 0 <= size < _MOST_BYTES:
+        raise UnreadableError(f"a size of {operation or backend} is none of a message")
     quantity, value, unit, better = measured
     if not math.isfinite(value):
         raise UnreadableError(f"the {quantity.replace('_', ' ')} of {operation or backend} is not a finite number")
@@ -169,6 +185,8 @@ def _add(words: Sequence[str], table: _Table) -> None:
     row = {name: number(word, where) for name, word in zip(columns, words, strict=True)}
     if row.get("defects"):  # of a build that compares its values
         raise WrongAnswerError(f"{table.benchmark} found wrong values ({row['defects']:g} defects)")
+    if len(table.rows) == _MOST_ROWS:
+        raise _too_many_rows()
     table.processes = max(table.processes, int(row.get("#procs", 0)))
     table.rows.append(row)
 
@@ -469,6 +487,7 @@ _STEP = re.compile(r"\[(\d+)\]|([\w-]+)")
 _BEGIN = re.compile(r"^[{\[]", re.MULTILINE)
 _DECODER = json.JSONDecoder()
 _MOST_SHOWN = 60
+_MOST_LOST = 4  # times the output, for documents that do not end
 
 
 def own_figure(check: ExternalCheck, text: str, nodes: tuple[str, ...] = ()) -> Figure:
@@ -518,12 +537,13 @@ def _led_to(check: ExternalCheck, text: str) -> list[float]:
 
 def _documents(text: str) -> Iterator[Any]:
     """Yield the objects and lists that begin at the start of a line; incomplete documents are left out."""
-    at = 0
-    while (match := _BEGIN.search(text, at)) is not None:
+    at = lost = 0
+    while (match := _BEGIN.search(text, at)) is not None and lost <= _MOST_LOST * len(text):
         try:
             value, at = _DECODER.raw_decode(text, match.start())
-        except ValueError:  # also for a number of thousands of digits
+        except ValueError as error:  # also for a number of thousands of digits
             at = match.end()
+            lost += getattr(error, "pos", len(text)) - match.start()
         except RecursionError:
             return
         else:

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 
 from clusterctl.analysis import robust_stats
 from clusterctl.model.base import Record
-from clusterctl.model.results import Better, Figure, RankReport, Unit, WrongAnswer
+from clusterctl.model.results import Better, Bytes, Figure, RankReport, Unit, WrongAnswer
 from clusterctl.support import node_json
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _Part(Measured):
 
     model_config = ConfigDict(extra="ignore")
 
-    size_bytes: int | None = Field(default=None, alias="bytes")
+    size_bytes: Bytes | None = Field(default=None, alias="bytes")
     part: int = 0
     parts: int = 1
 

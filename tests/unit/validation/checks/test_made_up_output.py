@@ -14,7 +14,7 @@ from clusterctl.jobs import watch
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import RankReport, WrongAnswer
 from clusterctl.validation import check_runner
-from clusterctl.validation.checks import base, copies, hello, judging, parsers, wrong_data
+from clusterctl.validation.checks import base, copies, hello, judging, parsers, rank_output, wrong_data
 from clusterctl.validation.checks import nccl_diagnostics as nccl_check
 from clusterctl.validation.checks.parsers import UnreadableError
 
@@ -120,3 +120,31 @@ def test_a_line_of_a_rank_is_still_counted() -> None:
         "1 of 2 ranks up, 1 have answered",
         "1 of 2 ranks up, 2 have answered",
     ]
+
+
+def test_tables_and_documents_without_end_are_refused_in_time() -> None:
+    began = time.process_time()
+    for begin, read in (
+        ("# Benchmarking PingPong\n#bytes #repetitions t[usec] Mbytes/sec\n", parsers.parse_imb),
+        ("# OSU MPI Latency Test v7\n# Size  Latency (us)\n", parsers.parse_osu),
+        ("# size count type redop root time algbw busbw #wrong\n", parsers.parse_nccl_tests),
+    ):
+        line = "1 1.0\n" if read is parsers.parse_osu else "1 1 f s 1 1.0 1.0 1.0 0\n"
+        with pytest.raises(UnreadableError, match=r"more than 20000 lines|is cut off"):
+            read(begin + (line if read is not parsers.parse_imb else "1 1 1.0 1.0\n") * 25_000)
+    check: Any = SimpleNamespace(regex="", json_path="$.a", scale=1.0)
+    with pytest.raises(UnreadableError, match="a whole JSON document"):
+        parsers.own_figure(check, "[\n" * 900 + "1,1,1,1\n," * 100_000)
+    assert time.process_time() - began < 8
+
+
+@pytest.mark.parametrize("size", ["9" * 18 + "0" * 5, "9" * 200])
+def test_a_size_that_no_message_has_is_unreadable(size: str) -> None:
+    table = f"# Benchmarking PingPong\n#bytes #repetitions t[usec] Mbytes/sec\n{size} 1 1.0 1.0\n"
+    with pytest.raises(UnreadableError, match="none of a message"):
+        parsers.parse_imb(f"{table}# All processes entering MPI_Finalize\n")
+    with pytest.raises(UnreadableError, match="none of a message"):
+        parsers.parse_osu(f"# OSU MPI Latency Test v7\n# Size  Latency (us)\n{size} 1.0\n")
+    given = {"rank": 0, "event": "measured", "host": "node1", "quantity": "time", "unit": "s", "better": "lower"}
+    line = OutputLine("stdout", 1.0, json.dumps({**given, "samples": [1.0], "bytes": int(size)}))
+    assert rank_output.read([line], ["node1"], {}).measured == ()
