@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import selectors
 import subprocess
 import time
@@ -384,6 +385,7 @@ def _outcome(answers: SupervisorAnswers, complaint: str, client: str) -> JobOutc
 MOST_TEXT = 1 << 28  # characters of a job's output that are kept; all pairs of 500 nodes take a quarter
 _OF_A_LINE = 128  # that an empty line counts for, since it takes memory too
 _MOST_OF_LINE = 1 << 17  # characters; the supervisor cuts lines at half of it
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}-[0-9]{1,9}")  # host-pid; all other nodes get it as an argument
 _STREAMS = frozenset({"stdout", "stderr"})
 _NOT_EVENTS = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
@@ -447,7 +449,8 @@ class SupervisorAnswers:
     def _take_state(self, kind: str, event: Mapping[str, Any]) -> None:
         if kind == "started":
             argv = event["argv"]
-            self.argv, self.session = tuple(map(str, argv if isinstance(argv, list) else [])), str(event["session"])
+            self.argv, session = tuple(map(str, argv if isinstance(argv, list) else [])), str(event["session"])
+            self.session = session if _SESSION.fullmatch(session) else ""
         elif kind == "swept" and event.get("host") is None:
             self.swept = sweep_of("", event)
         elif kind == "ending":

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from clusterctl.remote import supervised_job
+from local_jobs import HERE
 
 
 def line(text: str) -> str:
@@ -25,3 +26,13 @@ def test_a_line_is_no_longer_than_the_supervisor_makes_one() -> None:
     answers = supervised_job.SupervisorAnswers(None, None)
     answers.take(line("x" * (1 << 20)))
     assert [len(one.text) for one in answers.lines] == [1 << 17]
+
+
+@pytest.mark.parametrize("session", ["x" * 3_000_000, "a\0b-1", "../x-1", "-x-1"])
+def test_a_node_gives_the_sweep_of_the_others_no_odd_argument(session: str) -> None:
+    answers = supervised_job.SupervisorAnswers(None, None)
+    answers.take(json.dumps({"event": "started", "session": "node1.lab-17", "argv": []}))
+    assert answers.session == "node1.lab-17"
+    answers.take(json.dumps({"event": "started", "session": session, "argv": []}))
+    assert not answers.session
+    assert supervised_job.sweep([HERE], "run-unit-session", answers.session)[0].killed == ()
