@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from clusterctl.remote import supervised_job
@@ -36,3 +37,17 @@ def test_a_node_gives_the_sweep_of_the_others_no_odd_argument(session: str) -> N
     answers.take(json.dumps({"event": "started", "session": session, "argv": []}))
     assert not answers.session
     assert supervised_job.sweep([HERE], "run-unit-session", answers.session)[0].killed == ()
+
+
+def test_no_time_of_a_node_is_later_than_it_is_heard() -> None:
+    """The deadlines of later checks follow from the time that ranks took to start."""
+    answers = supervised_job.SupervisorAnswers(None, None, time.monotonic() - 5)
+    for event in (
+        {"event": "line", "stream": "stdout", "text": "x", "at": 1e300},
+        {"event": "ending", "at": 1e12},
+        {"event": "ended", "reason": "exited", "rc": 0, "seconds": 1e12},
+    ):
+        answers.take(json.dumps(event))
+    assert answers.ended is not None
+    for told in (answers.lines[0].at_s, answers.ending_s, answers.ended.seconds):
+        assert 5 <= told < 60
