@@ -206,6 +206,19 @@ def test_a_matrix_whose_links_are_not_whole_is_refused(odd: dict[str, object]) -
         load(json.dumps(made), "r")
 
 
+@pytest.mark.parametrize("nodes", [[], ["node1"]])
+def test_a_link_of_less_than_two_nodes_and_a_matrix_of_nothing_are_shown(nodes: list[str]) -> None:
+    made = json.loads(json.dumps(next(one for one in RECORDS for check in one["checks"] if check.get("matrices"))))
+    made["hosts"] = ["node1", *made["hosts"]]
+    check = next(check for check in made["checks"] if check.get("matrices"))
+    matrix = check["matrices"][0]
+    matrix.update({"value": [0.0] * (len(matrix["value"]) - 1) + [1.0], "better": "higher"})
+    about = {"quantity": matrix["quantity"], "size_bytes": matrix["size_bytes"], "words": "w"}
+    check |= {"verdict": "FAIL", "matrices": [matrix]}
+    check["culprits"] = [{"kind": "pair", "nodes": nodes, **about}, {"kind": "one_way", "nodes": nodes, **about}]
+    assert page.document(load(json.dumps(made), "r")).startswith("<!doctype html>")
+
+
 def test_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(ConfigError, match="started"):
         load(json.dumps({**RECORDS[0], "started": "0001-01-01T00:00:00"}), "r")
