@@ -39,7 +39,8 @@ EVERY_PARTITION = "*"
 _TIME_LIMIT = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})")
 _IDLE = "idle"
 _JOB_NAME = "clusterctl-validate"
-_WITHOUT = re.compile(r"\b(salloc|squeue|sinfo|scontrol|scancel)\b.*(?:not found|No such file)")
+_WITHOUT = re.compile(r"\b(salloc|squeue|sinfo|scontrol|scancel)\b[^\n]{0,200}?(?:not found|No such file)")
+_MOST_READ = 1 << 14  # characters of what a command says
 _BY_TIME = "TimeLimit"  # Slurm's reason
 _NO_END_YET = frozenset({"RUNNING", "CONFIGURING", "COMPLETING"})
 
@@ -323,6 +324,7 @@ def refusal(said: str, request: SlurmRequest | None = None, *, place: str = "thi
         request: the allocation that it was about.
         place: where the command ran.
     """
+    said = said[-_MOST_READ:]
     missing = _WITHOUT.search(said)
     if missing is not None:
         return f"{place} has no {missing.group(1)}; install Slurm's client there, or name a --submit-host that has it."
