@@ -30,8 +30,8 @@ _SQUEUE = "%T|%N|%r"
 _SQUEUE_FIELDS = _SQUEUE.count("|") + 1
 # A number of a machine that answers for Slurm may have any length, which neither the memory nor int() takes.
 _COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
-_GPUS = re.compile(r"gpu(?::[^:(]+)?:(\d{1,9})(?:\(.*\))?")
-_COMMA_OUTSIDE = re.compile(r",(?![^(]*\))")
+_GPUS = re.compile(r"gpu(?::[^:]+)?:(\d{1,9})")
+_BRACKETS = re.compile(r"\([^()]*\)")  # the sockets of a resource
 _STATE_MARKS = "*~#!%$@^-+"
 _UNUSABLE = re.compile(r"down|drain|fail|maint|reboot|unk|future|no_respond|inval", re.IGNORECASE)
 _GRANTED = re.compile(r"(?:Pending|Granted) job allocation (\d{1,10})\b|\bjob (\d{1,10}) (?:queued|has been allocated)")
@@ -204,7 +204,7 @@ def default_partition(text: str) -> str:
 
 def gpus_of(gres: str) -> int:
     """Return the GPUs of a list of generic resources: ``gpu:a100:4(S:0-1),gpu:2,nvme:1`` has 6."""
-    matches = (_GPUS.fullmatch(part.strip()) for part in _COMMA_OUTSIDE.split(gres))
+    matches = (_GPUS.fullmatch(part.strip()) for part in _BRACKETS.sub("", gres).split(","))
     return sum(int(match.group(1)) for match in matches if match)
 
 

@@ -155,9 +155,11 @@ def test_a_count_that_no_slurm_has_fills_no_memory(text: str) -> None:
     assert slurm_text.counts(text) == ()
 
 
-def test_no_refusal_takes_long_to_read() -> None:
+def test_no_answer_takes_long_to_read() -> None:
     began = time.process_time()
     assert slurm_text.refusal("salloc: error: " * 100_000).startswith("Slurm refused")
+    for gres in ("," * 1_000_000, "(" * 1_000_000, "gpu:(" * 200_000):
+        assert slurm_text.gpus_of(gres) == 0
     assert time.process_time() - began < 2
 
 

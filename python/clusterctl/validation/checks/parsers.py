@@ -108,7 +108,7 @@ def figure(operation: str, backend: str, size: int | None, measured: tuple[str, 
 # 2^20 bytes a second, later ones in 10^6; the bytes and the time in a line show which unit it has.
 
 _BENCHMARK = re.compile(r"^\s*# Benchmarking (\S+)")
-_PROCESSES = re.compile(r"^\s*#\s*\(?\s*#processes = (\d+)")
+_PROCESSES = re.compile(r"^\s*#\s*(?:\(\s*)?#processes = (\d+)")
 _END = "# All processes entering MPI_Finalize"
 _OPERATIONS = {
     "Bcast": "broadcast",

@@ -132,6 +132,8 @@ def test_tables_and_documents_without_end_are_refused_in_time() -> None:
         line = "1 1.0\n" if read is parsers.parse_osu else "1 1 f s 1 1.0 1.0 1.0 0\n"
         with pytest.raises(UnreadableError, match=r"more than 20000 lines|is cut off"):
             read(begin + (line if read is not parsers.parse_imb else "1 1 1.0 1.0\n") * 25_000)
+    with pytest.raises(UnreadableError, match="does not hold a table"):
+        parsers.parse_imb(f"#{' ' * 300_000}\n")
     check: Any = SimpleNamespace(regex="", json_path="$.a", scale=1.0)
     with pytest.raises(UnreadableError, match="a whole JSON document"):
         parsers.own_figure(check, "[\n" * 900 + "1,1,1,1\n," * 100_000)
