@@ -487,6 +487,7 @@ _STEP = re.compile(r"\[(\d+)\]|([\w-]+)")
 _BEGIN = re.compile(r"^[{\[]", re.MULTILINE)
 _DECODER = json.JSONDecoder()
 _MOST_SHOWN = 60
+_LARGEST = 1e300  # the median of two such numbers is finite
 _MOST_LOST = 4  # times the output, for documents that do not end
 
 
@@ -569,7 +570,7 @@ def _own_number(found: object) -> float:
         value = math.nan if isinstance(found, bool) else float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         value = math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= _LARGEST:
         raise UnreadableError(f"'{_short(str(found))}' in its output is not a number")
     return value
 

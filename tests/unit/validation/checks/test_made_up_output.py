@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from captured_cluster import training_site
 from clusterctl.analysis import nccl_diagnostics, rank_deaths, rank_evidence
 from clusterctl.diagnosis.rules import parameters
 from clusterctl.jobs import watch
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
-from clusterctl.model.results import RankReport, WrongAnswer
+from clusterctl.model.results import RankReport, Verdict, WrongAnswer
 from clusterctl.validation import check_runner
-from clusterctl.validation.checks import base, copies, hello, judging, parsers, rank_output, wrong_data
+from clusterctl.validation.checks import base, copies, hello, judging, parsers, rank_output, registry, wrong_data
 from clusterctl.validation.checks import nccl_diagnostics as nccl_check
 from clusterctl.validation.checks.parsers import UnreadableError
+from factory import captured_outcome
 
 LONG_S = 5.0
 DIGITS = "9" * 5000
@@ -150,3 +154,24 @@ def test_a_size_that_no_message_has_is_unreadable(size: str) -> None:
     given = {"rank": 0, "event": "measured", "host": "node1", "quantity": "time", "unit": "s", "better": "lower"}
     line = OutputLine("stdout", 1.0, json.dumps({**given, "samples": [1.0], "bytes": int(size)}))
     assert rank_output.read([line], ["node1"], {}).measured == ()
+
+
+@pytest.mark.parametrize(("log", "check"), [("torchrun-5.0.7", "torchrun"), ("training-5.0.7", "training")])
+def test_ranks_that_leave_their_figures_out_end_no_run(log: str, check: str) -> None:
+    found = captured_outcome(log)
+    lines = tuple(replace(one, text=re.sub(r'"figures": {[^}]*}', '"figures": {}', one.text)) for one in found.lines)
+    judged = judging.of_check(registry.select([check])[0], training_site(), replace(found, lines=lines))
+    assert judged.verdict is Verdict.ERROR
+    assert "in another form than its program (KeyError: " in judged.reason
+
+
+@pytest.mark.parametrize("number", ["1.7e308", "-1.7e308"])
+def test_what_is_made_of_the_figures_of_ranks_can_be_kept(number: str) -> None:
+    told = '{"rank": 0, "event": "measured", "host": "node1", "quantity": "time", "unit": "s", "better": "lower", '
+    read = rank_output.read([OutputLine("stdout", 1.0, f'{told}"samples": [{number}, {number}]}}')], ["node1"], {})
+    assert read.measured == ()
+    read = rank_output.read([OutputLine("stdout", 1.0, f'{{"rank": 0, "figures": {{"x": {number}}}}}')], ["node1"], {})
+    assert (read.ranks[0].ok, read.ranks[0].figures) == (False, {})
+    check: Any = SimpleNamespace(regex="", json_path="$.a", scale=1.0)
+    with pytest.raises(UnreadableError, match="not a number"):
+        parsers.own_figure(check, f'{{"a": [{number}, {number}]}}')
