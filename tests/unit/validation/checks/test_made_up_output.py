@@ -17,7 +17,17 @@ from clusterctl.jobs import watch
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import RankReport, Verdict, WrongAnswer
 from clusterctl.validation import check_runner
-from clusterctl.validation.checks import base, copies, hello, judging, parsers, rank_output, registry, wrong_data
+from clusterctl.validation.checks import (
+    base,
+    copies,
+    hello,
+    judging,
+    mpirun_output,
+    parsers,
+    rank_output,
+    registry,
+    wrong_data,
+)
 from clusterctl.validation.checks import nccl_diagnostics as nccl_check
 from clusterctl.validation.checks.parsers import UnreadableError
 from factory import captured_outcome
@@ -175,3 +185,13 @@ def test_what_is_made_of_the_figures_of_ranks_can_be_kept(number: str) -> None:
     check: Any = SimpleNamespace(regex="", json_path="$.a", scale=1.0)
     with pytest.raises(UnreadableError, match="not a number"):
         parsers.own_figure(check, f'{{"a": [{number}, {number}]}}')
+
+
+def test_of_output_without_end_both_ends_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpirun_output, "_MOST_SEARCHED", 1 << 14)
+    told = [f"ssh: connect to host node{number} port 22: Connection refused" for number in (1, 2, 3)]
+    lines = [told[0], *["a b " * 1000] * 500, told[1], *["a b " * 1000] * 500, told[2]]
+    began = time.process_time()
+    found = mpirun_output.read(lines, {f"node{number}": f"node{number}" for number in (1, 2, 3)}, "node1")
+    assert time.process_time() - began < 2
+    assert {host for cause in found for host in cause.hosts} == {"node1", "node3"}
