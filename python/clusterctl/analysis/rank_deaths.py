@@ -34,7 +34,7 @@ _MPIRUN = re.compile(
 _TORCHRUN = re.compile(
     r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:[^\S\n]*host\s*: (?P<host>\S+)[^\n]*\n)?"
     r"[^\S\n]*rank\s*: (?P<rank>\d{1,9}) [^\n]*\n"
-    r"[^\S\n]*exitcode\s*: (?P<code>-?\d{1,9}) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
+    r"[^\S\n]*exitcode\s*: (?P<code>-?\d{1,9}) (?:[^\n]*\((?P<signal>SIG\w+)\)[^\S\n]*\n|[^\n]*\n)"
 )
 _EXITED = re.compile(
     r"The first process to do so was: Process name: \[\S+,(?P<rank>\d{1,9})\] Exit code: (?P<code>\d{1,3})\b"

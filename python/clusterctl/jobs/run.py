@@ -211,14 +211,20 @@ def _watched(
 ) -> contextlib.AbstractContextManager[WatchedRun | None]:
     if not options.watch or (len(team.hosts) == 1 and not options.ends_at_stall):  # nobody waits for another node
         return contextlib.nullcontext()
+    ranks = _places(team, options, plan).nodes
+    unplaced = max(0, (options.wish.ranks or 0) - len(ranks))  # with --oversubscribe
     nodes = WatchedNodes(
         cluster=paths.cluster_id(team.cluster.sources),
         hosts=team.cluster.selected_hosts,
         facts=team.facts,
         logins=team.logins,
-        ranks=_places(team, options, plan).nodes,
+        ranks=ranks,
         control=team.control,
         memory=start.memory,
+        counts={
+            name: ranks.count(name) + unplaced if ranks else options.wish.processes or slots_of(team.hosts[name], node)
+            for name, node in team.facts.items()
+        },
     )
     return contextlib.closing(WatchedRun(start.job, nodes, options.stall_after_s, tell, ends=options.ends_at_stall))
 

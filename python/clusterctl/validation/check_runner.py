@@ -453,11 +453,11 @@ class CheckRunner:
             on_line=_RankCounter(check.name, job.processes, None if stop else self._tell),
             stop=stop,
         )
-        judgement = check.judge(job.site, outcome)
+        judgement = judging.of_check(check, job.site, outcome)
         if judgement.verdict is not Verdict.PASS and outcome.ending == "exited" and not outcome.sweeps:
             # mpirun may lose a whole node and end with code 0; then the nodes have not been swept yet
             outcome = replace(outcome, sweeps=supervised_job.sweep(list(logins.values()), job.spec.job))
-            judgement = check.judge(job.site, outcome)
+            judgement = judging.of_check(check, job.site, outcome)
         starts = [one.value for one in judgement.measurements if one.name == STARTED]
         self._started_s = max([self._started_s, *starts])
         log = f"logs/{check.name}{again}.log"
