@@ -177,6 +177,8 @@ def run_watched(
             if prefixer is not None:
                 prefixer.end()
             ended_well = (outcome.ending, outcome.rc) == ("exited", 0)
+            if ended_well and watch is not None and watch.lost_a_daemon:  # the ranks did not end by themselves
+                outcome, ended_well = replace(outcome, rc=1), False
             if watch is not None and outcome.ending != "not_started" and not ended_well:
                 watch.died(by_itself=outcome.ending == "exited")
     code = _concluded(outcome, team.launch_node, options, tell)

@@ -132,6 +132,11 @@ class WatchedRun:
         if self._found is not None and self._watch.stands_still and not self._ends:
             self._tell(f"The job stood still: {_words(self._found)}{self._record_words()}")
 
+    @property
+    def lost_a_daemon(self) -> bool:
+        """Whether the launcher gave the job up because a node's daemon was gone."""
+        return rank_deaths.lost_a_daemon(self._tail.decode("utf-8", "replace"))
+
     def died(self, *, by_itself: bool) -> None:
         """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.
 
