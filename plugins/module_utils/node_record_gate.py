@@ -321,7 +321,7 @@ FORMS: Mapping[str, Rule] = {
         libcuda=_flag,
         first_branches=_mapping(_KEY, _COUNT, 64),
     ),
-    "cores": _COUNT,
+    "cores": _number(0, 1 << 16),  # a job has as many ranks
     "threads": _COUNT,
     "threads_online": _COUNT,
     "numa": _many(_record(number=_COUNT, cores=_many(_WORD, 65536))),

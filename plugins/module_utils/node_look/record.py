@@ -296,6 +296,8 @@ def collect(request: Json) -> Json:
             facts.update(fallback)
             problems.append(f"{name}: {type(error).__name__}: {error}")
     facts["platform"] = platform_id(facts)
+    if not os.access(os.devnull, os.R_OK | os.W_OK):
+        problems.append(f"session: no permission for '{os.devnull}'")
     facts["problems"] = problems
     return facts
 

@@ -22,6 +22,7 @@ _RULE = re.compile(r"^-{20,}$", re.MULTILINE)  # a help message of mpirun stands
 _MOST_TEXT = 4096
 _LOOK_AT_DAEMON = "look at the node's kernel log, at what ended its daemon, and at the ssh login there"
 # help-plm-base.txt of PRRTE. It supposes a firewall; for a job that ran, the daemon has ended.
+_DAEMON_LOST = re.compile(r"^(?:PRTE|ORTE) has lost communication with a remote daemon\.$", re.MULTILINE)
 _DAEMON_ENDED = re.compile(
     r"(?s)daemon failed to report back after being spawned.{0,500}?Remote host:\s*(?P<host>\S+)\s+"
     r"Daemon exit status:\s*(?P<status>\d{1,3})\b"
@@ -34,7 +35,7 @@ _MPIRUN = re.compile(
 _TORCHRUN = re.compile(
     r"Root Cause[^\n]*\n(?:[^\n]*\n){1,6}?(?:[^\S\n]*host\s*: (?P<host>\S+)[^\n]*\n)?"
     r"[^\S\n]*rank\s*: (?P<rank>\d{1,9}) [^\n]*\n"
-    r"[^\S\n]*exitcode\s*: (?P<code>-?\d{1,9}) [^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*\n"
+    r"[^\S\n]*exitcode\s*: (?P<code>-?\d{1,9}) (?:[^\n]*\((?P<signal>SIG\w+)\)[^\S\n]*\n|[^\n]*\n)"
 )
 _EXITED = re.compile(
     r"The first process to do so was: Process name: \[\S+,(?P<rank>\d{1,9})\] Exit code: (?P<code>\d{1,3})\b"
@@ -114,6 +115,11 @@ def lost_sockets(output: str, names: Mapping[str, str]) -> tuple[str, ...]:
     """Return the nodes whose ranks say that a connection to a rank of another node was closed."""
     told = (names.get(match["host"], "") for match in _SOCKET_CLOSED.finditer(output))
     return tuple(dict.fromkeys(name for name in told if name))
+
+
+def lost_a_daemon(output: str) -> bool:
+    """Whether mpirun ended the job because a node's daemon was gone; PRRTE then ends with 0 all the same."""
+    return _DAEMON_LOST.search(output) is not None
 
 
 def told_of_node(output: str, names: Mapping[str, str]) -> tuple[str, str] | None:

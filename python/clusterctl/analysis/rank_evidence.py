@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -221,7 +221,7 @@ class _Launched:
 
     number: int
     ranks: int
-    processes: tuple[tuple[str, int], ...] = ()
+    processes: list[tuple[str, int]] = field(default_factory=list)
 
 
 def behind_by_ras(lines: Iterable[str], rank_of: Callable[[str, int], int | None], ranks: int) -> Behind | None:
@@ -260,14 +260,13 @@ def _counts(lines: Sequence[str]) -> list[tuple[str, list[_Launched]]]:
 
 def _add(launched: list[_Launched], line: str) -> None:
     process = _PROCESS.search(line)
-    named = ((process["node"], int(process["pid"])),) if process else ()
+    named = [(process["node"], int(process["pid"]))] if process else []
     if match := _SOME.match(line):
         launched.append(_Launched(int(match["number"] or 0), int(match["ranks"])))
     elif match := _ONE.match(line):
         launched.append(_Launched(int(match["number"] or 0), 1, named))
     elif named and launched:
-        last = launched[-1]
-        launched[-1] = _Launched(last.number, last.ranks, (*last.processes, *named))
+        launched[-1].processes.extend(named)
 
 
 def _fewest(kind: str, launched: Sequence[_Launched], rank_of: Callable[[str, int], int | None]) -> Behind | None:

@@ -177,6 +177,8 @@ def run_watched(
             if prefixer is not None:
                 prefixer.end()
             ended_well = (outcome.ending, outcome.rc) == ("exited", 0)
+            if ended_well and watch is not None and watch.lost_a_daemon:  # the ranks did not end by themselves
+                outcome, ended_well = replace(outcome, rc=1), False
             if watch is not None and outcome.ending != "not_started" and not ended_well:
                 watch.died(by_itself=outcome.ending == "exited")
     code = _concluded(outcome, team.launch_node, options, tell)
@@ -211,14 +213,20 @@ def _watched(
 ) -> contextlib.AbstractContextManager[WatchedRun | None]:
     if not options.watch or (len(team.hosts) == 1 and not options.ends_at_stall):  # nobody waits for another node
         return contextlib.nullcontext()
+    ranks = _places(team, options, plan).nodes
+    unplaced = max(0, (options.wish.ranks or 0) - len(ranks))  # with --oversubscribe
     nodes = WatchedNodes(
         cluster=paths.cluster_id(team.cluster.sources),
         hosts=team.cluster.selected_hosts,
         facts=team.facts,
         logins=team.logins,
-        ranks=_places(team, options, plan).nodes,
+        ranks=ranks,
         control=team.control,
         memory=start.memory,
+        counts={
+            name: ranks.count(name) + unplaced if ranks else options.wish.processes or slots_of(team.hosts[name], node)
+            for name, node in team.facts.items()
+        },
     )
     return contextlib.closing(WatchedRun(start.job, nodes, options.stall_after_s, tell, ends=options.ends_at_stall))
 

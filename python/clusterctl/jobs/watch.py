@@ -54,6 +54,7 @@ class WatchedJob:
         ranks: the node of each rank, empty where the launcher alone knows.
         addresses: the name of the node that has an address.
         memory: what each node had killed for lack of memory before the job.
+        counts: how many ranks each node has at most, as far as that is known.
     """
 
     job: str
@@ -61,6 +62,7 @@ class WatchedJob:
     ranks: Sequence[str]
     addresses: Mapping[str, str]
     memory: Mapping[str, MemoryKills] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class BlindError(Exception):
@@ -186,7 +188,7 @@ class Watch:
         return [suspects.lost_words(name, lost[name], blamed.ours.get(name)) for name in named]
 
     def _look(self, stacks: Stacks) -> tuple[NodeLook, ...]:
-        found = suspects.looks(self._job.logins, self._job.job, stacks)
+        found = tuple(of_itself(look, self._job) for look in suspects.looks(self._job.logins, self._job.job, stacks))
         for look in found:
             self.seen.setdefault(look.host, set()).update(rank.pid for rank in look.ranks)
             self._ranks.update(rank.rank for rank in look.ranks)
@@ -262,6 +264,21 @@ class _Ahead:
     def close(self) -> None:
         """Wait for nothing."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def of_itself(look: NodeLook, job: WatchedJob) -> NodeLook:
+    """Return what a node tells of its own ranks, each once: nobody speaks for another node, or outvotes it."""
+    placed = dict(enumerate(job.ranks))
+    first = {one.rank: one for one in reversed(look.ranks) if placed.get(one.rank, look.host) == look.host}
+    there = [one for one in look.ranks if one is first.get(one.rank)][: job.counts.get(look.host)]
+    pids, numbers = {one.pid for one in there}, {one.rank for one in there}
+    return look.model_copy(
+        update={
+            "ranks": tuple(there),
+            "stacks": tuple(one for one in look.stacks if one.pid in pids),
+            "flights": tuple(one for one in look.flights if one.rank in numbers),
+        }
+    )
 
 
 def _needs_probe(verdict: StallVerdict) -> bool:
@@ -378,14 +395,20 @@ def _behind(job: WatchedJob, looks: Sequence[NodeLook], fresh_s: float) -> tuple
 
 
 def _behind_by_ras(job: WatchedJob, looks: Sequence[NodeLook]) -> Behind | None:
-    """Return the ranks for which others wait by NCCL's RAS, which knows them by address and process number."""
+    """Return the ranks for which others wait by NCCL's RAS, which knows them by address and process number.
+
+    RAS tells of all nodes, so it counts only from those that are asked: of the first and of the last rank. They agree.
+    """
     ranks = {(look.host, rank.pid): rank.rank for look in looks for rank in look.ranks}
 
     def rank_of(node: str, pid: int) -> int | None:
         return ranks.get((job.addresses.get(node, node), pid))
 
-    told = (rank_evidence.behind_by_ras(look.ras, rank_of, len(ranks)) for look in looks if look.ras)
-    return next((one for one in told if one is not None), None)
+    ends = {min(ranks.values(), default=0), max(ranks.values(), default=0)}
+    asked = [look for look in looks if look.ras and ends & {rank.rank for rank in look.ranks}]
+    told = [rank_evidence.behind_by_ras(look.ras, rank_of, len(ranks)) for look in asked]
+    found = [one for one in told if one is not None]
+    return found[0] if len({one.ranks for one in found}) == 1 else None
 
 
 def missing_ranks(looks: Sequence[NodeLook], expected: Mapping[int, str]) -> dict[int, str]:

@@ -46,6 +46,7 @@ class WatchedNodes:
         ranks: the node of each rank, as far as it is known before the start.
         control: folder of shared connections.
         memory: what each node had killed for lack of memory before the job.
+        counts: how many ranks each node has at most.
     """
 
     cluster: str
@@ -55,6 +56,7 @@ class WatchedNodes:
     ranks: Sequence[str]
     control: Path
     memory: Mapping[str, MemoryKills] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class WatchedRun:
             for address in interface.addresses
             if interface.kind != "loopback"
         }
-        watched = WatchedJob(job, nodes.logins, nodes.ranks, self._addresses, nodes.memory)
+        watched = WatchedJob(job, nodes.logins, nodes.ranks, self._addresses, nodes.memory, nodes.counts)
         self._watch = Watch(watched, stall_after_s, self._facts, self._broken, self._stalled, tell)
         self._tail = bytearray()
         self._found: StallRecord | None = None
@@ -129,6 +131,11 @@ class WatchedRun:
         self._watch.close()
         if self._found is not None and self._watch.stands_still and not self._ends:
             self._tell(f"The job stood still: {_words(self._found)}{self._record_words()}")
+
+    @property
+    def lost_a_daemon(self) -> bool:
+        """Whether the launcher gave the job up because a node's daemon was gone."""
+        return rank_deaths.lost_a_daemon(self._tail.decode("utf-8", "replace"))
 
     def died(self, *, by_itself: bool) -> None:
         """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import Gpu, NodeFacts, RdmaDevice
 
 
-_CPUS = re.compile(r"[0-9]{1,6}(?:[,-][0-9]{1,6})*")
+_CPUS = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*")
+_MOST_THREADS = 64  # of a core
 _PORT = re.compile(r"[A-Za-z0-9_.-]{1,64}:[0-9]{1,3}")
 # The texts are constant. The values come to them by position: entries CPUS+PORT by mpirun's rank, between slashes.
 _OWN = (
@@ -126,7 +127,7 @@ def of_workers(program: Sequence[str], python: str) -> tuple[str, ...]:
 def _shared(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int]) -> dict[tuple[str, int], tuple[str, str]]:
     """Return cores and reason of each rank of nodes that may use the same cores."""
     cores = {one.number: list(one.cores) for one in next(iter(nodes.values())).numa}
-    if not cores or not all(_CPUS.fullmatch(core) for listed in cores.values() for core in listed):
+    if not cores or not all(_is_core(core) for listed in cores.values() for core in listed):
         return {(name, local): ("", "its cores are not known") for name in nodes for local in range(slots[name])}
     ranks = [rank for name, node in nodes.items() for rank in _ranks(name, node, slots[name], cores)]
     if any(rank.gpu is not None for rank in ranks):
@@ -174,6 +175,12 @@ def _listed(cores: Sequence[str]) -> str:
         else:
             words.append([cpu])
     return ",".join("-".join(str(one) for one in word) for word in words)
+
+
+def _is_core(core: str) -> bool:
+    """Whether a word names the hardware threads of one core; a node may write any number."""
+    ends = [word.partition("-")[::2] for word in core.split(",")] if _CPUS.fullmatch(core) else []
+    return bool(ends) and sum(max(0, int(last or first) - int(first)) + 1 for first, last in ends) <= _MOST_THREADS
 
 
 def _threads(core: str) -> Iterator[int]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 # A node, or a tool on it, may tell anything. What has another form than this table says is odd: no rule sees it, and
 # doctor notes that it was not looked at.
 
-Value: TypeAlias = bool | int | float | str
+Word: TypeAlias = Annotated[str, Field(max_length=1 << 14)]  # a rule may search it
+Value: TypeAlias = bool | int | float | Word
 Form: TypeAlias = Literal["text", "number", "flag"]
 
 _LARGEST = 2.0**64  # no size, speed or count of a machine is larger; NaN is not below it
@@ -171,18 +172,18 @@ _MOST, _MOST_PARTS = 1 << 16, 1 << 12  # of one node without the fabric
 class HardwareReading(NamedTuple):
     """A state of a device: a setting, a speed, a width. Kind and name are those of a section's rows."""
 
-    kind: str
-    device: str
-    name: str
+    kind: Word
+    device: Word
+    name: Word
     value: Value
 
 
 class Counter(NamedTuple):
     """A number that only grows until it wraps or is reset."""
 
-    kind: str
-    device: str
-    name: str
+    kind: Word
+    device: Word
+    name: Word
     value: Annotated[int, Field(ge=-_COUNT, le=_COUNT)]
 
 
@@ -190,10 +191,10 @@ class Event(NamedTuple):
     """A line of a log: ``at`` in seconds since the epoch by the node's clock, ``source`` is xid, sxid and so on."""
 
     at: FiniteFloat
-    source: str
-    device: str
-    code: str
-    text: str
+    source: Word
+    device: Word
+    code: Word
+    text: Word
 
 
 class Part(NamedTuple):
@@ -202,19 +203,19 @@ class Part(NamedTuple):
     Either may be empty. Up to clusterctl 0.1.0, the UUID of a GPU without a serial number was its ``serial``.
     """
 
-    kind: str
-    place: str
-    model: str
-    serial: str
-    firmware: str
-    uuid: str = ""
+    kind: Word
+    place: Word
+    model: Word
+    serial: Word
+    firmware: Word
+    uuid: Word = ""
 
 
 class Unseen(NamedTuple):
     """What could not be looked at, and why, in a clause."""
 
-    what: str
-    why: str
+    what: Word
+    why: Word
 
 
 class Hardware(Fact):

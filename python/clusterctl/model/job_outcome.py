@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from clusterctl.model.base import Fact, Record
 
 Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
+
+# The programs of a node cut what they tell to less; a node that tells more is not believed.
+MOST_RANKS = 4096  # of a node
+_Words = Annotated[str, Field(max_length=1 << 14)]
+_Few = Field(default=(), max_length=256)
+_OfRanks = Field(default=(), max_length=MOST_RANKS)
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,8 @@ class Stack(Record):
     host: str
     pid: int
     rank: int | None = None
-    tool: str
-    text: str
+    tool: _Words
+    text: _Words
 
 
 # --- The processes that the kernel of a node has killed for lack of memory, as one look tells of them -----------------
@@ -74,7 +80,7 @@ class LoggedKill(Fact):
     number: int  # of the log's record
     pid: int = -1
     uid: int = -1
-    name: str = ""
+    name: _Words = ""
 
 
 class MemoryKills(Fact):
@@ -89,7 +95,7 @@ class MemoryKills(Fact):
 
     all: int = -1
     own: int = -1
-    log: tuple[LoggedKill, ...] | None = None
+    log: tuple[LoggedKill, ...] | None = Field(default=None, max_length=256)
     uid: int = -1
 
     @classmethod
@@ -128,29 +134,29 @@ class RankState(Fact):
 
     pid: int
     rank: int
-    state: str  # a letter of proc_pid_stat(5)
+    state: _Words  # a letter of proc_pid_stat(5)
     cpu_s: float
     moved_bytes: int
-    command: str = ""
-    file: str = ""  # that a system call waits for, with the type of its file system
-    lock: str = ""  # the file for whose lock it waits, with the type of its file system
+    command: _Words = ""
+    file: _Words = ""  # that a system call waits for, with the type of its file system
+    lock: _Words = ""  # the file for whose lock it waits, with the type of its file system
     lock_pid: int = 0  # the process of the node that holds it; 0 where that is unknown
-    lock_program: str = ""
-    full: tuple[str, ...] = ()  # mount points of full file systems that it uses
-    silent_peers: tuple[str, ...] = ()  # addresses that do not acknowledge what was sent
+    lock_program: _Words = ""
+    full: tuple[_Words, ...] = _Few  # mount points of full file systems that it uses
+    silent_peers: tuple[_Words, ...] = _OfRanks  # addresses that do not acknowledge what was sent
 
 
 class FlightGroup(Fact):
     """How far a rank is in a process group of PyTorch: its last call, and the first one that has not ended (or -1)."""
 
-    group: str
-    meaning: str = ""
+    group: _Words
+    meaning: _Words = ""
     last: int
-    last_call: str = ""
+    last_call: _Words = ""
     waits: int = -1
-    call: str = ""
-    sizes: str = ""  # of the tensors, where they have to be the same on all ranks
-    peers: tuple[int, ...] = ()  # from which this rank receives, in any group, before it goes on to a collective
+    call: _Words = ""
+    sizes: _Words = ""  # of the tensors, where they have to be the same on all ranks
+    peers: tuple[int, ...] = _OfRanks  # from which this rank receives, in any group, before it goes on to a collective
 
 
 class FlightLook(Fact):
@@ -158,8 +164,8 @@ class FlightLook(Fact):
 
     rank: int
     age_s: float
-    groups: tuple[FlightGroup, ...] = ()
-    problem: str = ""
+    groups: tuple[FlightGroup, ...] = _Few
+    problem: _Words = ""
 
 
 class NodeLook(Fact):
@@ -170,11 +176,11 @@ class NodeLook(Fact):
 
     host: str
     at: float = 0.0
-    ranks: tuple[RankState, ...] = ()
-    expected: tuple[int, ...] = ()
-    stacks: tuple[Stack, ...] = ()
-    flights: tuple[FlightLook, ...] = ()
-    ras: tuple[str, ...] = ()  # what NCCL's RAS says of the job, in lines
+    ranks: tuple[RankState, ...] = _OfRanks
+    expected: tuple[int, ...] = _OfRanks
+    stacks: tuple[Stack, ...] = _OfRanks
+    flights: tuple[FlightLook, ...] = _OfRanks
+    ras: tuple[_Words, ...] = _Few  # what NCCL's RAS says of the job, in lines
     memory: MemoryKills = MemoryKills()
     problem: str = ""
     silent: bool = False

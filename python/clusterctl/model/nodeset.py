@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import math
 import re
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from clusterctl.support.errors import TooManyHostsError
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
 MOST_HOSTS = 100_000  # of one inventory; a larger number is a typing error, and would fill the memory
 _MOST_DIGITS, _TOO_MANY = 9, 1_000_000_000
-_NAME = re.compile(r"[A-Za-z0-9._:-]+")
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,255}")
+_DIGITS, _MOST_SCATTERED, _SCATTERED = re.compile(r"\d+"), 200, 20
 _BRACKET = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"(?P<first>\d+)(?:[:-](?P<last>\d+)(?:[:/](?P<step>\d+))?)?")
 _LETTERS, _SHOWN = 26, 200
@@ -27,7 +30,7 @@ def folded(names: Iterable[str]) -> str:
     """Return host names as one word, node[1-3,7]."""
     given = list(names)
     # Signs such as '@', '&' and '^' are operators of a NodeSet.
-    if len(given) <= 1 or not all(map(_NAME.fullmatch, given)):
+    if len(given) <= 1 or not all(map(_NAME.fullmatch, given)) or _is_scattered(given):
         return ",".join(given)
     from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 60 ms, for lists only
 
@@ -35,6 +38,14 @@ def folded(names: Iterable[str]) -> str:
         return str(NodeSet.fromlist(given))
     except (NodeSetException, ValueError):  # a number of thousands of digits is a ValueError
         return ",".join(given)
+
+
+def _is_scattered(names: list[str]) -> bool:
+    """Whether names have several numbers that make no grid: to fold thousands of them takes minutes."""
+    if len(names) <= _MOST_SCATTERED:
+        return False
+    places = zip_longest(*map(_DIGITS.findall, names))
+    return math.prod(len(set(numbers)) for numbers in places) > _SCATTERED * len(names)
 
 
 def count(word: str) -> int:

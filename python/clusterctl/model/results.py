@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from clusterctl.model import nodeset, units
 from clusterctl.model.base import Record
@@ -17,6 +16,11 @@ from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from typing_extensions import Self
+
+
+Bytes = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 # --- Types of blame: the nodes and links that stand out, how finely a check judged, and the search for a bad node -----
@@ -44,13 +48,13 @@ class Culprit(Record):
     nodes: tuple[str, ...]
     groups: tuple[tuple[str, ...], ...] = ()
     quantity: str = ""
-    size_bytes: int | None = None
+    size_bytes: Bytes | None = None
     ratio: float | None = None
     score: float | None = None
     tested: int | None = None
     words: str
     cure: str = ""
-    since: datetime | None = None
+    since: AwareDatetime | None = None
 
     @property
     def blamed(self) -> tuple[str, ...]:
@@ -190,7 +194,7 @@ class Figure(_Plentiful):
     operation: str = ""
     backend: str = ""
     algorithm: str = ""
-    size_bytes: int | None = None
+    size_bytes: Bytes | None = None
     nodes: tuple[str, ...] = ()
     value: float
     unit: Unit
@@ -242,7 +246,7 @@ class PairMatrix(Record):
     """
 
     quantity: str
-    size_bytes: int
+    size_bytes: Bytes
     unit: Unit
     better: Better
     nodes: tuple[str, ...]
@@ -254,6 +258,19 @@ class PairMatrix(Record):
     backward: tuple[float, ...] = ()
     complete: bool = True
     switches: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        count = len(self.value)
+        ways = (len(self.forward), len(self.backward))
+        ends = (*self.first, *self.second)
+        if (
+            {len(self.first), len(self.second)} != {count}
+            or ways not in {(0, 0), (count, count)}
+            or (ends and not 0 <= min(ends) <= max(ends) < len(self.nodes))
+        ):
+            raise ValueError("its links are not whole")
+        return self
 
     @property
     def links(self) -> tuple[tuple[str, str], ...]:
@@ -291,7 +308,7 @@ class TrendPoint(Record):
     """A figure of an earlier run."""
 
     run_id: str
-    at: datetime
+    at: AwareDatetime
     value: float
     verdict: Verdict
 
@@ -406,8 +423,8 @@ class ValidationRecord(Record):
     clusterctl_version: str
     run_id: str
     inventory: str
-    started: datetime
-    finished: datetime
+    started: AwareDatetime
+    finished: AwareDatetime
     launch_node: str
     hosts: tuple[str, ...]
     slots: dict[str, int]

@@ -30,6 +30,7 @@ _BEAT_S = 1.0
 _HANDLERS = ("status_handler", "artifacts_handler", "finished_callback")
 _MOST_LINE = 64 << 20  # bytes of an event
 _MOST_ZIP = 64 << 20  # bytes
+_MOST_WORDS, _MOST_SAID = 1000, 10  # characters of an explanation, and how many
 _MOST_LOG = 1 << 30  # bytes of the text of the screen; what is longer is cut off
 _BLOCK = 1 << 20  # bytes, a multiple of 4 for base64
 _ENDS = frozenset({"successful", "failed", "canceled", "timeout"})
@@ -62,7 +63,7 @@ class Received:
         if status in _ENDS:
             self.status = status
         elif status == "error":
-            self.explanations.append(str(data.get("job_explanation") or ""))
+            self.explanations = [*self.explanations, str(data.get("job_explanation") or "")[:_MOST_WORDS]][-_MOST_SAID:]
 
 
 def transmit(folder: Path, target: IO[bytes], playbook: str, words: str, passwords: Mapping[str, str]) -> None:

@@ -30,8 +30,8 @@ _SQUEUE = "%T|%N|%r"
 _SQUEUE_FIELDS = _SQUEUE.count("|") + 1
 # A number of a machine that answers for Slurm may have any length, which neither the memory nor int() takes.
 _COUNT = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
-_GPUS = re.compile(r"gpu(?::[^:(]+)?:(\d{1,9})(?:\(.*\))?")
-_COMMA_OUTSIDE = re.compile(r",(?![^(]*\))")
+_GPUS = re.compile(r"gpu(?::[^:]+)?:(\d{1,9})")
+_BRACKETS = re.compile(r"\([^()]*\)")  # the sockets of a resource
 _STATE_MARKS = "*~#!%$@^-+"
 _UNUSABLE = re.compile(r"down|drain|fail|maint|reboot|unk|future|no_respond|inval", re.IGNORECASE)
 _GRANTED = re.compile(r"(?:Pending|Granted) job allocation (\d{1,10})\b|\bjob (\d{1,10}) (?:queued|has been allocated)")
@@ -39,7 +39,8 @@ EVERY_PARTITION = "*"
 _TIME_LIMIT = re.compile(r"(?:(?P<days>\d{1,4})-)?(?P<clock>\d{1,6}(?::\d{1,2}){0,2})")
 _IDLE = "idle"
 _JOB_NAME = "clusterctl-validate"
-_WITHOUT = re.compile(r"\b(salloc|squeue|sinfo|scontrol|scancel)\b.*(?:not found|No such file)")
+_WITHOUT = re.compile(r"\b(salloc|squeue|sinfo|scontrol|scancel)\b[^\n]{0,200}?(?:not found|No such file)")
+_MOST_READ = 1 << 14  # characters of what a command says
 _BY_TIME = "TimeLimit"  # Slurm's reason
 _NO_END_YET = frozenset({"RUNNING", "CONFIGURING", "COMPLETING"})
 
@@ -203,7 +204,7 @@ def default_partition(text: str) -> str:
 
 def gpus_of(gres: str) -> int:
     """Return the GPUs of a list of generic resources: ``gpu:a100:4(S:0-1),gpu:2,nvme:1`` has 6."""
-    matches = (_GPUS.fullmatch(part.strip()) for part in _COMMA_OUTSIDE.split(gres))
+    matches = (_GPUS.fullmatch(part.strip()) for part in _BRACKETS.sub("", gres).split(","))
     return sum(int(match.group(1)) for match in matches if match)
 
 
@@ -323,6 +324,7 @@ def refusal(said: str, request: SlurmRequest | None = None, *, place: str = "thi
         request: the allocation that it was about.
         place: where the command ran.
     """
+    said = said[-_MOST_READ:]
     missing = _WITHOUT.search(said)
     if missing is not None:
         return f"{place} has no {missing.group(1)}; install Slurm's client there, or name a --submit-host that has it."

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import selectors
 import subprocess
 import time
@@ -190,7 +191,7 @@ def run(
         "stacks": spec.stacks,
         "peers": [_as_peer(peer, spec.job) for peer in others],
     }
-    answers = SupervisorAnswers(on_line, on_data)
+    answers = SupervisorAnswers(on_line, on_data, time.monotonic())
     stacks = _Stacks([login, *others], spec.job)
 
     def meanwhile() -> None:
@@ -384,6 +385,7 @@ def _outcome(answers: SupervisorAnswers, complaint: str, client: str) -> JobOutc
 MOST_TEXT = 1 << 28  # characters of a job's output that are kept; all pairs of 500 nodes take a quarter
 _OF_A_LINE = 128  # that an empty line counts for, since it takes memory too
 _MOST_OF_LINE = 1 << 17  # characters; the supervisor cuts lines at half of it
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}-[0-9]{1,9}")  # host-pid; all other nodes get it as an argument
 _STREAMS = frozenset({"stdout", "stderr"})
 _NOT_EVENTS = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 
@@ -403,9 +405,20 @@ class SupervisorAnswers:
     """What the supervisor has said so far."""
 
     def __init__(
-        self, on_line: Callable[[OutputLine], None] | None, on_data: Callable[[str, bytes], None] | None
+        self,
+        on_line: Callable[[OutputLine], None] | None,
+        on_data: Callable[[str, bytes], None] | None,
+        began: float = -math.inf,
     ) -> None:
-        """Begin with nothing; the arguments are those of :func:`clusterctl.remote.supervised_job.run`."""
+        """Begin with nothing.
+
+        Args:
+            on_line: as of :func:`clusterctl.remote.supervised_job.run`.
+            on_data: likewise.
+            began: when the job was asked for, by this machine's steady clock. What a node tells came no later than it
+                is heard; deadlines of later jobs follow from it.
+        """
+        self._began = began
         self.lines: list[OutputLine] = []
         self.argv: tuple[str, ...] = ()
         self.session = ""
@@ -423,7 +436,7 @@ class SupervisorAnswers:
         try:
             event = node_json.loads(text)
             kind = event["event"]
-            line = _line(event) if kind == "line" else None
+            line = self._line(event) if kind == "line" else None
             data = base64.b64decode(event["data"], validate=True) if kind == "data" else b""
             stream = _stream(event) if kind == "data" else ""
             if kind not in {"line", "data"}:
@@ -447,14 +460,22 @@ class SupervisorAnswers:
     def _take_state(self, kind: str, event: Mapping[str, Any]) -> None:
         if kind == "started":
             argv = event["argv"]
-            self.argv, self.session = tuple(map(str, argv if isinstance(argv, list) else [])), str(event["session"])
+            self.argv, session = tuple(map(str, argv if isinstance(argv, list) else [])), str(event["session"])
+            self.session = session if _SESSION.fullmatch(session) else ""
         elif kind == "swept" and event.get("host") is None:
             self.swept = sweep_of("", event)
         elif kind == "ending":
-            self.ending_s = _seconds(event["at"])
+            self.ending_s = self._seconds(event["at"])
             self.late = event.get("reason") == "deadline"
         elif kind == "ended":
-            self.ended = _ended(event)
+            self.ended = _ended(event, self._seconds(event["seconds"]))
+
+    def _line(self, event: Mapping[str, Any]) -> OutputLine:
+        text = str(event["text"])[:_MOST_OF_LINE]
+        return OutputLine(stream=_stream(event), at_s=self._seconds(event["at"]), text=text)
+
+    def _seconds(self, value: Any) -> float:
+        return min(_seconds(value), time.monotonic() - self._began)
 
 
 def sweep_of(host: str, answer: Mapping[str, Any]) -> Sweep:
@@ -467,10 +488,6 @@ def sweep_of(host: str, answer: Mapping[str, Any]) -> Sweep:
     return Sweep(host, killed=killed, left=left)
 
 
-def _line(event: Mapping[str, Any]) -> OutputLine:
-    return OutputLine(stream=_stream(event), at_s=_seconds(event["at"]), text=str(event["text"])[:_MOST_OF_LINE])
-
-
 def _stream(event: Mapping[str, Any]) -> str:
     name = str(event["stream"])
     if name not in _STREAMS:
@@ -478,11 +495,11 @@ def _stream(event: Mapping[str, Any]) -> str:
     return name
 
 
-def _ended(event: Mapping[str, Any]) -> Ended:
+def _ended(event: Mapping[str, Any], seconds: float) -> Ended:
     reason = str(event["reason"])
     return Ended(
         reason=reason,
-        seconds=_seconds(event["seconds"]),
+        seconds=seconds,
         rc=_status(event["rc"] if reason not in {"not_started", "bad_request"} else None),
         signal=_status(event.get("signal")),
         problem=str(event.get("problem", "")),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.state import files
+from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def write(record: ValidationRecord, places: Places, folder: Path | None = None) 
 def logs(record: ValidationRecord, folder: Path | None = None) -> dict[str, str]:
     """Return the raw output of the checks by name, bad checks first; of a long log its beginning and end."""
     place = (folder or Path(record.folder)).resolve()
-    if not (folder or record.folder) or not place.is_dir():
+    is_of_a_run = folder is not None or paths.validation_record(place).is_file()  # a record may name any folder
+    if not (folder or record.folder) or not place.is_dir() or not is_of_a_run:
         return {}
     left, found = _LOGS, {}
     for check in sorted(record.checks, key=lambda one: not one.is_bad):
@@ -87,7 +88,7 @@ def logs(record: ValidationRecord, folder: Path | None = None) -> dict[str, str]
 
 def _log(folder: Path, check: CheckResult) -> str:
     try:
-        path = (folder / check.log).resolve()
+        path, folder = (folder / check.log).resolve(), paths.logs_dir(folder)
     except (OSError, ValueError):  # not a path
         return ""
     if not path.is_relative_to(folder) or not path.is_file():  # a record must not choose a file of this machine

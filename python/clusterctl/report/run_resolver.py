@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.state.history import Store, StoredRun
 
 _MOST_CLUSTERS = 4
+_MOST_BYTES = 1 << 30  # of a record
 _FORMS = "an id or its beginning, 'last', 'last-1', or the path of a record"
 
 
@@ -112,7 +115,7 @@ def load(path: Path) -> ValidationRecord:
         ConfigError: the file is missing, unreadable or damaged, or a newer clusterctl wrote it.
     """
     try:
-        data = path.read_bytes()
+        data = _content(path)
         if path.suffix != ".json" and not data.lstrip().startswith(b"{"):
             raise ConfigError(
                 f"{path} is not the record of a run; give {_FORMS}. Where it is an inventory, name it with -i: "
@@ -123,6 +126,22 @@ def load(path: Path) -> ValidationRecord:
         raise ConfigError(f"The record {path} does not exist; give {_FORMS}.") from None
     except OSError as error:
         raise ConfigError(f"The record {path} cannot be read: {error.strerror}.") from None
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a record's file, which somebody else may have made.
+
+    Raises:
+        ConfigError: it is no file, or too large for a record.
+        OSError: it cannot be read.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigError(f"The record {path} is not a file; give {_FORMS}.")
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"The record {path} has more than {_MOST_BYTES >> 20} MiB; give {_FORMS}.")
+    return data
 
 
 def common_cluster(history: Store, names: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from clusterctl.diagnosis.rules.evidence import View
 from clusterctl.diagnosis.skew import PROVISION
 from clusterctl.launch import mpirun, mpirun_job, srun
 from clusterctl.model.results import CheckProgress, CheckResult, CheckStarted, Culprit, Verdict
+from clusterctl.model.snapshot import SLICES
 from clusterctl.remote import facts, login_probe, supervised_job
 from clusterctl.state import files
 from clusterctl.support.words import and_more
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 #
 # Each step runs only where the steps before found nothing. The rules of doctor judge what is seen.
 
+_OF_MPI = {"openmpi": "Open MPI", "mpi4py": "mpi4py"}
 _FACTS_S = 20.0
 _CONNECT_S = 2.0  # tried twice, so that the ports are known in less than ten seconds; longer on busy machines
 _LOGIN_S, _LOGINS_S, _ANSWER_S = 4, 6.0, 9.0
@@ -69,7 +71,7 @@ def explained_on_the_spot(
         return result
     named = result.hosts or tuple(team.nodes)
     tell(CheckProgress(result.check, "looking at the nodes for what hinders the job"))
-    found = _on_nodes(team, named, control)
+    found = _on_nodes(team, named, control) or _changed_files(team, named, control)
     if not found and not causes.is_certain(result, outcome):
         tell(CheckProgress(result.check, "trying the ports between the nodes"))
         found = ports.between(team, _CONNECT_S * causes.slowdown(result), control).causes
@@ -142,6 +144,19 @@ def _on_nodes(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, .
         if failure.kind != "timeout" or not slow
     ]
     return (*gone, *killed, *damaged, *causes.of_findings(found))
+
+
+def _changed_files(team: Team, names: Sequence[str], control: Path) -> tuple[Cause, ...]:
+    """Compare each byte of Open MPI and mpi4py, some megabytes; a look before the run compares sizes and modes."""
+    wanted = [one for one in training_stack.ARTIFACTS if one["name"] in _OF_MPI]
+    every = tuple(range(SLICES))
+    probe = facts.gather(_hosts(team, names), artifacts=wanted, content=every, timeout_s=_FACTS_S, control_dir=control)
+    return tuple(
+        Cause((name,), f"{called}: {problem}", PROVISION, subject="launch")
+        for name, node in probe.facts.items()
+        for artifact, called in _OF_MPI.items()
+        if (problem := node.artifact(artifact).problem)
+    )
 
 
 def _logins(team: Team, control: Path) -> tuple[Cause, ...]:
@@ -438,11 +453,11 @@ class CheckRunner:
             on_line=_RankCounter(check.name, job.processes, None if stop else self._tell),
             stop=stop,
         )
-        judgement = check.judge(job.site, outcome)
+        judgement = judging.of_check(check, job.site, outcome)
         if judgement.verdict is not Verdict.PASS and outcome.ending == "exited" and not outcome.sweeps:
             # mpirun may lose a whole node and end with code 0; then the nodes have not been swept yet
             outcome = replace(outcome, sweeps=supervised_job.sweep(list(logins.values()), job.spec.job))
-            judgement = check.judge(job.site, outcome)
+            judgement = judging.of_check(check, job.site, outcome)
         starts = [one.value for one in judgement.measurements if one.name == STARTED]
         self._started_s = max([self._started_s, *starts])
         log = f"logs/{check.name}{again}.log"

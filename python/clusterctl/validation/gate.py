@@ -147,7 +147,9 @@ class Gate:
         self._start(SKEW)
         is_open = self._judge_skew(nodes)
         told = [line for result in self._results.all for line in (result.reason, *result.evidence)]
-        notes = [note(one) for one in found if not any(one.cause in line for line in told)]
+        unready = {*self._results[PROVISIONED].hosts}  # told with the file that is missing or changed
+        known = [one for one in found if not (one.check == "artifacts" and unready.issuperset(one.hosts))]
+        notes = [note(one) for one in known if not any(one.cause in line for line in told)]
         return GateOutcome(probe, nodes, is_open, found, tuple(notes))
 
     def _start(self, check: str, deadline_s: float = 0.0) -> None:

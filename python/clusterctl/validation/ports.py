@@ -41,8 +41,8 @@ class PortFindings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The nodes between which connections fail."""
-        return tuple(dict.fromkeys(name for cause in self.causes for name in cause.hosts))
+        """The nodes between which connections fail; where a name alone misleads, jobs go by addresses."""
+        return tuple(dict.fromkeys(name for cause in self.causes if cause.subject != "names" for name in cause.hosts))
 
 
 def between(team: Team, timeout_s: float, control: Path | None = None) -> PortFindings:

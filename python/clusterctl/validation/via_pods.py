@@ -36,7 +36,7 @@ from clusterctl.state import files, paths, runs
 from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
 from clusterctl.validation.check_results import CheckResults, ended_during
-from clusterctl.validation.checks import base, registry
+from clusterctl.validation.checks import base, judging, registry
 from clusterctl.validation.expectations import Expectations, MeasuredRun
 from clusterctl.validation.run import concluded, in_a_run, saved
 
@@ -466,7 +466,7 @@ class _PodsRun:
         outcome = self._output.outcome(number)
         if outcome is None:  # pragma: no cover - asked for runs that began
             raise AssertionError
-        judgement = check.judge(self._site, outcome)
+        judgement = judging.of_check(check, self._site, outcome)
         attempt = number - self._plan.numbers[check.name][0]
         log = f"logs/{check.name}{f'-{attempt + 1}' if attempt else ''}.log"
         files.write_atomically(self._run.folder / log, _log(self._plan.planned[number].argv, outcome))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -175,6 +176,52 @@ def test_a_lock_of_any_content_names_a_holder(data: bytes) -> None:
 @given(st.lists(st.text(alphabet="node0123456789[]-,.!&@^ *", max_size=12) | st.sampled_from(NASTY), max_size=6))
 def test_names_of_any_form_fold(names: list[str]) -> None:
     assert isinstance(folded(names), str)
+
+
+def test_names_that_make_no_grid_fold_in_time() -> None:
+    began = time.process_time()
+    for names in ([f"a{n}b{n * 7}c{n * 13}" for n in range(20000)], ["1a" * 50000 + str(n) for n in range(300)]):
+        assert folded(names) == ",".join(names)
+    assert folded([f"r{row}n{node}" for row in range(16) for node in range(16)]) == "r[0-15]n[0-15]"
+    assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"first": [10**6]},
+        {"first": [10**30]},
+        {"first": [0, 1]},
+        {"forward": [1.0, 2.0], "backward": [1.0, 2.0]},
+        {"forward": [1.0]},
+        {"nodes": []},
+        {"size_bytes": 10**4000},
+    ],
+)
+def test_a_matrix_whose_links_are_not_whole_is_refused(odd: dict[str, object]) -> None:
+    made = json.loads(json.dumps(next(one for one in RECORDS for check in one["checks"] if check.get("matrices"))))
+    matrix = next(check["matrices"][0] for check in made["checks"] if check.get("matrices"))
+    matrix.update({"first": [0], "second": [1], "value": [1.0], "spread": [], "forward": [], "backward": []} | odd)
+    with pytest.raises(ConfigError, match="damaged"):
+        load(json.dumps(made), "r")
+
+
+@pytest.mark.parametrize("nodes", [[], ["node1"]])
+def test_a_link_of_less_than_two_nodes_and_a_matrix_of_nothing_are_shown(nodes: list[str]) -> None:
+    made = json.loads(json.dumps(next(one for one in RECORDS for check in one["checks"] if check.get("matrices"))))
+    made["hosts"] = ["node1", *made["hosts"]]
+    check = next(check for check in made["checks"] if check.get("matrices"))
+    matrix = check["matrices"][0]
+    matrix.update({"value": [0.0] * (len(matrix["value"]) - 1) + [1.0], "better": "higher"})
+    about = {"quantity": matrix["quantity"], "size_bytes": matrix["size_bytes"], "words": "w"}
+    check |= {"verdict": "FAIL", "matrices": [matrix]}
+    check["culprits"] = [{"kind": "pair", "nodes": nodes, **about}, {"kind": "one_way", "nodes": nodes, **about}]
+    assert page.document(load(json.dumps(made), "r")).startswith("<!doctype html>")
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="started"):
+        load(json.dumps({**RECORDS[0], "started": "0001-01-01T00:00:00"}), "r")
 
 
 @pytest.fixture(autouse=True)

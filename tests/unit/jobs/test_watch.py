@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, verdict_of
+from clusterctl.analysis import rank_deaths, rank_evidence
+from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, of_itself, verdict_of
 from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import FlightGroup, FlightLook, NodeLook, RankState, Stack, StallRecord
 from clusterctl.support.errors import ConfigError
 from local_jobs import GONE, HERE, HereLogin
+from pydantic import ValidationError
 
 RANK = "import time\nwhile True: time.sleep(60)"
 ONE_RESTS = """
@@ -119,11 +121,12 @@ def test_without_a_tool_for_stacks_a_rank_that_rests_is_named(
     rests: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, lock = f"unit-watch-blind-{os.getpid()}", tmp_path / "lock"
-    with lock.open("w") as held, ranks(job, 3, ONE_RESTS.format(rests.format(lock=str(lock)))):
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # before a rank can take it
         fcntl.lockf(held, fcntl.LOCK_EX)
-        monkeypatch.setenv("PATH", "/nowhere")
-        (found,) = watched(job)
+        with ranks(job, 3, ONE_RESTS.format(rests.format(lock=str(lock)))):
+            monkeypatch.setenv("PATH", "/nowhere")
+            (found,) = watched(job)
     assert found.verdict.sentence.startswith(words.format(lock=lock))
     assert (f"which process {os.getpid()} of its node (" in found.verdict.sentence) == ("lock" in rests)
     assert (found.verdict.hosts, found.verdict.ranks) == (("node1",), (1,))
@@ -292,3 +295,61 @@ def test_a_silent_job_that_moves_data_goes_on(program: str) -> None:
     with ranks(job, 3, program):
         assert watched(job, told=(told := list[str]())) == []
     assert told[0].endswith("s: the job goes on: most ranks have moved data since.")
+
+
+def _told(host: str, ranks: Sequence[int], line: int, at: float, flights: Sequence[FlightLook] = ()) -> NodeLook:
+    text = f"{WAITS}    f (a.py:{line})"
+    return NodeLook(
+        host=host,
+        at=at,
+        ranks=tuple(RankState(pid=9 + rank, rank=rank, state="S", cpu_s=0, moved_bytes=0) for rank in ranks),
+        stacks=tuple(Stack(host=host, pid=9 + rank, tool="py-spy", text=text) for rank in ranks),
+        flights=tuple(flights),
+    )
+
+
+def _flight(rank: int, waits: int) -> FlightLook:
+    return FlightLook(rank=rank, age_s=1, groups=(FlightGroup(group="0", last=6, waits=waits, call="all_reduce"),))
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "flights"),
+    [
+        (12, (2, 3), (_flight(0, -1), *(_flight(rank, 7) for rank in (1, 2, 3)))),
+        (13, range(2, 40), ()),
+        (13, range(-40, 4), ()),
+        (13, (2, 3) * 20, ()),
+    ],
+    ids=["a record of another node's rank", "more ranks than the job has", "ranks of other nodes", "one rank often"],
+)
+@pytest.mark.parametrize("by_torchrun", [False, True])
+def test_a_node_speaks_for_no_rank_of_another_and_outvotes_none(
+    line: int, ranks: Sequence[int], flights: Sequence[FlightLook], by_torchrun: bool
+) -> None:
+    counts = {"node1": 2, "node2": 2}
+    job = WatchedJob("job", (), () if by_torchrun else ("node1", "node1", "node2", "node2"), {}, counts=counts)
+    looks = [
+        [of_itself(look, job) for look in (_told("node1", (0, 1), 12, at), _told("node2", ranks, line, at, flights))]
+        for at in (0, 100, 104)
+    ]
+    found = verdict_of(job, *looks)
+    assert found is not None
+    assert "node1" not in found.hosts
+
+
+def test_a_look_of_more_ranks_and_words_than_any_node_has_is_refused() -> None:
+    one = {"pid": 1, "rank": 1, "state": "S", "cpu_s": 0, "moved_bytes": 0}
+    for told in ({"ranks": [one] * 5000}, {"ranks": [{**one, "file": "a" * 20000}]}, {"ras": ["a"] * 500}):
+        with pytest.raises(ValidationError):
+            NodeLook.model_validate({"host": "node1", **told})
+
+
+def test_no_answer_of_nccls_ras_and_no_words_of_torchrun_take_long_to_read() -> None:
+    begin = [
+        "  Communicator ranks have different AllReduce operation counts",
+        "  1 ranks have not launched any operations",
+    ]
+    began = time.process_time()
+    rank_evidence.behind_by_ras([*begin, *["  managed by process 1 on node a"] * 40000], lambda _node, _pid: None, 4)
+    rank_deaths.first_death("Root Cause\n" * 6 + "rank : 1 x\nexitcode : 1 " + " " * 16000 + "x\n")
+    assert time.process_time() - began < 1

@@ -178,6 +178,22 @@ def test_what_the_launcher_says_of_a_node_names_it(
     assert told[0].startswith(words)
 
 
+def test_a_lost_daemon_is_no_good_end(job: Callable[..., Job], told: list[str]) -> None:
+    """PRRTE ends with 0 after it has lost a daemon, and ended all ranks by that; seen with a killed prted."""
+    output = (
+        "PRTE has lost communication with a remote daemon.\n\n"
+        "  HNP daemon   : [prterun-node1-13564@0,0] on node node1\n"
+        "  Remote daemon: [prterun-node1-13564@0,1] on node node2\n"
+    )
+    ended = job(MemoryKills(all=0, log=()))
+    ended.ends(output)
+    assert ended.run.lost_a_daemon
+    assert told[0].startswith("node2: mpirun lost the daemon on this node")
+    fine = job(MemoryKills(all=0, log=()))
+    fine.run.through(lambda _stream, _data: None)("stdout", b"step 1\nthe text: PRTE has lost communication\n")
+    assert not fine.run.lost_a_daemon
+
+
 def test_a_lost_rank_of_one_of_several_nodes_is_not_known(job: Callable[..., Job], told: list[str]) -> None:
     job(MemoryKills(all=0)).ends(SOCKET_CLOSED + SOCKET_CLOSED.replace("node1", "node2"))
     (found,) = kept()

@@ -116,7 +116,7 @@ def test_ranks_without_gpus_share_all_cores_and_containers_of_a_machine_are_one_
     assert len({one.cpus for one in placed(nodes)["node2"]}) == 8, "other machines share nothing"
 
 
-@pytest.mark.parametrize("cores", ["0;id", "", "$(id)", "1-"])
+@pytest.mark.parametrize("cores", ["0;id", "", "$(id)", "1-", "1-2-3", "0-999999", "0-40,0-40"])
 def test_a_core_that_is_no_number_does_not_reach_a_line(cores: str) -> None:
     (ranks,) = placed(members(numa=[{"number": 0, "cores": [cores]}], rdma=[])).values()
     assert {(one.cpus, one.reason) for one in ranks} == {("", "its cores are not known")}

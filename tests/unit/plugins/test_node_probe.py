@@ -64,6 +64,14 @@ def piped(request: dict[str, Any], *session: str, python: str = sys.executable) 
     return answer
 
 
+def test_a_dev_null_that_the_user_cannot_open_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells and ssh fail then, and much else goes on: a validation passed on such a node."""
+    denied = os.devnull
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, *given, **more: path != denied and access(path, *given, **more))
+    assert "session: no permission for '/dev/null'" in record.collect({})["problems"]
+
+
 def test_the_record_of_this_machine_is_whole() -> None:
     found = piped({})
     assert found["problems"] == []

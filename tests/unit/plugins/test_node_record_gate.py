@@ -54,6 +54,7 @@ def test_every_field_that_a_node_may_report_has_a_form(own: dict[str, Any]) -> N
     [
         ("pmix.site.prefix", "{{ lookup('pipe', 'id') }}", "an absolute path of plain characters"),
         ("pmix.site.prefix", "/usr; id", "an absolute path of plain characters"),
+        ("cores", 1 << 40, "a whole number from 0 to 65536"),
         ("interfaces.0.addresses.0.address", 'fe80::1%x"\nssh-ed25519 AAAA', "an IP address"),
         ("interfaces.0.name", "eth0\nprte_launch_agent = /tmp/evil.sh", "the name of a network interface"),
         ("interfaces.0.name", "../../x", "the name of a network interface"),

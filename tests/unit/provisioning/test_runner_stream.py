@@ -132,3 +132,8 @@ def test_a_log_that_unpacks_to_much_more_is_cut_off(tmp_path: Path, monkeypatch:
     end, _heard = received(tmp_path, zipped(("stdout", 0, "x" * (3 << 21))) + line(status="failed") + line(eof=True))
     assert end.status == "failed"
     assert (tmp_path / "artifacts/run/stdout").stat().st_size == 1 << 21
+
+
+def test_explanations_without_end_fill_no_memory(tmp_path: Path) -> None:
+    found, _ = received(tmp_path, line(status="error", job_explanation="x" * 5000) * 500)
+    assert sum(map(len, found.explanations)) <= 10_000

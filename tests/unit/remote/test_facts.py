@@ -213,6 +213,9 @@ def test_a_node_that_was_not_asked_tells_nothing_of_the_links_of_others() -> Non
         ("events", [1.0, "xid", "d", "1", ""], 70_000),
         ("parts", ["gpu", "d", "m", "s", "f"], 5000),
         ("unseen", ["what", "why"], 70_000),
+        ("readings", ["gpu", "d" * 20_000, "x", 1], 1),
+        ("readings", ["gpu", "d", "x", "v" * 20_000], 1),
+        ("events", [1.0, "xid", "d", "1", "t" * 20_000], 1),
     ],
 )
 def test_more_than_any_node_has_is_a_failure_of_this_node(name: str, row: list[object], count: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from clusterctl.remote import slurm_text
 from clusterctl.remote.slurm_text import JobState, SlurmRequest
@@ -151,6 +153,14 @@ def test_the_end_of_a_job_has_its_cure() -> None:
 @pytest.mark.parametrize("text", ["1(x999999999)", "9" * 5000, f"1(x{'9' * 5000})"])
 def test_a_count_that_no_slurm_has_fills_no_memory(text: str) -> None:
     assert slurm_text.counts(text) == ()
+
+
+def test_no_answer_takes_long_to_read() -> None:
+    began = time.process_time()
+    assert slurm_text.refusal("salloc: error: " * 100_000).startswith("Slurm refused")
+    for gres in ("," * 1_000_000, "(" * 1_000_000, "gpu:(" * 200_000):
+        assert slurm_text.gpus_of(gres) == 0
+    assert time.process_time() - began < 2
 
 
 def test_a_number_of_thousands_of_digits_is_no_number() -> None:

@@ -123,3 +123,25 @@ def test_bad_records_end_in_one_sentence(
     assert said in words
     assert words.count("\n") == 1
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_record_from_elsewhere_chooses_no_folder_of_ours(tmp_path: Path) -> None:
+    """Its reader gives it alone, without logs beside it."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "key").write_text("secret")
+    evil = tuple(check.model_copy(update={"log": "logs/key"}) for check in record().checks)
+    made = record().model_copy(update={"folder": str(tmp_path), "checks": evil})
+    assert files.logs(made) == {}
+    (tmp_path / "validation.json").write_text("{}")
+    assert "secret" in files.logs(made).values(), "a run of ours"
+    other = tuple(check.model_copy(update={"log": "validation.json"}) for check in record().checks)
+    assert files.logs(made.model_copy(update={"checks": other})) == {}
+
+
+def test_what_is_no_file_or_has_no_end_is_no_record(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate((1 << 30) + 1)
+    for name, words in (("pipe", "is not a file"), ("large", "more than 1024 MiB")):
+        with pytest.raises(ConfigError, match=words):
+            run_resolver.load(tmp_path / f"{name}.json")

@@ -65,6 +65,22 @@ def test_an_error_of_doctor_is_a_fail_though_the_node_takes_part() -> None:
     assert any("node1: it cannot resolve the name of any other node" in note for note in passed.notes), passed.notes
 
 
+def test_a_changed_file_is_told_once() -> None:
+    watch = factory.programs(content.node_programs())
+    problem = "1 of 580 files are missing or changed, first bin/prted (mode 0644, was 0755)"
+    openmpi = {**factory.artifact("openmpi", "5.0.7"), "ok": False, "problem": problem}
+    damaged = [openmpi, factory.artifact("mpi4py", "4.1.2")]
+    nodes = {
+        "node1": factory.ready_node("node1", watch=watch),
+        "node2": factory.ready_node("node2", watch=watch, artifacts=damaged),
+    }
+    results = CheckResults(lambda _: None)
+    guard = gate.Gate(factory.inventory([*nodes]), results, lambda _: None, compares=True, repeat="", total=3)
+    passed = guard.judge(Probe(nodes))
+    assert problem in results["provisioned"].reason
+    assert not [note for note in passed.notes if problem in note]
+
+
 @pytest.mark.parametrize(
     ("changed", "nodes"),
     [

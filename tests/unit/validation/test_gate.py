@@ -92,7 +92,7 @@ def test_without_a_node_that_answers_nothing_can_run() -> None:
 
 def test_a_node_that_no_job_can_be_launched_on_is_named_and_left_out() -> None:
     watch = factory.programs(content.node_programs())
-    full = Scratch(path="/tmp", exists=True, free_bytes=0, total_bytes=65536)  # noqa: S108 - a folder of the node
+    full = Scratch(path="/tmp", exists=True, free_bytes=0, total_bytes=1 << 30)  # noqa: S108 - a folder of the node
     probe = Probe({"node1": node("node1", watch=watch), "node2": node("node2", watch=watch, scratch=(full,))}, {})
     results = CheckResults(lambda _event: None)
     cluster = factory.inventory(["node1", "node2"])

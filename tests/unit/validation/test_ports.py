@@ -72,6 +72,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> No
 
 def tried(result: CheckResult = PASSED) -> tuple[CheckResult, tuple[str, ...]]:
     told, found = ports.PortTrial(TEAM, seed=7).explain(result)
+    assert set(found.hosts) <= set(told.hosts)
     return told, found.notes
 
 
@@ -146,7 +147,8 @@ def test_a_name_that_leads_to_a_dead_address_is_a_fail(asked: Nodes, monkeypatch
         return (fabric.PairResult(fabric.NAMES, "node2", "node4", "", told.pop(0)),)
 
     monkeypatch.setattr(network_probe, "called", called)
-    found, _ = ports.PortTrial(team, seed=7).explain(PASSED)
+    found, seen = ports.PortTrial(team, seed=7).explain(PASSED)
+    assert seen.hosts == ()
     assert (found.verdict, found.hosts) == (Verdict.FAIL, ("node2",))
     assert found.reason.startswith("node2: the name node4 leads it to 10.9.9.9, at which node4 does not answer; ")
     assert ports.PortTrial(team, seed=7).explain(PASSED) == (

@@ -103,6 +103,10 @@ def login(host: str, node: NodeFacts) -> Iterator[Finding]:
         cause = f"the login shell of user {user} is {node.job_shell}, which cannot run the command that mpirun sends"
         cure = f"give the user another one there: 'chsh -s /bin/bash {user}', or in the directory service"
         yield Finding("session", "error", (host,), cause, cure)
+    if any("/dev/null" in problem for problem in node.problems):  # Python names what it could not open
+        cause = f"user {user} cannot open /dev/null, so that shells, ssh and programs fail"
+        cure = "'chmod 666 /dev/null', or make the device anew ('mknod -m 666 /dev/null c 1 3')"
+        yield Finding("session", "error", (host,), cause, cure, (("chmod", "666", "/dev/null"),))
     broken: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for trap in node.login.traps:
         cure = _trap_cure(trap)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnosis.rules import network
 from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
 from clusterctl.diagnosis.skew import PROVISION, provisioned
 from clusterctl.model import fabric, job_login, nodeset
@@ -60,6 +61,10 @@ _CURES = {
     "settings": _SETTINGS_CURE,
     "error": "try 'ssh -v' by hand between the two",
 }
+# What connect(2) says where the source's own kernel lets nothing out, as with a route that leads nowhere.
+_STOPPED = re.compile(
+    r"port \d+: (?:Invalid argument|Network is unreachable|Permission denied|Operation not permitted)"
+)
 UNRESOLVED = "it cannot resolve the name of"
 _OF_THE_SOURCE = {"key", "name", "settings"}  # files of the node that logs in decide these
 # A launcher's ssh ends at once with these. The trial does without them.
@@ -147,24 +152,34 @@ def _between(view: View, without: frozenset[str]) -> Iterator[Finding]:
         if name in _OF_THE_SOURCE and len(sources) == 1 and len(failed) > 1:
             targets = nodeset.folded([target for _source, target in failed])
             words = _words(name, next(iter(failed.values())), targets, is_target=False)
-            yield Finding(_check(name), "error", tuple(sources), words, _CURES[name])
+            yield Finding(_check(name), "error", tuple(sources), words, _cure(name, next(iter(failed.values()))))
             continue
         if is_everywhere(len(failed), tried, len(view.hosts)):
             words = _last(next(iter(failed.values())).said)
-            yield Finding(_check(name), "error", ends(failed), f"logins between them fail: {words}", _CURES[name])
+            yield Finding(
+                _check(name),
+                "error",
+                ends(failed),
+                f"logins between them fail: {words}",
+                _cure(name, next(iter(failed.values()))),
+            )
             continue
         blamed, rest = blame(failed, len(view.hosts), asked)
         for one in blamed:
             others = nodeset.folded(one.others)
             pair = (one.others[0], one.host) if one.role == "target" else (one.host, one.others[0])
             words = _words(name, failed[pair], others, is_target=one.role == "target")
-            yield Finding(_check(name), "error", (one.host,), words, _CURES[name])
+            yield Finding(_check(name), "error", (one.host,), words, _cure(name, failed[pair]))
         if len(rest) > FEW_PAIRS and name not in {"key", "name"}:
             cause = f"logins fail {shown(rest)}: {_last(failed[rest[0]].said)}"
-            yield Finding("ssh", "error", ends(rest), cause, _CURES[name])
+            yield Finding("ssh", "error", ends(rest), cause, _cure(name, failed[rest[0]]))
             continue
         for source, target in rest:
             yield _alone(name, source, target, failed[source, target])
+
+
+def _cure(name: str, failure: LoginFailure) -> str:
+    return network.NO_WAY_OUT if name == "network" and _STOPPED.search(failure.said) else _CURES[name]
 
 
 def _check(name: str) -> str:
@@ -188,7 +203,7 @@ def _alone(name: str, source: str, target: str, failure: LoginFailure) -> Findin
         words = _words(name, failure, target, is_target=False)
         return Finding(_check(name), "error", (source,), words, _CURES[name])
     cause = f"the login from {source} to {target} fails: {_last(failure.said)}"
-    return Finding("ssh", "error", (source, target), cause, _CURES[name])
+    return Finding("ssh", "error", (source, target), cause, _cure(name, failure))
 
 
 def _last(said: str) -> str:

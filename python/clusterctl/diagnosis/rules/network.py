@@ -50,10 +50,11 @@ _OPEN = (
     "let the firewall pass TCP to all ports between nodes: MPI and NCCL listen on ephemeral ones; "
     "fabric_open_firewall: true does it in ufw and firewalld"
 )
+NO_WAY_OUT = "look there at 'ip route get' with the target's address, and at rules of SELinux and AppArmor"
 _CURES: Mapping[PairKind, str] = {
     "refused": _OPEN,
     "rejected": f"{_OPEN}; without a firewall, see that the address answers ('ip neigh' at the source)",
-    "no_route": "look there at 'ip route get' with the target's address, and at rules of SELinux and AppArmor",
+    "no_route": NO_WAY_OUT,
     "timeout": _OPEN,
     "cut": (
         "set the same MTU on both interfaces and on all switches and tunnels between them, and let ICMP pass that asks "
@@ -71,7 +72,7 @@ def findings(view: View) -> Iterator[Finding]:
     yield from _missing(view.nodes)
     yield from _recorded(view.nodes)
     network, problem = _judged(view)
-    if problem:
+    if problem and all(is_software for _address, _name, is_software in _shared(view)):  # else it follows from that
         yield problem
     if network is not None:
         yield from _connections(view, network)

@@ -371,7 +371,7 @@ class SharedCache:
         if not self.where:
             return snapshots.cached()
         observer.phase(f"looking into the shared cache {self.where}")
-        verifier = signing.SignatureVerifier(signing.signers_file(self.signers))
+        verifier = signing.SignatureVerifier(signing.signers_file(self.signers), within_s=_LOOK_S)
         try:
             store = place.opened(self.where, _LOOK_S)
         except UnreachableError as error:

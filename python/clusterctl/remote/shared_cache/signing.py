@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import stat
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model.shared_cache import NAMESPACE, Envelope
 from clusterctl.state import paths
 from clusterctl.support import held_files
-from clusterctl.support.errors import ConfigError, RefusedContentError
+from clusterctl.support.errors import ConfigError, RefusedContentError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,17 +118,18 @@ class Signer:
 class SignatureVerifier:
     """Says whether a signature is of an allowed signer."""
 
-    def __init__(self, signers: Path | None, own: str = "") -> None:
+    def __init__(self, signers: Path | None, own: str = "", within_s: float = math.inf) -> None:
         """Trust the signers of a file, and a key of one's own.
 
         Args:
             signers: the file; None for none.
             own: a public key that is trusted as well.
+            within_s: the time for all signatures together, in seconds.
 
         Raises:
             ConfigError: ssh-keygen is missing.
         """
-        self.signers = signers
+        self.signers, self._end = signers, time.monotonic() + within_s
         self._lines = signers.read_bytes().decode("utf-8", "replace") if signers else ""
         self._lines += f'\nown namespaces="{NAMESPACE}" {own}\n' if own else ""
         program()
@@ -140,7 +143,10 @@ class SignatureVerifier:
 
         Raises:
             RefusedContentError: it is unsigned, changed, or signed by somebody else.
+            UnreachableError: the time is up.
         """
+        if time.monotonic() > self._end:
+            raise UnreachableError(f"There was no time to verify {what}, after so many others; look at that place.")
         if not envelope.signature:
             raise RefusedContentError(f"{what} carries no signature, so it is not taken; have its site push it again.")
         with held_files.folder() as folder:

@@ -49,7 +49,7 @@ def named(check: CheckResult, matrix: PairMatrix) -> Named:
     """Return what a check names; where only all nodes together show a fault, no link of theirs is named."""
     own = {name: number for number, name in enumerate(matrix.nodes)}
     found = [one for one in actions.culprits(check) if set(one.nodes) <= own.keys()]
-    pairs = [sorted(own[name] for name in one.nodes) for one in found if one.kind in {"pair", "one_way"}]
+    pairs = [sorted(own[name] for name in one.nodes) for one in found if one.kind in {"pair", "one_way"} and one.nodes]
     return Named(
         nodes=frozenset(own[name] for one in found if one.kind == "node" for name in one.nodes),
         pairs=frozenset((pair[0], pair[-1]) for pair in pairs),

@@ -149,8 +149,8 @@ def _rank(quantity: str) -> int:
 
 
 def _coded(words: list[str]) -> dict[str, Any]:
-    known = list(dict.fromkeys(words))
-    return {"words": known, "of": [known.index(word) for word in words] if len(known) > 1 else []}
+    known = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    return {"words": list(known), "of": [known[word] for word in words] if len(known) > 1 else []}
 
 
 # --- Packing of arrays for the browser: base64 of little-endian numbers, and logarithms in 16 or 8 bits ---------------

@@ -117,13 +117,13 @@ def _links(
     where: dict[str, DrawnNode], pairs: list[Culprit], bad: set[str], matrix: PairMatrix | None
 ) -> Iterator[DrawnLink]:
     """Yield the measured links, the slow and the named ones last, so that they lie on top."""
-    drawable = [one for one in pairs if set(one.nodes) <= where.keys()]
+    drawable = [one for one in pairs if len(one.nodes) > 1 and set(one.nodes) <= where.keys()]
     worst = {one.nodes: one for one in reversed(drawable)}  # of the checks and sizes that name it
     named = list(worst.values())[-_LINKS:]
     ends = {frozenset(one.nodes) for one in named}
     measured: list[tuple[float, DrawnLink]] = []
     if matrix is not None:
-        median = sorted(matrix.value)[len(matrix.value) // 2] if matrix.value else 1.0
+        median = (sorted(matrix.value)[len(matrix.value) // 2] if matrix.value else 0.0) or 1.0
         for (one, other), value in zip(matrix.links, matrix.value, strict=True):
             is_bad = one in bad or other in bad
             if one not in where or other not in where or not value > 0:

@@ -134,8 +134,19 @@ def _read(site: Site, lines: Iterable[OutputLine]) -> dict[str, _Mapped]:
 
 _ERROR = re.compile(r"\w+Error: ")
 _MISSED_BEATS = 3  # a rank is silent after so many missed signs of life, since a busy node is late with one
-_MOST_EVIDENCE = 40
+_MOST_EVIDENCE, _MOST_REASON = 40, 2000
 STARTED = "all_ranks_started"  # the measurement of the seconds until every rank was up
+
+
+def of_check(check: base.Check, site: Site, outcome: JobOutcome) -> Judgement:
+    """Return what a check judges; an ERROR where its ranks answered in a form that its program does not have."""
+    try:
+        return check.judge(site, outcome)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        found = judge(site, outcome, with_mpi=False)
+        words = f"its ranks answered in another form than its program ({type(error).__name__}: {error}); see the log"
+        reason = words if found.verdict is Verdict.PASS else f"{found.reason}; {words}"
+        return replace(found, verdict=Verdict.ERROR, reason=reason[:_MOST_REASON])
 
 
 def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: bool = False) -> Judgement:

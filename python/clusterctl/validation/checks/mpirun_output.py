@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 else:
     known_messages = content.module_util("known_messages")
 
+_MOST_SEARCHED = 8 << 20  # characters at each end of what is not a rank's line
 _MOST_TEXT = 4096  # characters of a passage; help messages have half of it, and some patterns take long on long texts
 # Who says it: [node1:77] of Open MPI, [time] [node1:77:0:77] of UCX, [node1][[463,1],0] of a transport of Open MPI,
 # node1:77:78 [0] of NCCL, node1:rank3.program: of PSM3.
@@ -62,7 +64,7 @@ def read(lines: Iterable[str], names: Mapping[str, str], launch_node: str) -> tu
     """
     said = [
         (message.row.whom, _cause(message, passage, names, launch_node))
-        for passage in _passages(lines)
+        for passage in _passages(_ends_of(line for line in lines if not _RANK_LINE.search(line)))
         if (message := known_messages.find("mpirun", passage.text)) is not None
     ]
     lost = tuple(dict.fromkeys(host for _, cause in said if _is_loss(cause) for host in cause.hosts))
@@ -115,6 +117,22 @@ def _host(name: str, names: Mapping[str, str]) -> str:
     short = {value for key, value in known.items() if key.partition(".")[0] == bare.partition(".")[0]}
     is_address = bare.replace(".", "").isdigit() or ":" in bare
     return short.pop() if len(short) == 1 and not is_address else ""
+
+
+def _ends_of(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the first and the last lines, of so many characters: a rank may print what takes hours to search."""
+    left = _MOST_SEARCHED
+    last: deque[str] = deque()
+    for line in lines:
+        if left > 0:
+            left -= len(line) + 1
+            yield line
+            continue
+        last.append(line)
+        left -= len(line) + 1
+        while left < -_MOST_SEARCHED:
+            left += len(last.popleft()) + 1
+    yield from last
 
 
 def _passages(lines: Iterable[str]) -> Iterator[_Passage]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _TAG = re.compile(r"^(?:\[[^\]\s]*,\d+\]<std(?:out|err)>: ?|\d+: )")
 
 _COUNT = re.compile(r"[0-9]{1,18}")
+_MOST_ROWS, _MOST_BYTES = 20_000, 1 << 62
 
 
 class UnreadableError(ValueError):
@@ -34,9 +35,22 @@ class WrongAnswerError(UnreadableError):
 
 
 def untagged(text: str) -> Iterator[str]:
-    """Yield the lines of a log without the prefix of a launcher."""
+    """Yield the lines of a log without the prefix of a launcher.
+
+    Raises:
+        UnreadableError: it has more lines of figures than any benchmark prints.
+    """
+    rows = 0
     for line in text.splitlines():
-        yield _TAG.sub("", line).rstrip()
+        found = _TAG.sub("", line).rstrip()
+        rows += found.lstrip()[:1].isdigit()
+        if rows > _MOST_ROWS:
+            raise _too_many_rows()
+        yield found
+
+
+def _too_many_rows() -> UnreadableError:
+    return UnreadableError(f"the output holds more than {_MOST_ROWS} lines of figures, which no benchmark prints")
 
 
 def number(word: str, where: str) -> float:
@@ -75,8 +89,10 @@ def figure(operation: str, backend: str, size: int | None, measured: tuple[str, 
         measured: quantity, value, its unit and which way is good.
 
     Raises:
-        UnreadableError: the value is not a finite number.
+        UnreadableError: the value is not a finite number, or the size is none of a message.
     """
+    if size is not None and not 0 <= size < _MOST_BYTES:
+        raise UnreadableError(f"a size of {operation or backend} is none of a message")
     quantity, value, unit, better = measured
     if not math.isfinite(value):
         raise UnreadableError(f"the {quantity.replace('_', ' ')} of {operation or backend} is not a finite number")
@@ -92,7 +108,7 @@ def figure(operation: str, backend: str, size: int | None, measured: tuple[str, 
 # 2^20 bytes a second, later ones in 10^6; the bytes and the time in a line show which unit it has.
 
 _BENCHMARK = re.compile(r"^\s*# Benchmarking (\S+)")
-_PROCESSES = re.compile(r"^\s*#\s*\(?\s*#processes = (\d+)")
+_PROCESSES = re.compile(r"^\s*#\s*(?:\(\s*)?#processes = (\d+)")
 _END = "# All processes entering MPI_Finalize"
 _OPERATIONS = {
     "Bcast": "broadcast",
@@ -169,6 +185,8 @@ def _add(words: Sequence[str], table: _Table) -> None:
     row = {name: number(word, where) for name, word in zip(columns, words, strict=True)}
     if row.get("defects"):  # of a build that compares its values
         raise WrongAnswerError(f"{table.benchmark} found wrong values ({row['defects']:g} defects)")
+    if len(table.rows) == _MOST_ROWS:
+        raise _too_many_rows()
     table.processes = max(table.processes, int(row.get("#procs", 0)))
     table.rows.append(row)
 
@@ -469,6 +487,8 @@ _STEP = re.compile(r"\[(\d+)\]|([\w-]+)")
 _BEGIN = re.compile(r"^[{\[]", re.MULTILINE)
 _DECODER = json.JSONDecoder()
 _MOST_SHOWN = 60
+_LARGEST = 1e300  # the median of two such numbers is finite
+_MOST_LOST = 4  # times the output, for documents that do not end
 
 
 def own_figure(check: ExternalCheck, text: str, nodes: tuple[str, ...] = ()) -> Figure:
@@ -518,12 +538,13 @@ def _led_to(check: ExternalCheck, text: str) -> list[float]:
 
 def _documents(text: str) -> Iterator[Any]:
     """Yield the objects and lists that begin at the start of a line; incomplete documents are left out."""
-    at = 0
-    while (match := _BEGIN.search(text, at)) is not None:
+    at = lost = 0
+    while (match := _BEGIN.search(text, at)) is not None and lost <= _MOST_LOST * len(text):
         try:
             value, at = _DECODER.raw_decode(text, match.start())
-        except ValueError:  # also for a number of thousands of digits
+        except ValueError as error:  # also for a number of thousands of digits
             at = match.end()
+            lost += getattr(error, "pos", len(text)) - match.start()
         except RecursionError:
             return
         else:
@@ -549,7 +570,7 @@ def _own_number(found: object) -> float:
         value = math.nan if isinstance(found, bool) else float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         value = math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= _LARGEST:
         raise UnreadableError(f"'{_short(str(found))}' in its output is not a number")
     return value
 

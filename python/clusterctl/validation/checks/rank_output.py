@@ -6,13 +6,13 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 
 from clusterctl.analysis import robust_stats
 from clusterctl.model.base import Record
-from clusterctl.model.results import Better, Figure, RankReport, Unit, WrongAnswer
+from clusterctl.model.results import Better, Bytes, Figure, RankReport, Unit, WrongAnswer
 from clusterctl.support import node_json
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _SIGNS_OF_LIFE = frozenset({"started", "waiting"})
 _DECODER = json.JSONDecoder()
 _MOST_PARTS = 300_000  # lines of measurements of one job
 _MOST_STRANGERS = 1000  # ranks beyond those that the job has
+_LARGEST = 1e30  # of any unit; what is made of such figures is finite, as a record needs it
+_Sample = Annotated[FiniteFloat, Field(ge=-_LARGEST, le=_LARGEST)]
 LOAD, CPUS = "load_processes", "load_cpus"  # of a rank's machine, in its signs of life
 
 
@@ -48,8 +50,8 @@ class Measured(Record):
     size_bytes: int | None = None
     unit: Unit
     better: Better
-    samples: tuple[FiniteFloat, ...] = Field(min_length=1)
-    ways: tuple[FiniteFloat, FiniteFloat] | None = None
+    samples: tuple[_Sample, ...] = Field(min_length=1)
+    ways: tuple[_Sample, _Sample] | None = None
 
 
 class _Part(Measured):
@@ -57,7 +59,7 @@ class _Part(Measured):
 
     model_config = ConfigDict(extra="ignore")
 
-    size_bytes: int | None = Field(default=None, alias="bytes")
+    size_bytes: Bytes | None = Field(default=None, alias="bytes")
     part: int = 0
     parts: int = 1
 
@@ -220,7 +222,7 @@ def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, s
             update={"host": host, "state": "waiting", "step": step, "seen_s": at_s, "figures": figures}
         )
     figures = {str(name): float(value) for name, value in event.get("figures", {}).items()}
-    unfit = {name: value for name, value in figures.items() if not math.isfinite(value)}  # not for a record
+    unfit = {name: value for name, value in figures.items() if not abs(value) <= _LARGEST}  # not for a record
     return RankReport(
         rank=before.rank,
         host=host,
@@ -238,7 +240,7 @@ def _updated(before: RankReport, event: Mapping[str, Any], names: Mapping[str, s
         + tuple(WrongAnswer(what=name, expected="a finite number", got=str(value)) for name, value in unfit.items()),
         libraries={str(name): str(path) for name, path in event.get("libraries", {}).items()},
         facts={str(name): str(text) for name, text in event.get("facts", {}).items()},
-        figures={name: value for name, value in figures.items() if math.isfinite(value)},
+        figures={name: value for name, value in figures.items() if name not in unfit},
     )
 
 

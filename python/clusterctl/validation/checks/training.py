@@ -54,6 +54,7 @@ def _suffice(stack: NodeStack, slots: int) -> bool:
 
 # The quantities of a training that a reference can name.
 MEASURES: Mapping[str, Unit] = {"efficiency": "1", "time": "s", "throughput": "tokens/s"}
+_SHORTEST_S = 1e-30  # a quotient by less may not be finite
 _TOGETHER, _ALONE = "training_step", "single_process_step"  # the words of language_model.py
 
 
@@ -77,7 +78,7 @@ def figures(
     times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
     by_operation = {figure.operation: figure for figure in times}
     together, alone = by_operation.get(_TOGETHER), by_operation.get(_ALONE)
-    if together is None or alone is None or min(together.value, together.low or together.value) <= 0:
+    if together is None or alone is None or min(together.value, together.low or together.value) < _SHORTEST_S:
         return times
     low, high = (
         None if end is None or over is None else over / (processes * end)

@@ -41,6 +41,7 @@ COMMANDS = {
         "smartctl": LOOK,
     },
     "launchable": {
+        "mknod": MANY,
         "chmod": "",
         "chown": "a user could have put a link there",
         "chsh": "the shell is the user's choice",

@@ -78,6 +78,11 @@ def trap(name: str, what: str, **more: str) -> dict[str, Any]:
             "for which sshd refuses the keys of user user1",
         ),
         ({"login": {"home_refuses": "not writable"}}, "warning", "the home /home/user1 is not writable"),
+        (
+            {"problems": ["job_user: PermissionError: [Errno 13] Permission denied: '/dev/null'"]},
+            "error",
+            "user user1 cannot open /dev/null",
+        ),
         ({"login": {"home_refuses": "read-only"}}, "error", "the home /home/user1 is read-only for user user1"),
     ],
 )

@@ -50,6 +50,21 @@ def test_an_address_that_several_have_is_named_until_jobs_are_told_another() -> 
     assert "172.17.0.1 on each of node[1-4]; Open MPI and NCCL are told to use 10.0.0.0/24" in registry.notes(fine)[0]
 
 
+def test_an_address_that_two_machines_have_is_told_without_what_follows() -> None:
+    """Seen on six nodes: each of them had a finding that jobs are told to use a network without its own address."""
+
+    def joined(number: int) -> Change:
+        def change(record: Record) -> None:
+            record["interfaces"][0]["addresses"][0]["address"] = f"10.0.0.{number}"
+            record["fabric"] = {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": f"10.0.0.{number}"}
+
+        return change
+
+    view = seen(node1=joined(1), node2=joined(4), node3=joined(3), node4=joined(4))
+    found = [one for one in registry.diagnose(dataclasses.replace(view, pairs=())) if one.severity == "error"]
+    assert [(one.hosts, one.cause) for one in found] == [(("node2", "node4"), "all have the address 10.0.0.4 (eth0)")]
+
+
 def test_a_network_that_one_lacks_is_told() -> None:
     def joined(number: int) -> Change:
         entry = {"family": 4, "address": f"10.1.0.{number}", "prefix": 24, "scope": "global"}
@@ -163,6 +178,22 @@ def test_a_node_without_a_route_is_named_alone_and_its_missing_answers_are_not_t
     assert found.cause == (
         "connections from node4 to node1 in 10.0.0.0/24 are stopped by the source's own kernel (seen)"
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "cure"),
+    [
+        ("ssh: connect to host 10.0.0.1 port 22: Invalid argument", "look there at 'ip route get'"),  # a blackhole
+        ("ssh: connect to host 10.0.0.1 port 22: Connection timed out", "look for a firewall between them"),
+    ],
+)
+def test_a_login_that_the_source_s_own_kernel_stops_has_the_cure_of_routes(said: str, cure: str) -> None:
+    view = seen()
+    one = login_probe.LoginFailure("node1", login_probe.kind_of(said), said)
+    logins = {**view.logins, "node4": dataclasses.replace(view.logins["node4"], failures=(one,))}
+    (found,) = registry.diagnose(dataclasses.replace(view, logins=logins))
+    assert (found.check, found.hosts) == ("ssh", ("node4", "node1"))
+    assert found.cure.startswith(cure)
 
 
 @pytest.mark.parametrize("kind", ["rejected", "cut"])

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import resource
+import subprocess
 import threading
 import time
 import tracemalloc
@@ -14,12 +15,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pytest
 from clusterctl.model.shared_cache import EntryName, Envelope, Statement, blob_path
-from clusterctl.remote.shared_cache import exchange, place
+from clusterctl.remote.shared_cache import exchange, place, signing
 from clusterctl.remote.shared_cache.store import FolderStore
+from clusterctl.state import snapshots
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 
 NAME = EntryName("pack", "openmpi-1.0-0123456789abcdef")
@@ -490,3 +493,23 @@ def test_a_link_that_comes_after_the_look_leads_nowhere(
             store.put(STATEMENT, content, b"{}", replace=what == "replace")
 
     assert {path: path.read_bytes() for path in victim.rglob("*") if path.is_file()} == before
+
+
+def test_signatures_of_strangers_without_end_hold_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("key", "stranger"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)], check=True)
+    (tmp_path / "signers").write_text(f"site {(tmp_path / 'key.pub').read_text()}")
+    (tmp_path / "signers").chmod(0o600)
+    (envelope,) = signing.Signer(str(tmp_path / "stranger")).sign([b"{}"])
+    for kind in ("lock", "pack"):
+        (tmp_path / "cache" / "entries" / kind).mkdir(parents=True)
+        for number in range(300):
+            (tmp_path / "cache" / "entries" / kind / f"a-{number}.json").write_bytes(envelope.to_bytes())
+    monkeypatch.setattr(exchange, "_LOOK_S", 0.5)
+    told: list[str] = []
+    observer = SimpleNamespace(phase=told.append)
+    began = time.monotonic()
+    shared = exchange.SharedCache(str(tmp_path / "cache"), str(tmp_path / "signers"))
+    assert shared.at_hand(observer) == snapshots.cached()  # type: ignore[arg-type]
+    assert time.monotonic() - began < 5
+    assert told[-1].startswith("the shared cache is left out: ")

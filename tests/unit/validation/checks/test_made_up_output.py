@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from captured_cluster import training_site
 from clusterctl.analysis import nccl_diagnostics, rank_deaths, rank_evidence
 from clusterctl.diagnosis.rules import parameters
 from clusterctl.jobs import watch
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
-from clusterctl.model.results import RankReport, WrongAnswer
+from clusterctl.model.results import RankReport, Verdict, WrongAnswer
 from clusterctl.validation import check_runner
-from clusterctl.validation.checks import base, copies, hello, judging, parsers, wrong_data
+from clusterctl.validation.checks import (
+    base,
+    copies,
+    hello,
+    judging,
+    mpirun_output,
+    parsers,
+    rank_output,
+    registry,
+    wrong_data,
+)
 from clusterctl.validation.checks import nccl_diagnostics as nccl_check
 from clusterctl.validation.checks.parsers import UnreadableError
+from factory import captured_outcome
 
 LONG_S = 5.0
 DIGITS = "9" * 5000
@@ -120,3 +134,64 @@ def test_a_line_of_a_rank_is_still_counted() -> None:
         "1 of 2 ranks up, 1 have answered",
         "1 of 2 ranks up, 2 have answered",
     ]
+
+
+def test_tables_and_documents_without_end_are_refused_in_time() -> None:
+    began = time.process_time()
+    for begin, read in (
+        ("# Benchmarking PingPong\n#bytes #repetitions t[usec] Mbytes/sec\n", parsers.parse_imb),
+        ("# OSU MPI Latency Test v7\n# Size  Latency (us)\n", parsers.parse_osu),
+        ("# size count type redop root time algbw busbw #wrong\n", parsers.parse_nccl_tests),
+    ):
+        line = "1 1.0\n" if read is parsers.parse_osu else "1 1 f s 1 1.0 1.0 1.0 0\n"
+        with pytest.raises(UnreadableError, match=r"more than 20000 lines|is cut off"):
+            read(begin + (line if read is not parsers.parse_imb else "1 1 1.0 1.0\n") * 25_000)
+    with pytest.raises(UnreadableError, match="does not hold a table"):
+        parsers.parse_imb(f"#{' ' * 300_000}\n")
+    check: Any = SimpleNamespace(regex="", json_path="$.a", scale=1.0)
+    with pytest.raises(UnreadableError, match="a whole JSON document"):
+        parsers.own_figure(check, "[\n" * 900 + "1,1,1,1\n," * 100_000)
+    assert time.process_time() - began < 8
+
+
+@pytest.mark.parametrize("size", ["9" * 18 + "0" * 5, "9" * 200])
+def test_a_size_that_no_message_has_is_unreadable(size: str) -> None:
+    table = f"# Benchmarking PingPong\n#bytes #repetitions t[usec] Mbytes/sec\n{size} 1 1.0 1.0\n"
+    with pytest.raises(UnreadableError, match="none of a message"):
+        parsers.parse_imb(f"{table}# All processes entering MPI_Finalize\n")
+    with pytest.raises(UnreadableError, match="none of a message"):
+        parsers.parse_osu(f"# OSU MPI Latency Test v7\n# Size  Latency (us)\n{size} 1.0\n")
+    given = {"rank": 0, "event": "measured", "host": "node1", "quantity": "time", "unit": "s", "better": "lower"}
+    line = OutputLine("stdout", 1.0, json.dumps({**given, "samples": [1.0], "bytes": int(size)}))
+    assert rank_output.read([line], ["node1"], {}).measured == ()
+
+
+@pytest.mark.parametrize(("log", "check"), [("torchrun-5.0.7", "torchrun"), ("training-5.0.7", "training")])
+def test_ranks_that_leave_their_figures_out_end_no_run(log: str, check: str) -> None:
+    found = captured_outcome(log)
+    lines = tuple(replace(one, text=re.sub(r'"figures": {[^}]*}', '"figures": {}', one.text)) for one in found.lines)
+    judged = judging.of_check(registry.select([check])[0], training_site(), replace(found, lines=lines))
+    assert judged.verdict is Verdict.ERROR
+    assert "in another form than its program (KeyError: " in judged.reason
+
+
+@pytest.mark.parametrize("number", ["1.7e308", "-1.7e308"])
+def test_what_is_made_of_the_figures_of_ranks_can_be_kept(number: str) -> None:
+    told = '{"rank": 0, "event": "measured", "host": "node1", "quantity": "time", "unit": "s", "better": "lower", '
+    read = rank_output.read([OutputLine("stdout", 1.0, f'{told}"samples": [{number}, {number}]}}')], ["node1"], {})
+    assert read.measured == ()
+    read = rank_output.read([OutputLine("stdout", 1.0, f'{{"rank": 0, "figures": {{"x": {number}}}}}')], ["node1"], {})
+    assert (read.ranks[0].ok, read.ranks[0].figures) == (False, {})
+    check: Any = SimpleNamespace(regex="", json_path="$.a", scale=1.0)
+    with pytest.raises(UnreadableError, match="not a number"):
+        parsers.own_figure(check, f'{{"a": [{number}, {number}]}}')
+
+
+def test_of_output_without_end_both_ends_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpirun_output, "_MOST_SEARCHED", 1 << 14)
+    told = [f"ssh: connect to host node{number} port 22: Connection refused" for number in (1, 2, 3)]
+    lines = [told[0], *["a b " * 1000] * 500, told[1], *["a b " * 1000] * 500, told[2]]
+    began = time.process_time()
+    found = mpirun_output.read(lines, {f"node{number}": f"node{number}" for number in (1, 2, 3)}, "node1")
+    assert time.process_time() - began < 2
+    assert {host for cause in found for host in cause.hosts} == {"node1", "node3"}
