@@ -28,8 +28,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 # A file of the role ssh_mesh. With it, nodes know each other by name. Earlier releases wrote the second one.
 MESH = ("/etc/ssh/ssh_config.d/00-clusterctl.conf", "/etc/ssh/ssh_config.d/10-clusterctl.conf")
-# Settings for people in anybody's ssh configuration, which a program cannot use: terminals, commands, forwardings.
-NOT_INTERACTIVE = ("-T", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no")
+# Settings for people in anybody's ssh configuration, which a program cannot use: terminals, commands, forwardings. sftp
+# takes them as well, to which Ansible gives what it gives to ssh; it has no option -T.
+_FOR_PEOPLE = ("RequestTTY=no", "RemoteCommand=none", "ClearAllForwardings=yes", "PermitLocalCommand=no")
+NOT_INTERACTIVE = tuple(word for setting in _FOR_PEOPLE for word in ("-o", setting))
 # sshd starts to drop logins when ten of them wait (MaxStartups), and all nodes log in at once.
 AT_ONCE = 4
 # Without a mesh, stop after so many refusals without a success: sshd penalises a node that keeps failing.

@@ -105,7 +105,8 @@ def mounted(
 
 
 def full(cluster: Cluster, node: str, folder: str) -> contextlib.AbstractContextManager[None]:
-    return mounted(cluster, node, folder, "size=64k", f"head -c 1m /dev/zero > {folder}/filler; true")
+    """Fill a file system that has the size for a job."""
+    return mounted(cluster, node, folder, "size=8m", f"head -c 16m /dev/zero > {folder}/filler; true")
 
 
 def read_only(cluster: Cluster, node: str, folder: str) -> contextlib.AbstractContextManager[None]:

@@ -21,8 +21,9 @@ else:
 _RULE = re.compile(r"^-{20,}$", re.MULTILINE)  # a help message of mpirun stands between two
 _MOST_TEXT = 4096
 _LOOK_AT_DAEMON = "look at the node's kernel log, at what ended its daemon, and at the ssh login there"
-# help-plm-base.txt of PRRTE. It supposes a firewall; for a job that ran, the daemon has ended.
+# The whole line: a program may print these words among its own.
 _DAEMON_LOST = re.compile(r"^(?:PRTE|ORTE) has lost communication with a remote daemon\.$", re.MULTILINE)
+# help-plm-base.txt of PRRTE. It supposes a firewall; for a job that ran, the daemon has ended.
 _DAEMON_ENDED = re.compile(
     r"(?s)daemon failed to report back after being spawned.{0,500}?Remote host:\s*(?P<host>\S+)\s+"
     r"Daemon exit status:\s*(?P<status>\d{1,3})\b"

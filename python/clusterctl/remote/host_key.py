@@ -45,9 +45,8 @@ def known_place(host: Host) -> KnownPlace | None:
     """
     done = _run(["ssh", "-G", *reach.arguments(host)[1:]])
     if done.returncode != 0:
-        said = ssh_failure.shortened(done.errors.decode("utf-8", "replace"))
-        raise ConfigError(f"ssh refuses its settings for {host.name}: {said}.")
-    pairs = (line.partition(" ") for line in done.output.decode("utf-8", "replace").split("\n"))
+        raise ConfigError(f"ssh refuses its settings for {host.name}: {ssh_failure.shortened(_text(done.errors))}.")
+    pairs = (line.partition(" ") for line in _text(done.output).split("\n"))
     settings = {name: value for name, _, value in pairs}
     paths = [word for word in settings.get("userknownhostsfile", "").split() if word not in _NOWHERE]
     if not paths:
@@ -100,7 +99,7 @@ def _shown(host: Host, types: str) -> HostKey:
         done = _run(["ssh", *given, *reach.arguments(host)[1:], "true"])
         key = host_keys.found_in(place.read_text(encoding="utf-8")) if place.is_file() else None
     if key is None:
-        raise UnreachableError(ssh_failure.classify(host, _SSH_FAILED, done.errors.decode("utf-8", "replace")).message)
+        raise UnreachableError(ssh_failure.classify(host, _SSH_FAILED, _text(done.errors)).message)
     return key
 
 
@@ -112,6 +111,10 @@ def _run(argv: list[str]) -> python.Done:
         return python.Done(_SSH_FAILED, b"", f"Connection timed out after {_TIMEOUT_S:.0f} s".encode())
     except python.TooMuchOutputError as error:
         return python.Done(_SSH_FAILED, b"", str(error).encode())
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 # --- The controller's own known_hosts: read and replace the keys of one host, in one step -----------------------------

@@ -110,11 +110,11 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
     with held_files.folder() as private:
         pack = private / "pack.tar"
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            sent = [os.fsencode(name) + b"\0" for name in names]
+            sent = b"".join(os.fsencode(name) + b"\0" for name in names)
             limit_s = _limit_s(sum(path.lstat().st_size for path in map(folder.joinpath, names)))
             for login, problem in zip(
                 rsync,
-                pool.map(lambda one: _taken(rsync_argv(folder, target, one), b"".join(sent), limit_s), rsync),
+                pool.map(lambda one: _taken(rsync_argv(folder, target, one), sent, limit_s), rsync),
                 strict=True,
             ):
                 if any(words in problem for words in _FOR_TAR):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 #
 # Each step runs only where the steps before found nothing. The rules of doctor judge what is seen.
 
-_OF_MPI = {"openmpi": "Open MPI", "mpi4py": "mpi4py"}
+_OF_MPI = ("openmpi", "mpi4py")
 _FACTS_S = 20.0
 _CONNECT_S = 2.0  # tried twice, so that the ports are known in less than ten seconds; longer on busy machines
 _LOGIN_S, _LOGINS_S, _ANSWER_S = 4, 6.0, 9.0
@@ -152,10 +152,9 @@ def _changed_files(team: Team, names: Sequence[str], control: Path) -> tuple[Cau
     every = tuple(range(SLICES))
     probe = facts.gather(_hosts(team, names), artifacts=wanted, content=every, timeout_s=_FACTS_S, control_dir=control)
     return tuple(
-        Cause((name,), f"{called}: {problem}", PROVISION, subject="launch")
+        Cause((name,), problem, PROVISION, subject="launch")
         for name, node in probe.facts.items()
-        for artifact, called in _OF_MPI.items()
-        if (problem := node.artifact(artifact).problem)
+        if (problem := not_installed(node, _OF_MPI))
     )
 
 

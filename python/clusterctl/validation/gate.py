@@ -23,7 +23,7 @@ from clusterctl.validation.checks.registry import PROVISIONED, REACHABLE, SKEW
 from clusterctl.validation.team import ReadyNode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from module_utils import fitness_rules as _rules  # mypy finds it by mypy_path
 
@@ -147,9 +147,7 @@ class Gate:
         self._start(SKEW)
         is_open = self._judge_skew(nodes)
         told = [line for result in self._results.all for line in (result.reason, *result.evidence)]
-        unready = {*self._results[PROVISIONED].hosts}  # told with the file that is missing or changed
-        known = [one for one in found if not (one.check == "artifacts" and unready.issuperset(one.hosts))]
-        notes = [note(one) for one in known if not any(one.cause in line for line in told)]
+        notes = [note(one) for one in found if not any(_told_of(one) in line for line in told)]
         return GateOutcome(probe, nodes, is_open, found, tuple(notes))
 
     def _start(self, check: str, deadline_s: float = 0.0) -> None:
@@ -265,6 +263,11 @@ class Gate:
         )
 
 
+def _told_of(one: Finding) -> str:
+    """Return the words by which a finding is known again; the gate tells of a changed artifact by another name."""
+    return one.cause.split(" is not as it was installed: ", 1)[-1]
+
+
 def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
     """Say what a node lacks to take part, empty when it lacks nothing."""
     lacking = not_installed(node)
@@ -276,9 +279,9 @@ def not_ready(node: NodeFacts, wanted: Mapping[str, str]) -> str:
     return ""
 
 
-def not_installed(node: NodeFacts) -> str:
-    """Say which artifact that every check needs is missing or damaged on a node, empty when none is."""
-    whole = (_rules.not_installed(node.artifact(name).model_dump(), called) for name, called in _rules.NEEDED.items())
+def not_installed(node: NodeFacts, names: Collection[str] = tuple(_rules.NEEDED)) -> str:
+    """Say which of the artifacts that every check needs is missing or damaged on a node, empty when none is."""
+    whole = (_rules.not_installed(node.artifact(name).model_dump(), _rules.NEEDED[name]) for name in names)
     return next(filter(None, whole), "")
 
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 
 _FEWEST_THAT_CONNECT = 2
+_NEVER_ENDED = "'hello' did not end, and every other check would wait for the same"
 _QUICK_S = 60.0  # what a search for wrong values may take in a suite that is to be quick
 
 # Which PMIx the nodes' Open MPI was built with, and whether Slurm's srun can start ranks through PMIx.
@@ -283,7 +284,6 @@ class _Validation:
         self._team = Team(passed.nodes, options.launch_node or next(iter(passed.nodes), ""))
         self._placed: Team | None = None  # the nodes of the last check
         self._ports: ports.PortTrial | None = None  # until the first check has ended
-        self._closed = False  # whether connections fail between so many nodes that no other check can run
         self._fabric = {name: node.fabric for name, node in passed.nodes.items() if node.fabric}
         nodes = {name: node.facts for name, node in passed.nodes.items()}
         self._pmix = told(nodes)
@@ -342,15 +342,12 @@ class _Validation:
                 if not self._team.nodes:
                     self._skip_rest("no node is left that answers")
                     return
-                goes_on = self._run_check(runner, check, number)
+                why = self._run_check(runner, check, number)
                 if self._gone:
                     self._skip_rest(self._gone, Verdict.ERROR)
                     return
-                if self._closed:
-                    self._skip_rest("connections between the nodes fail, and every job would wait for them")
-                    return
-                if not goes_on:
-                    self._skip_rest("'hello' did not end, and every other check would wait for the same")
+                if why:
+                    self._skip_rest(why)
                     return
             self._search_wrong_values(runner)
 
@@ -367,57 +364,58 @@ class _Validation:
             if check.name == result.check and len(team.nodes) >= bisect.FEWEST:
                 self._results.finish(runner.searched(check, team, number, result, wrong=True))
 
-    def _run_check(self, runner: CheckRunner, check: Check, number: int) -> bool:
-        """Run a check where it can run, and return whether the checks after it can run as well."""
+    def _run_check(self, runner: CheckRunner, check: Check, number: int) -> str:
+        """Run a check where it can run, and return why those after it cannot run, '' where they can."""
         whys = {name: check.absent(node.stack) for name, node in self._team.nodes.items()}
         left_out = {name: why for name, why in whys.items() if why}
         team = self._team.only(name for name in whys if name not in left_out)
         if not team.nodes:
             why = "; ".join(f"{words} on {names}" for words, names in by_reason(left_out).items())
             self._results.skip(check.name, why, left_out=left_out)
-            return True
+            return ""
         if self._ports and check.name != "hello":
             self._ports.wait()  # every other check may measure
         result, outcome = runner.run(check, team, number, self._total)
         self._gone = self._gone or self._look_whether_gone(look=False)
         if self._gone:
             self._results.finish(ended_during(result, self._gone) if result.is_bad else result)
-            return False
-        result = self._with_ports(result)
+            return self._gone
+        result, closed = self._with_ports(result)
         if left_out:
             others = "; ".join(f"not on {names}: {words}" for words, names in by_reason(left_out).items())
             result = result.model_copy(update={"left_out": left_out, "reason": f"{result.reason}; {others}"})
         self._results.finish(result)
         lost = self._drop_silent(check, outcome)
+        if closed:
+            return self._leave_out(closed)
         never_ended = result.verdict is not Verdict.PASS and outcome.ending != "exited"
-        return not (check.name == "hello" and never_ended and not lost)
+        return _NEVER_ENDED if check.name == "hello" and never_ended and not lost else ""
 
     def _why_gone(self) -> str:
         """Say why the hosts are no longer ours, '' while they are."""
         self._gone = self._gone or self._look_whether_gone(look=True)
         return self._gone
 
-    def _with_ports(self, result: CheckResult) -> CheckResult:
-        """Return the result of the first check with the ports that are closed between nodes."""
+    def _with_ports(self, result: CheckResult) -> tuple[CheckResult, tuple[str, ...]]:
+        """Return the result of the first check with the ports that are closed, and the nodes between which they are."""
         if self._ports is None:
-            return result
+            return result, ()
         result, found = self._ports.explain(result)
         self._notes, self._ports = (*self._notes, *found.notes), None
-        self._leave_out_closed(found.hosts)
-        return result
+        return result, found.hosts
 
-    def _leave_out_closed(self, closed: Sequence[str]) -> None:
-        """Leave out nodes between which connections fail: every job of theirs would wait, and say the same."""
-        gone = [name for name in closed if name in self._team.nodes]
-        if not gone:
-            return
-        left = self._team.without(gone)
-        self._closed = len(left.nodes) < _FEWEST_THAT_CONNECT
-        if self._closed:
-            return
+    def _leave_out(self, closed: Sequence[str]) -> str:
+        """Leave out nodes between which connections fail, and return why no other check can run, '' where they can.
+
+        Every job with such nodes would wait for them, and say the same.
+        """
+        left = self._team.without(closed)
+        if len(left.nodes) < _FEWEST_THAT_CONNECT:
+            return "connections between the nodes fail, and every job would wait for them"
         self._team = self._placed = left
-        names = nodeset.folded(gone)
+        names = nodeset.folded(closed)
         self._notes = (*self._notes, f"The checks after the first one ran without {names}, whose connections fail.")
+        return ""
 
     def _drop_silent(self, check: Check, outcome: JobOutcome) -> bool:
         """Leave out nodes that no longer answer, so that the remaining checks tell about the remaining nodes."""

@@ -155,7 +155,8 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Open MPI puts its segment
 SEGMENT = re.compile(r"(?:sm|vader)_segment\.")
 ORPHAN_WAIT_S = 0.3
 # As in the collection's login_probe, which is not on a node.
-NOT_INTERACTIVE = ("-T", "-o", "RemoteCommand=none", "-o", "ClearAllForwardings=yes", "-o", "PermitLocalCommand=no")
+_FOR_PEOPLE = ("RequestTTY=no", "RemoteCommand=none", "ClearAllForwardings=yes", "PermitLocalCommand=no")
+NOT_INTERACTIVE = tuple(word for setting in _FOR_PEOPLE for word in ("-o", setting))
 PEER_WAIT_S = 15.0
 MOST_READ = 16 << 20  # bytes; a process may show all its memory as its environment
 SECURE = 23  # AT_SECURE of getauxval(3): a program whose file gave it more rights than its caller has

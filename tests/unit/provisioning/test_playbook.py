@@ -79,6 +79,17 @@ def test_settings_for_people_change_no_ssh_of_ansible(tmp_path: Path) -> None:
     assert "remotecommand" not in said.stdout
 
 
+@pytest.mark.parametrize("program", ["ssh", "sftp", "scp"])
+def test_each_program_that_ansible_calls_takes_the_settings(program: str, tmp_path: Path) -> None:
+    """An option of ssh alone made each copy by sftp fail, with a warning, before scp took its place."""
+    words = shlex.split(playbook.environment(Path("/private"), tmp_path)["ANSIBLE_SSH_ARGS"])
+    ends = {"ssh": ["h", "true"], "sftp": ["h"], "scp": ["/dev/null", "h:/dev/null"]}[program]
+    argv = [program, *words, "-F", "none", "-o", "ControlPath=none", "-o", "ProxyCommand=false", *ends]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert "usage" not in said.stderr, said.stderr
+    assert "closed" in said.stderr.lower(), "it came as far as the connection"
+
+
 def test_a_run_takes_back_the_settings_that_its_plays_cannot_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ def test_rsync_is_told_ssh_word_by_word() -> None:
         Path("/Users/user1/co de"), "/home/user2/co de", supervised_job.JobLogin(host, as_user="user2")
     )
     shell = next(word for word in line if word.startswith("--rsh="))
-    assert shell.startswith("--rsh='ssh' '-T' '-o' 'RemoteCommand=none'")
+    assert shell.startswith("--rsh='ssh' '-o' 'RequestTTY=no' '-o' 'RemoteCommand=none'")
     assert "\"ProxyCommand=nc 'a b' %h\"" in shell
     assert "--rsync-path=sudo -n -H -u user2 -- rsync" in line
     assert line[-2:] == ["/Users/user1/co de/", "[fd00::1]:/home/user2/co de/"]

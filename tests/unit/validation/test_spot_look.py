@@ -42,7 +42,9 @@ def test_a_file_with_another_byte_is_named_where_a_job_broke_by_it(monkeypatch: 
     def gather(_hosts: object, **asked: Any) -> Probe:
         assert asked["content"] == (0, 1, 2, 3, 4, 5, 6)
         assert [one["name"] for one in asked["artifacts"]] == ["openmpi", "mpi4py"]
-        return Probe({**before, "node2": factory.ready_node("node2", artifacts=[changed])}, {})
+        return Probe(
+            {**before, "node2": factory.ready_node("node2", artifacts=[factory.artifact("openmpi"), changed])}, {}
+        )
 
     monkeypatch.setattr(facts, "gather", gather)
     (found,) = check_runner._changed_files(Team(nodes, "node1"), list(before), Path())  # noqa: SLF001 - as above

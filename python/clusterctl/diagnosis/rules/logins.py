@@ -149,20 +149,15 @@ def _between(view: View, without: frozenset[str]) -> Iterator[Finding]:
     asked = {(source, target) for source, report in view.logins.items() for target in report.targets}
     for name, failed in classes.items():
         sources = {source for source, _target in failed}
+        first = next(iter(failed.values()))
         if name in _OF_THE_SOURCE and len(sources) == 1 and len(failed) > 1:
             targets = nodeset.folded([target for _source, target in failed])
-            words = _words(name, next(iter(failed.values())), targets, is_target=False)
-            yield Finding(_check(name), "error", tuple(sources), words, _cure(name, next(iter(failed.values()))))
+            words = _words(name, first, targets, is_target=False)
+            yield Finding(_check(name), "error", tuple(sources), words, _cure(name, first))
             continue
         if is_everywhere(len(failed), tried, len(view.hosts)):
-            words = _last(next(iter(failed.values())).said)
-            yield Finding(
-                _check(name),
-                "error",
-                ends(failed),
-                f"logins between them fail: {words}",
-                _cure(name, next(iter(failed.values()))),
-            )
+            cause = f"logins between them fail: {_last(first.said)}"
+            yield Finding(_check(name), "error", ends(failed), cause, _cure(name, first))
             continue
         blamed, rest = blame(failed, len(view.hosts), asked)
         for one in blamed:
