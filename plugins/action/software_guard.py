@@ -10,7 +10,10 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules imp
 
 
 class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no types
-    """Its options are ``may_lose``, how many hosts may be lost ('' is any number), and ``refuse``."""
+    """Its options are ``may_lose``, how many hosts may be lost ('' is any number), and ``refuse``.
+
+    Without ``refuse``, what the task with it registered as ``software_guard`` says whether a version is replaced.
+    """
 
     _requires_connection = False
 
@@ -23,11 +26,15 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
         variables = task_vars or {}
         here = variables["ansible_play_hosts"]
         lost = [host for host in variables["ansible_play_hosts_all"] if host not in here]
-        checked = [variables["hostvars"][host].get("software_checked") or {} for host in here]
-        guarded = any(replaces(one.get("before")) for one in checked)
-        may_lose = str(self._task.args.get("may_lose") or "")
+        refuse = bool(self._task.args.get("refuse", True))
+        if refuse:
+            checked = [variables["hostvars"][host].get("software_checked") or {} for host in here]
+            guarded = any(replaces(one.get("before")) for one in checked)
+        else:  # a host that was lost since then counts as it did before
+            guarded = bool((variables.get("software_guard") or {}).get("guarded"))
+        may_lose = str(self._task.args.get("may_lose", ""))
         result.update(changed=False, guarded=guarded, lost=lost, too_many=too_many(lost, may_lose) and guarded)
-        if result["too_many"] and self._task.args.get("refuse", True):
+        if result["too_many"] and refuse:
             words = f"{shortened(lost)} {'is' if len(lost) == 1 else 'are'} not ready for it; see the message there."
             result.update(failed=True, msg=f"No link is switched, because {words}")
         return result
