@@ -83,7 +83,9 @@ class Lab:
             lines.append(f"{host} ansible_connection=local root={root} before='{before}' lost={host in lost}")
         (self.folder / "i.ini").write_text("\n".join(lines) + "\n", encoding="utf-8")
         first = {"hosts": "all", "gather_facts": False, "tasks": BEFORE}
-        switching = [{**one, "tasks": with_our_proof(one["tasks"])} for one in plays if one["name"].startswith("Switch")]
+        switching = [
+            {**one, "tasks": with_our_proof(one["tasks"])} for one in plays if one["name"].startswith("Switch")
+        ]
         (self.folder / "p.yml").write_text(yaml.safe_dump([first, *switching], width=10**6), encoding="utf-8")
         # This machine may have ranks of others.
         end, hosts = self.play(self.folder / "p.yml", {"extra": 1, "software_while_busy": True, **variables})

@@ -65,7 +65,7 @@ def whole_roles() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the plays, and the tasks that play a role in whole or a part of the software."""
     plays = yaml.safe_load(content.playbook("provision").read_text(encoding="utf-8"))
     tasks = [task for play in plays for task in play["tasks"] if "ansible.builtin.import_role" in task]
-    parts = {None, "plan", "install", "switch"}
+    parts = {None, "judge", "mesh", "plan", "install", "switch"}
     return plays, [task for task in tasks if task["ansible.builtin.import_role"].get("tasks_from") in parts]
 
 
