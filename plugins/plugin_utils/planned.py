@@ -91,17 +91,22 @@ def answers_of(said: Mapping[str, Any], asked: Iterable[Mapping[str, Any]], host
 
 
 def sum_of(*results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of several steps for one artifact; fields of a later step replace those of an earlier one."""
+    """Return the result of several steps; fields of a later step replace those of an earlier one."""
     total: dict[str, Any] = {}
     for result in results:
         total |= result
     diffs = [part for result in results for part in _listed(result.get("diff"))]
+    lists = {
+        field: [part for result in results if isinstance(parts := result.get(field), list) for part in parts]
+        for field in ("changes", "watch", "warnings")
+    }
     return {
         **total,
         "changed": any(result.get("changed") for result in results),
-        "changes": [change for result in results for change in result.get("changes") or ()],
-        "watch": [entry for result in results for entry in result.get("watch") or ()],
+        "changes": lists["changes"],
+        "watch": lists["watch"],
         **({"diff": diffs} if diffs else {}),
+        **({"warnings": lists["warnings"]} if lists["warnings"] else {}),
     }
 
 
