@@ -24,7 +24,7 @@ _MOST_WORDS = 2000  # characters of a sentence of a node
 _MOST_MESSAGE = 400
 _MOST_ITEMS = 10000  # of a list
 _MOST_VALUES = 1 << 17  # of one value of a result
-_MOST_OF_JUDGE = 1 << 24  # the members of a whole cluster
+_MOST_OF_ALL_HOSTS = 1 << 24  # of one value that has entries for the whole cluster
 _MOST_COMPARED = 1 << 20  # characters of a file that is compared line by line
 _MOST_FAILURE = 20000  # characters of a failure, which may be a table
 _MOST_LINES_COMPARED = 5000  # of both texts; the time grows with the square of the lines that are alike
@@ -52,7 +52,9 @@ _SPEAKS_OF_OTHERS = frozenset(  # they work on the controller alone
         _JUDGE,
         "clusterctl.hpc.fabric_decide",
         "clusterctl.hpc.fabric_plan",
+        "clusterctl.hpc.software_plan",
         "clusterctl.hpc.ssh_mesh_plan",
+        "clusterctl.hpc.ssh_mesh_review",
         "clusterctl.hpc.ssh_mesh_sign",
     }
 )
@@ -167,7 +169,8 @@ def _role_of_failure(result: Mapping[str, Any], action: str) -> str:
 def _decided(result: Mapping[str, Any], action: str, host: str) -> dict[str, Any]:
     """Return what a result decides: the keys that its action may decide, and problems of its own host alone."""
     kept = {key: result[key] for key in result if key in _FREE or action in _DECIDED_BY.get(key, ())}
-    found = {key: _plain(value, _MOST_OF_JUDGE if action == _JUDGE else _MOST_VALUES) for key, value in kept.items()}
+    most = _MOST_OF_ALL_HOSTS if action in _SPEAKS_OF_OTHERS else _MOST_VALUES
+    found = {key: _plain(value, most) for key, value in kept.items()}
     problems = found.get("problems")
     if isinstance(problems, list) and action not in _SPEAKS_OF_OTHERS:
         found["problems"] = [{**item, "host": host} for item in problems if isinstance(item, dict)]

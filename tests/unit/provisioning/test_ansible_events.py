@@ -323,7 +323,9 @@ def test_what_is_to_hold_is_a_path_with_a_kind(entry: dict[str, object]) -> None
     [
         ("fabric_plan", "h2"),
         ("fabric_decide", "h2"),
+        ("software_plan", "h2"),
         ("ssh_mesh_plan", "h2"),
+        ("ssh_mesh_review", "h2"),
         ("node_facts", "h1"),
         ("package_install", "h1"),
     ],
