@@ -33,6 +33,8 @@ class ActionModule(ArtifactActionBase):
         try:
             if phase == "back":
                 return self._back(variables)
+            if phase == "switch" and (refused := (variables.get("software_guard") or {}).get("refused")):
+                return {**_NOTHING, "failed": True, "msg": refused}
             links = links_to_switch(plain((variables.get("software_staged") or {}).get("artifacts") or {}).values())
             if not links or self._task.check_mode:
                 return dict(_NOTHING)

@@ -98,7 +98,8 @@ def test_check_mode_works_before_anything_is_there(same: Lab) -> None:
 
 
 def tree(played: Played) -> str:
-    return f"demo-1.0-{played.of('node2')[-1]['key']}"
+    (demo,) = played.of("node2")[-1]["artifacts"].values()
+    return f"demo-1.0-{demo['key']}"
 
 
 @pytest.mark.parametrize(

@@ -269,10 +269,13 @@ def test_the_cluster_s_nccl_takes_the_place_of_the_bundled_one(cluster: Cluster,
         assert recap["node2"] == (-1 if wanted == "bundled" else 1), text
         assert ("pytorch 2.13.0 does not work here: AttributeError: module 'torch'" in text) == (wanted == "bundled")
         assert "Traceback" not in text
-        library = f"{LINK}/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
+        # the link leads back where the proof failed, and the folder stays
+        of_this = f'grep -l pytorch {LINK}-*/.clusterctl.json | xargs grep -lE \'"nccl_align": ?"{wanted}"\''
+        marker_path = cluster.said("node2", "sh", "-c", of_this)
+        library = f"{Path(marker_path).parent}/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
         found = cluster.said("node2", "sh", "-c", f"readlink {library} || cat {library}")
         assert found == {"bundled": "bundled", "cluster": "/usr/local/nccl/lib/libnccl.so.2"}[wanted]
-        marker = json.loads(cluster.said("node2", "cat", f"{LINK}/.clusterctl.json"))
+        marker = json.loads(cluster.said("node2", "cat", marker_path))
         assert marker["inputs"]["framework"] == {
             "name": "pytorch",
             "version": "2.13.0",
