@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 TARGET = 3
 LINK = "/usr/local/python_env"
-TASK = "Install the environment beside its other versions"
+TASK = "Install the software beside its other versions"
 NAMES = (
     "install task, from the cache",
     "whole playbook around it",
@@ -47,14 +47,7 @@ PLAY = [
     {
         "hosts": "all",
         "gather_facts": False,
-        "roles": [
-            "clusterctl.hpc.preflight",
-            {
-                "role": "clusterctl.hpc.python_env",
-                "python_env_members": "{{ preflight_members }}",
-                "python_env_node": "{{ preflight_node }}",
-            },
-        ],
+        "roles": ["clusterctl.hpc.preflight", "clusterctl.hpc.python_env"],
     }
 ]
 

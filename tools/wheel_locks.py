@@ -20,22 +20,30 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import tomllib
-import yaml
 from clusterctl.support import content
-from jinja2 import meta
-from jinja2.nativetypes import NativeEnvironment
 from packaging import tags
 from packaging.markers import Marker
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 ROOT = content.root()
 sys.path.insert(0, str(content.collections_path()))
 
-from ansible_collections.clusterctl.hpc.plugins.filter.stack import FilterModule, framework_in_wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import nccl
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import horovod, mpi4py, python_env, variables
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.frameworks import framework_in_wheels
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
+    Artifact,
+    Cluster,
+    Controller,
+    Host,
+    Pinned,
+    Plan,
+    Settings,
+    WheelWish,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
     LOCK_SCHEMA,
     Target,
@@ -44,7 +52,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
     shipped,
 )
 
-ROLES = ("mpi4py", "horovod", "nccl", "python_env")
+ROLES = ("python_env", "mpi4py", "nccl", "horovod")  # those that take wheels
 INDEX = "https://pypi.org/simple"
 
 # Debian 11, Ubuntu 22.04, Debian 12, Ubuntu 24.04, Debian 13, and the newest Python. Python 3.13 has an older C library
@@ -89,61 +97,46 @@ def target_of(python: str, machine: str, glibc: str) -> Target:
     return Target.of(f"any-{machine}-glibc{glibc}-py{python}")
 
 
-def variables_of(role: str) -> dict[str, Any]:
-    """Return the default variables of a role, and its internal ones."""
-    found: dict[str, Any] = {}
-    for folder in ("defaults", "vars"):
-        found |= yaml.safe_load((ROOT / "roles" / role / folder / "main.yml").read_text(encoding="utf-8"))
-    return found
+class _Recorder(Controller):
+    """A controller that keeps what recipes ask for; each platform has PyTorch."""
+
+    def __init__(self) -> None:
+        self.wishes: list[WheelWish] = []
+
+    def pin(self, wish: WheelWish) -> Pinned:
+        self.wishes.append(wish)
+        return Pinned([{"name": "torch", "version": "1", "filename": "torch.whl", "sha256": "0" * 64}])
 
 
-class Renderer:
-    """Render variables of a role as Ansible does, with the collection's filters; only those that are needed."""
+def _decided(target: Target, **given: str) -> tuple[list[WheelWish], list[Artifact]]:
+    """Return what the recipes ask for by default on a host of a platform that has Open MPI, and what they build.
 
-    def __init__(self, variables: Mapping[str, Any]) -> None:
-        """Render ``variables``."""
-        self._variables = variables
-        self._jinja = NativeEnvironment()
-        for name, function in FilterModule().filters().items():
-            self._jinja.filters[f"clusterctl.hpc.{name}"] = function
-
-    def render(self, value: Any) -> Any:
-        """Return a value without templates."""
-        if isinstance(value, list):
-            return [self.render(item) for item in value]
-        if isinstance(value, dict):
-            return {key: self.render(item) for key, item in value.items()}
-        if not isinstance(value, str) or "{{" not in value:
-            return value
-        names = meta.find_undeclared_variables(self._jinja.parse(value)) & self._variables.keys()
-        known = {name: self.render(self._variables[name]) for name in names}
-        return self._jinja.from_string(value.strip()).render(known)
-
-
-def _wheels_in(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield each entry ``wheels: {name, requirements}`` of a build, at any depth."""
-    if isinstance(value, dict):
-        entry = value.get("wheels")
-        if isinstance(entry, dict) and "requirements" in entry:
-            yield entry
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _wheels_in(item)
+    Args:
+        target: the platform.
+        given: variables with another value than their default.
+    """
+    node = {
+        "platform": target.platform,
+        "distribution": {"family": "Debian", "major": "12", "id": "debian"},
+        "python": {"version": target.python},
+        "artifacts": [{"link": "/usr/local/openmpi", "key": "0" * 16, "version": "5"}],
+    }
+    member = {"name": "node1", "platform": target.platform}
+    host = Host("node1", member, node, Settings(variables.defaults(ROLES) | given))
+    recorder = _Recorder()
+    recipes = {"python_env": python_env, "mpi4py": mpi4py, "horovod": horovod}
+    cluster = Cluster([host], [member], "/usr/local", frozenset(recipes), recorder)
+    plans: dict[str, Plan] = {}
+    for role, recipe in recipes.items():
+        plans[role] = recipe.decide(cluster, plans)
+    return recorder.wishes, [artifact for plan in plans.values() for artifact in plan.artifacts]
 
 
 def tools_asked() -> set[Asked]:
     """Return what the builds of the roles ask for: the installer and build tools."""
-    found = set()
-    for role in ROLES:
-        variables = variables_of(role)
-        renderer = Renderer(variables)
-        tasks = [
-            yaml.safe_load(path.read_text("utf-8")) for path in sorted((ROOT / "roles" / role / "tasks").glob("*.yml"))
-        ]
-        for entry in _wheels_in([variables, tasks]):
-            found.add(Asked.of(entry["name"], renderer.render(entry["requirements"])))
-    return found
+    _unused, artifacts = _decided(target_of(*PLATFORMS[0]))
+    brought = [item["wheels"] for artifact in artifacts for item in artifact.build["files"] if "wheels" in item]
+    return {Asked.of(one["name"], one["requirements"]) for one in brought if "requirements" in one}
 
 
 def environments_asked(target: Target) -> set[Asked]:
@@ -152,16 +145,12 @@ def environments_asked(target: Target) -> set[Asked]:
     Args:
         target: the platform, whose Python and glibc decide the release.
     """
-    found = set()
-    for framework, build in (("none", "cpu"), ("pytorch", "cpu"), ("pytorch", "cuda")):
-        variables = {**variables_of("python_env"), "python_env_framework": framework}
-        variables |= {"python_env_framework_build": build, "__python_env_platform": target.platform}
-        if Renderer(variables).render(variables["__python_env_release"])["problem"]:
-            continue
-        wish = Renderer(variables).render(variables["__python_env_wish"])
-        for alternative in wish["first_of"] or [[]]:
-            found.add(Asked.of("python_env", [*wish["requirements"], *alternative]))
-    return found
+    return {
+        Asked.of("python_env", [*wish.requirements, *alternative])
+        for framework, build in (("none", "cpu"), ("pytorch", "cpu"), ("pytorch", "cuda"))
+        for wish in _decided(target, python_env_framework=framework, python_env_framework_build=build)[0]
+        for alternative in wish.first_of or [[]]
+    }
 
 
 def nccl_asked(environments: Sequence[Sequence[Wheel]]) -> set[Asked]:

@@ -20,6 +20,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         variables = task_vars or {}
         given = self._task.args
         plan, host = given["plan"], str(variables["inventory_hostname"])
+        if not plan["probe"]:
+            return {**result, "changed": False}
         found = rules.from_plain(plan["candidates"])
         ports = {
             name: rules.listener_ports(variables["hostvars"][name].get(given["listens"]))

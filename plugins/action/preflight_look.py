@@ -9,9 +9,9 @@ from typing import Any
 from ansible.errors import AnsibleError  # type: ignore[import-untyped]
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import node_record_gate
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import preloaded
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import run_events
 
-preloaded.load()  # this is the action of the first task
+run_events.refuse_keys()  # this is the action of the first task, which Ansible's main process loads
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

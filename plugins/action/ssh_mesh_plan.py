@@ -27,7 +27,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``authorized_keys``, ``known_hosts``, ``client_config``, ``own``, ``logins`` and ``members``."""
+        """Return the texts, ``own``, ``inventory``, ``logins`` and ``members``."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         given = self._task.args
@@ -131,6 +131,7 @@ def plan(
         "changed": False,
         **texts(rules.complete(members, {**fresh, **shown}, {}, inventory)),
         "own": own,
+        "inventory": list(inventory),
         "logins": {
             host: [targets[target] for target in its] for host, its in rules.logins(visited, options.verify).items()
         },

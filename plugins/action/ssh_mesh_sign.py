@@ -13,6 +13,7 @@ from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[im
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_ca
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look, run_events
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ _NEW = "ssh-ed25519 AAAA"  # stands for an authority that check mode does not ma
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
-    """Returns the certificates of each node, and the text of every file that is the same on all nodes."""
+    """Returns the certificates of each node, and the text of every file that is the same on all nodes.
+
+    Without an authority, there is nothing to sign, and nothing is returned.
+    """
 
     _requires_connection = False
 
@@ -40,6 +44,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         given = self._task.args
+        if str(given["trust"]) != "ca":
+            return {**result, "changed": False}
         hosts = [str(host) for host in variables["ansible_play_hosts"]]
         if boolean(given.get("only_check", False)):
             return {**result, **self._checked(hosts, variables)}
@@ -47,7 +53,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             passphrase = self._passphrase(variables)
             authority = _authority(str(given["folder"]), variables)
             looks = mesh_look.of_hosts(variables, hosts, str(given["looks"]))
-            result.update(self._signed(authority, looks, given, passphrase))
+            result.update(self._signed(authority, looks, variables[str(given["plan"])], passphrase))
         except rules.MeshError as error:
             result.update(mesh_look.failed(error))
         except _ERRORS as error:
@@ -80,10 +86,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self,
         authority: mesh_ca.authority.Authority,
         looks: dict[str, dict[str, Any]],
-        given: dict[str, Any],
+        planned: Mapping[str, Any],
         passphrase: str,
     ) -> dict[str, Any]:
-        plan = check_type_dict(given["plan"])
+        given = self._task.args
+        plan = plain(planned)
         options = rules.Options(
             key_name=str(given["key_name"]),
             key_options=[str(one) for one in check_type_list(given["key_options"])],

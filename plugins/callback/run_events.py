@@ -131,6 +131,10 @@ def _kept(res: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: res[key] for key in _KEPT if key in res}
     if "_ansible_delegated_vars" in res:
         found["_ansible_delegated_vars"] = True
+    artifacts = res.get("artifacts")
+    if isinstance(artifacts, dict):  # of all else that is said of them, the whole result has the sum
+        failed = {name: one for name, one in artifacts.items() if isinstance(one, dict) and one.get("failed")}
+        found["artifacts"] = {name: {"role": one.get("role"), "failed": True} for name, one in failed.items()}
     items = res.get("results")
     if isinstance(items, (list, tuple)):
         found["results"] = [

@@ -11,7 +11,7 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Dict, Iterable, Iterator, List, Mapping
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
@@ -71,6 +71,34 @@ def mark(folder: str, name: str, data: bytes) -> None:
 def target_of(link: str, tree: str) -> str:
     """Return what a link holds: a name beside it, so that the folder may also be reached by another path."""
     return Path(tree).name if Path(tree).parent == Path(link).parent else tree
+
+
+def by_tree(paths: Iterable[str], links: Mapping[str, str]) -> List[str]:
+    """Return paths that begin with a link, with its folder instead.
+
+    Args:
+        paths: absolute paths; one that begins with none of the links is left out.
+        links: by link, the folder.
+    """
+    return [
+        tree + path[len(link) :]
+        for path in paths
+        for link, tree in links.items()
+        if path == link or path.startswith(f"{link}/")
+    ]
+
+
+def links_to_switch(results: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
+    """Return by link the folder to which it is to lead, for the links that lead elsewhere or do not exist.
+
+    Args:
+        results: of artifacts that were installed on one host; one that did not run counts as none.
+    """
+    return {
+        str(result["link"]): str(result["tree"])
+        for result in results
+        if result.get("tree") and result.get("link") and result.get("before") != result["tree"]
+    }
 
 
 def tree_of(link: str) -> str:

@@ -41,10 +41,6 @@ options:
       - Folder of the controller that keeps the digests of accepted artifacts. The default is C(clusterctl/artifacts) in
         E(XDG_STATE_HOME) or C(~/.local/state).
     type: str
-  early:
-    description: Begin in the background. The same task without this option waits for the result and returns it.
-    type: bool
-    default: false
   packages:
     description:
       - Packages that the build needs. M(ansible.builtin.package) installs them on the host if a build is needed.
@@ -62,13 +58,15 @@ options:
     default: []
     suboptions:
       source:
-        description: A source as M(clusterctl.hpc.source_fetch) takes it (V(name), V(version), V(sources), V(variable)).
+        description:
+          - A source (V(name) and V(version)). The first of V(sources) that can be had is taken, each with its sha256.
+            V(variable) is the user's variable for messages.
         type: dict
       wheels:
         description:
-          - Python wheels that fit V(platform) and satisfy V(requirements), as M(clusterctl.hpc.wheel_lock) pins them
-            under V(name), or the wheels in V(pinned) that it returned. V(variable) is the user's variable for
-            messages. V(wheel_dir) is a folder to use instead of an index.
+          - Python wheels that fit V(platform) and satisfy V(requirements), pinned under V(name), or the wheels in
+            V(pinned). V(variable) is the user's variable for messages. V(wheel_dir) is a folder to use instead of an
+            index.
           - They go into the folder O(files[].dest). With O(files[].unpack) they are all unpacked there.
         type: dict
       sdist:
@@ -220,10 +218,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-key: {description: The artifact's key., type: str, returned: without O(early)}
-path: {description: The pack in the controller's cache., type: str, returned: success without O(early)}
-cached: {description: Whether the cache already had it., type: bool, returned: success without O(early)}
-begun: {description: Whether it is being made in the background., type: bool, returned: success with O(early)}
+key: {description: The artifact's key., type: str, returned: always}
+path: {description: The pack in the controller's cache., type: str, returned: success}
+cached: {description: Whether the cache already had it., type: bool, returned: success}
 log: {description: Path of the build's log on the host., type: str, returned: when built}
 seconds: {description: Wall time of the steps in s., type: float, returned: when built}
 cpu_seconds: {description: User and system time of the steps in s., type: float, returned: when built}
@@ -268,7 +265,6 @@ _SPEC = {
     "inputs": {"type": "dict", "required": True},
     "cache_dir": {"type": "str", "required": True},
     "state_dir": {"type": "str"},
-    "early": {"type": "bool", "default": False},
     "packages": {"type": "list", "elements": "str", "default": []},
     "package_options": {"type": "dict", "default": {}},
     "files": {

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later (see COPYING).
-"""Run programs of an installed artifact and check their output."""
+"""Run programs of installed artifacts and check their output."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: artifact_check
-short_description: Run programs of an installed artifact and check their output
+short_description: Run programs of installed artifacts and check their output
 version_added: "0.1.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
@@ -15,52 +15,59 @@ description:
   - C(@LINK@) stands for the artifact's link and C(@REAL@) for the link's target, so an expected text can name the
     version in use.
   - If the module runs as root, the commands run as an unprivileged user id without an account.
-  - With O(stands_on), the host remembers a successful proof. It is repeated when the commands, the targets of the
-    links, a file of the artifacts, the kernel or the C library change. A failed proof is always repeated.
+  - With O(artifacts[].stands_on), the host remembers a successful proof. It is repeated when the commands, the targets
+    of the links, a file of the artifacts, the kernel or the C library change. A failed proof is always repeated.
+  - All artifacts are proved in one call. Where one fails, only those that stand on it are left out.
 options:
-  name:
-    description: Name of the artifact, for messages.
-    type: str
-    required: true
-  link:
-    description: Path of the artifact's link.
-    type: str
-    required: true
-  environment:
-    description: Variables in addition to PATH, HOME, TMPDIR, USER, LOGNAME and LC_ALL.
-    type: dict
-    default: {}
-  stands_on:
-    description:
-      - Links of the artifacts on which the outcome depends. O(link) always counts as one of them.
-      - The caller makes sure that their files are as installed. An empty list repeats the proof each time.
-    type: list
-    elements: str
-    default: []
-  timeout_s:
-    description: Seconds after which a command is ended and counts as failed.
-    type: int
-    default: 60
-  checks:
-    description: Commands and the texts that their output must hold.
+  artifacts:
+    description: What to prove.
     type: list
     elements: dict
     required: true
     suboptions:
-      argv:
-        description: The command as tokens.
-        type: list
-        elements: str
-        required: true
-      stdin:
-        description: Text that the command reads from its standard input, for example a program.
+      name:
+        description: Name of the artifact, for messages.
         type: str
-        default: ""
-      expect:
-        description: Texts that must all be in the output.
+        required: true
+      link:
+        description: Path of the artifact's link.
+        type: str
+        required: true
+      environment:
+        description: Variables in addition to PATH, HOME, TMPDIR, USER, LOGNAME and LC_ALL.
+        type: dict
+        default: {}
+      stands_on:
+        description:
+          - Links of the artifacts on which the outcome depends. O(artifacts[].link) always counts as one of them.
+          - The caller makes sure that their files are as installed. An empty list repeats the proof each time.
         type: list
         elements: str
         default: []
+      timeout_s:
+        description: Seconds after which a command is ended and counts as failed.
+        type: int
+        default: 60
+      checks:
+        description: Commands and the texts that their output must hold.
+        type: list
+        elements: dict
+        required: true
+        suboptions:
+          argv:
+            description: The command as tokens.
+            type: list
+            elements: str
+            required: true
+          stdin:
+            description: Text that the command reads from its standard input, for example a program.
+            type: str
+            default: ""
+          expect:
+            description: Texts that must all be in the output.
+            type: list
+            elements: str
+            default: []
 attributes:
   check_mode:
     description: Runs as usual, because it changes nothing.
@@ -73,17 +80,23 @@ attributes:
 EXAMPLES = r"""
 - name: Prove that the program runs
   clusterctl.hpc.artifact_check:
-    name: demo
-    link: /usr/local/demo
-    stands_on: [/usr/local/library]
-    checks:
-      - argv: ["@LINK@/bin/demo", --version]
-        expect: ["1.0"]
+    artifacts:
+      - name: demo
+        link: /usr/local/demo
+        stands_on: [/usr/local/library]
+        checks:
+          - argv: ["@LINK@/bin/demo", --version]
+            expect: ["1.0"]
 """
 
 RETURN = r"""
-outputs: {description: Output of each command in this run or in the remembered proof., type: list, returned: success}
-proved_before: {description: Whether a remembered proof was used., type: bool, returned: success}
+artifacts:
+  description:
+    - By name, the C(outputs) of each command in this run or in the remembered proof, and whether the latter was used
+      (C(proved_before)). Of one that failed, C(msg) says why. Of one that was not tried, C(left_out) names the artifact
+      that failed before.
+  type: dict
+  returned: always
 """
 
 import hashlib
@@ -92,7 +105,7 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, command, disk_files
@@ -200,46 +213,79 @@ def _run_as(uid: Optional[int], parameters: Dict[str, Any], own: Dict[str, str])
     return outputs
 
 
-def main() -> None:
-    """Run every check and fail at the first one with an unexpected result."""
-    module = AnsibleModule(
-        argument_spec={
-            "name": {"type": "str", "required": True},
-            "link": {"type": "str", "required": True},
-            "environment": {"type": "dict", "default": {}},
-            "stands_on": {"type": "list", "elements": "str", "default": []},
-            "timeout_s": {"type": "int", "default": 60},
-            "checks": {
-                "type": "list",
-                "elements": "dict",
-                "required": True,
-                "options": {
-                    "argv": {"type": "list", "elements": "str", "required": True},
-                    "stdin": {"type": "str", "default": ""},
-                    "expect": {"type": "list", "elements": "str", "default": []},
-                },
-            },
+def prove(parameters: Dict[str, Any], *, keep: bool) -> Dict[str, Any]:
+    """Return the outputs of an artifact's commands, of this run or of a remembered proof; ``keep`` remembers them.
+
+    Raises:
+        CheckFailedError: see :func:`run_checks`.
+    """
+    digest = circumstances(parameters)
+    proved = recall(parameters["name"], digest) if parameters["stands_on"] else None
+    if proved is not None:
+        return {"outputs": proved, "proved_before": True}
+    outputs = run_checks(parameters)
+    if parameters["stands_on"] and keep:
+        remember(parameters["name"], digest, outputs)
+    return {"outputs": outputs, "proved_before": False}
+
+
+def prove_all(artifacts: Sequence[Dict[str, Any]], *, keep: bool) -> Dict[str, Dict[str, Any]]:
+    """Return the result of each artifact by name; what stands on one that failed is left out."""
+    failed: Dict[str, str] = {}  # name of the cause, by link
+    answers: Dict[str, Dict[str, Any]] = {}
+    for one in artifacts:
+        name = one["name"]
+        cause = next((failed[link] for link in one["stands_on"] if link in failed), "")
+        if cause:
+            answer: Dict[str, Any] = {"left_out": cause}
+        else:
+            try:
+                answer = prove(one, keep=keep)
+            except (CheckFailedError, artifact.ArtifactError) as error:
+                answer = {"failed": True, "msg": str(error)}
+            except OSError as error:
+                answer = {"failed": True, "msg": disk_files.sentence(name, error)}
+        if "outputs" not in answer:
+            failed[one["link"]] = cause or name
+        answers[name] = answer
+    return answers
+
+
+_ARTIFACT: Dict[str, Any] = {
+    "name": {"type": "str", "required": True},
+    "link": {"type": "str", "required": True},
+    "environment": {"type": "dict", "default": {}},
+    "stands_on": {"type": "list", "elements": "str", "default": []},
+    "timeout_s": {"type": "int", "default": 60},
+    "checks": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "argv": {"type": "list", "elements": "str", "required": True},
+            "stdin": {"type": "str", "default": ""},
+            "expect": {"type": "list", "elements": "str", "default": []},
         },
+    },
+}
+
+
+def main() -> None:
+    """Run every check; an artifact fails at the first one with an unexpected result."""
+    module = AnsibleModule(
+        argument_spec={"artifacts": {"type": "list", "elements": "dict", "required": True, "options": _ARTIFACT}},
         supports_check_mode=True,
     )
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(signum, build_user.abandon)  # the commands end with the module
-    parameters: Dict[str, Any] = module.params
-    digest = circumstances(parameters)
-    proved = recall(parameters["name"], digest) if parameters["stands_on"] else None
-    if proved is not None:
-        module.exit_json(changed=False, changes=[], watch=[], outputs=proved, proved_before=True)
     try:
-        outputs = run_checks(parameters)
-    except (CheckFailedError, artifact.ArtifactError) as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=disk_files.sentence(parameters["name"], error))
+        answers = prove_all(module.params["artifacts"], keep=not module.check_mode)
     except build_user.Abandoned:
         os._exit(1)  # the result has no reader; the commands are ended by now
-    if parameters["stands_on"] and not module.check_mode:
-        remember(parameters["name"], digest, outputs)
-    module.exit_json(changed=False, changes=[], watch=[], outputs=outputs, proved_before=False)
+    failures = [str(answer["msg"]) for answer in answers.values() if answer.get("failed")]
+    if failures:
+        module.fail_json(msg="\n".join(failures), artifacts=answers)
+    module.exit_json(changed=False, changes=[], watch=[], artifacts=answers)
 
 
 if __name__ == "__main__":

@@ -7,116 +7,146 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: artifact_install
-short_description: Install an artifact from the controller's cache and switch its link
+short_description: Install artifacts from the controller's cache and switch their links
 version_added: "0.1.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
   - Compares the folder C(ROOT/NAME-VERSION-KEY) with its marker and manifest, and replaces a damaged one.
-  - Copies the pack only to hosts that need it. Takes its bytes out of reach of other users, checks them, and unpacks
+  - Copies a pack only to hosts that need it. Takes its bytes out of reach of other users, checks them, and unpacks
     what the manifest names beside its place. A pack that holds anything else is refused.
   - Then asks the host's loader about every program and library in it. A missing library is named, and the link stays.
   - Writes the marker last and then switches the link by one rename. Other versions stay where they are.
-  - With O(switch) false, the link stays. M(clusterctl.hpc.artifact_switch) then switches several links together.
+  - With O(artifacts[].switch) false, the link stays. M(clusterctl.hpc.artifact_switch) then switches several together.
+  - All artifacts are installed in one call, in their order. One that fails keeps only those from being installed that
+    use it.
 options:
-  name:
-    description: Name of the artifact.
-    type: str
-    required: true
-  version:
-    description: Version of the artifact.
-    type: str
-    required: true
-  inputs:
-    description: Everything that shapes the artifact. Its key is derived from it. One of O(inputs) and O(key) is needed.
-    type: dict
-  key:
-    description: The artifact's key, where O(inputs) is not given.
-    type: str
-  cache_dir:
-    description: The controller's cache folder.
-    type: str
-    required: true
-  root:
-    description: Folder below which artifacts are installed.
-    type: str
-    default: /usr/local
-  link:
-    description: Path of the link. The default is V(ROOT/NAME).
-    type: str
-  switch:
-    description: Whether to switch the link. It is false where the variable C(software_two_phases) of the play is true.
-    type: bool
-    default: true
-  library_path:
-    description: Folders that the loader searches first. Relative ones are below the artifact.
+  artifacts:
+    description: What to install.
     type: list
-    elements: str
-    default: [lib]
-  closure:
-    description: Ask the loader about every program and library before the link is switched.
-    type: bool
-    default: true
-  closure_ignore:
-    description: Patterns of library names that may be missing.
-    type: list
-    elements: str
-    default: []
-  closure_within:
-    description:
-      - Accept a library that lies anywhere in the artifact. Python packages load the libraries of other packages first,
-        which a single file does not tell.
-    type: bool
-    default: false
-  content:
-    description:
-      - Compare the sha256 of every installed file, not only its size, mode and owner.
-      - The variable C(preflight_distrusted) sets it for the hosts that it names.
-    type: bool
-    default: false
-  push_dir:
-    description: Folder on the host for the pack while it is unpacked.
-    type: str
-    default: /var/tmp
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: Name of the artifact.
+        type: str
+        required: true
+      version:
+        description: Version of the artifact.
+        type: str
+        required: true
+      inputs:
+        description:
+          - Everything that shapes the artifact. Its key is derived from it. One of O(artifacts[].inputs) and
+            O(artifacts[].key) is needed.
+        type: dict
+      key:
+        description: The artifact's key, where O(artifacts[].inputs) is not given.
+        type: str
+      cache_dir:
+        description: The controller's cache folder.
+        type: str
+        required: true
+      root:
+        description: Folder below which artifacts are installed.
+        type: str
+        default: /usr/local
+      link:
+        description: Path of the link. The default is V(ROOT/NAME).
+        type: str
+      switch:
+        description: Whether to switch the link.
+        type: bool
+        default: true
+      uses:
+        description: Names of artifacts of this call, before this one, whose libraries it loads.
+        type: list
+        elements: str
+        default: []
+      library_path:
+        description: Folders that the loader searches first. Relative ones are below the artifact.
+        type: list
+        elements: str
+        default: [lib]
+      waiting_paths:
+        description:
+          - Paths through the links of O(artifacts[].uses), for the loader. They count only where such a link does not
+            lead to the artifact yet, and then mean its folder.
+        type: list
+        elements: str
+        default: []
+      closure:
+        description: Ask the loader about every program and library before the link is switched.
+        type: bool
+        default: true
+      closure_ignore:
+        description: Patterns of library names that may be missing.
+        type: list
+        elements: str
+        default: []
+      closure_within:
+        description:
+          - Accept a library that lies anywhere in the artifact. Python packages load the libraries of other packages
+            first, which a single file does not tell.
+        type: bool
+        default: false
+      libraries:
+        description: Libraries of the distribution that programs need beside it. RV(artifacts) tells which are missing.
+        type: list
+        elements: str
+        default: []
+      content:
+        description:
+          - Compare the sha256 of every installed file, not only its size, mode and owner.
+          - The variable C(preflight_distrusted) sets it for the hosts that it names.
+        type: bool
+        default: false
+      push_dir:
+        description: Folder on the host for the pack while it is unpacked.
+        type: str
+        default: /var/tmp
+      pack:
+        description: Set by the action plugin.
+        type: dict
+      lost:
+        description: Set by the action plugin.
+        type: list
+        elements: str
+        default: []
   phase:
     description: Set by the action plugin.
     type: str
     choices: [inspect, apply]
     default: inspect
-  pack:
-    description: Set by the action plugin.
-    type: dict
-  lost:
-    description: Set by the action plugin.
-    type: list
-    elements: str
-    default: []
   host:
     description: Set by the action plugin.
     type: str
     default: ""
 attributes:
   check_mode:
-    description: Reports what would be installed or switched. The cache need not have the artifact.
+    description: Reports what would be installed or switched. The cache need not have the artifacts.
     support: full
   diff_mode:
-    description: Shows the link's target before and after.
+    description: Shows each link's target before and after.
     support: full
 """
 
 EXAMPLES = r"""
 - name: Install the library on every node
   clusterctl.hpc.artifact_install:
-    name: demo
-    version: "1.0"
-    inputs: {version: "1.0", platform: "{{ platform }}"}
-    cache_dir: "{{ lookup('ansible.builtin.env', 'HOME') }}/.cache/clusterctl"
+    artifacts:
+      - name: demo
+        version: "1.0"
+        inputs: {version: "1.0", platform: "{{ platform }}"}
+        cache_dir: "{{ lookup('ansible.builtin.env', 'HOME') }}/.cache/clusterctl"
 """
 
 RETURN = r"""
-key: {description: The artifact's key., type: str, returned: always}
-tree: {description: The artifact's folder., type: str, returned: always}
-link: {description: Path of the link., type: str, returned: always}
-before: {description: The folder to which the link led before; empty without a link., type: str, returned: always}
+artifacts:
+  description:
+    - By name, the C(key), the folder (C(tree)), the C(link), where it led C(before), and the C(changes). Of one that
+      failed, C(msg) says why. Of one that was not tried, C(left_out) names the artifact that failed before.
+  type: dict
+  returned: always
 changes: {description: A short phrase for each change., type: list, returned: always}
 watch: {description: States of paths that hold from now on., type: list, returned: always}
 """
@@ -126,7 +156,7 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     artifact_links,
@@ -150,6 +180,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
     tree_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.command import SYSTEM_PATH
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.libraries import in_library_cache
 
 _NAMED_LIBRARIES = 5
 
@@ -172,17 +203,31 @@ def make_folders(root: str) -> None:
 
 
 class Install:
-    """One artifact on this host."""
+    """One artifact on this host.
 
-    def __init__(self, module: audited_module.AuditedModule) -> None:
-        """Read the module's parameters; nothing is touched yet."""
-        self.p: Dict[str, Any] = module.params
-        self.check_mode: bool = module.check_mode
+    Attributes:
+        whole: whether its folder is known to be as it must be.
+        problem: the result of its failure; None without one.
+    """
+
+    def __init__(self, given: Dict[str, Any], *, check_mode: bool = False, uses: Sequence[Install] = ()) -> None:
+        """Read what is asked for; nothing is touched yet.
+
+        Args:
+            given: the options of the artifact, and ``host``.
+            check_mode: whether nothing may change.
+            uses: the artifacts of the same call whose libraries it loads.
+        """
+        self.p = given
+        self.check_mode = check_mode
+        self.uses = uses
+        self.whole = False
+        self.problem: Optional[Dict[str, Any]] = None
         self.base = tree_name(self.p["name"], self.p["version"], self.p["key"])
         self.tree = str(Path(self.p["root"], self.base))
         self.link = self.p["link"] or str(Path(self.p["root"], self.p["name"]))
         self.target = artifact_links.target_of(self.link, self.tree)
-        self.switches: bool = self.p.get("switch", True) or module.check_mode
+        self.switches: bool = self.p.get("switch", True) or check_mode
         self.host = self.p["host"]
         # of the distribution, each with its package
         self.libraries: Dict[str, str] = library_closure.recall(self.base) or {}
@@ -224,6 +269,7 @@ class Install:
         if not self.check_mode:
             artifact_links.give_back()
         state, linked = self.state(content=self.p["content"]), self.linked()
+        self.whole = state.ok
         changes = []
         lost = self._look_at_libraries() if state.ok else []
         if not state.ok:
@@ -244,7 +290,8 @@ class Install:
 
     def _look_at_libraries(self) -> List[str]:
         """Return the libraries of the distribution that the installed artifact needs and the host has lost."""
-        if self.p["closure"] and not self.libraries and not self.check_mode:
+        known = self.libraries or not all(used.whole for used in self.uses)  # what it uses is repaired first
+        if self.p["closure"] and not known and not self.check_mode:
             self._check_closure(self.tree)  # an earlier release kept no record
         return [path for path in self.libraries if not Path(path).is_file()]
 
@@ -366,8 +413,10 @@ class Install:
         """Refuse a tree whose libraries this host lacks; remember those that it takes from the distribution."""
         if not self.p["closure"]:
             return
+        waiting = {used.link: used.tree for used in self.uses if used.linked() != used.target}
+        library_path = self.p["library_path"] + artifact_links.by_tree(self.p["waiting_paths"], waiting)
         closure = library_closure.ask_loader(
-            tree, self.p["library_path"], self.p["closure_ignore"], within=self.p["closure_within"]
+            tree, library_path, self.p["closure_ignore"], within=self.p["closure_within"]
         )
         if closure.missing:
             named = "; ".join(
@@ -392,50 +441,86 @@ class Install:
             return f"Install {', '.join(sorted(packages))} again on this host, with the package manager's 'reinstall'."
         return "Install the library on this host, or build without it."
 
+    def run(self, phase: str) -> Dict[str, Any]:
+        """Return the result of a phase; a failure is a result as well."""
+        failed = next((used.problem.get("left_out", used.p["name"]) for used in self.uses if used.problem), "")
+        try:
+            if failed:
+                self.problem = {"left_out": failed}
+            else:
+                return self.inspect() if phase == "inspect" else self.apply()
+        except BadPackError as error:
+            self.problem = {"failed": True, "msg": str(error), "bad_pack": True}
+        except NotWholeError as error:
+            self.problem = {"failed": True, "msg": str(error), "not_whole": True}
+        except ArtifactError as error:
+            self.problem = {"failed": True, "msg": str(error)}
+        except OSError as error:
+            self.problem = {"failed": True, "msg": disk_files.sentence(self.p["host"], error)}
+        return {"changed": False, "changes": [], "watch": [], **self.problem}
+
+
+def run(artifacts: Sequence[Dict[str, Any]], phase: str, host: str, *, check_mode: bool) -> Dict[str, Dict[str, Any]]:
+    """Return the result of each artifact, by name."""
+    known: Dict[str, Install] = {}
+    answers = {}
+    for given in artifacts:
+        uses = [known[name] for name in given["uses"] if name in known]
+        install = known[given["name"]] = Install({**given, "host": host}, check_mode=check_mode, uses=uses)
+        answers[given["name"]] = {
+            **install.run(phase),
+            "lacking": [name for name in given["libraries"] if not in_library_cache(name.encode())],
+        }
+    return answers
+
+
+_ARTIFACT: Dict[str, Any] = {
+    "name": {"type": "str", "required": True},
+    "version": {"type": "str", "required": True},
+    "inputs": {"type": "dict"},
+    "key": {"type": "str", "no_log": False},
+    "cache_dir": {"type": "str", "required": True},
+    "root": {"type": "str", "default": "/usr/local"},
+    "link": {"type": "str"},
+    "switch": {"type": "bool", "default": True},
+    "uses": {"type": "list", "elements": "str", "default": []},
+    "library_path": {"type": "list", "elements": "str", "default": ["lib"]},
+    "waiting_paths": {"type": "list", "elements": "str", "default": []},
+    "closure": {"type": "bool", "default": True},
+    "closure_ignore": {"type": "list", "elements": "str", "default": []},
+    "closure_within": {"type": "bool", "default": False},
+    "libraries": {"type": "list", "elements": "str", "default": []},
+    "content": {"type": "bool", "default": False},
+    "push_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - only unguessable names are used in it
+    "pack": {"type": "dict"},
+    "lost": {"type": "list", "elements": "str", "default": []},
+}
+
 
 def main() -> None:
     """Run the phase that the action plugin asked for."""
     module = audited_module.AuditedModule(
         argument_spec={
-            "name": {"type": "str", "required": True},
-            "version": {"type": "str", "required": True},
-            "inputs": {"type": "dict"},
-            "key": {"type": "str", "no_log": False},
-            "cache_dir": {"type": "str", "required": True},
-            "root": {"type": "str", "default": "/usr/local"},
-            "link": {"type": "str"},
-            "switch": {"type": "bool", "default": True},
-            "library_path": {"type": "list", "elements": "str", "default": ["lib"]},
-            "closure": {"type": "bool", "default": True},
-            "closure_ignore": {"type": "list", "elements": "str", "default": []},
-            "closure_within": {"type": "bool", "default": False},
-            "content": {"type": "bool", "default": False},
-            "push_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - only unguessable names are used in it
+            "artifacts": {"type": "list", "elements": "dict", "required": True, "options": _ARTIFACT},
             "phase": {"type": "str", "choices": ["inspect", "apply"], "default": "inspect"},
-            "pack": {"type": "dict"},
-            "lost": {"type": "list", "elements": "str", "default": []},
             "host": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
-    install = Install(module)
+    given = module.params
     try:
-        if module.params["phase"] == "inspect":
-            module.exit_json(changed=False, **install.inspect())
-        else:
-            module.exit_json(**install.apply())
-    except BadPackError as error:
-        module.fail_json(msg=str(error), bad_pack=True)
-    except NotWholeError as error:
-        module.fail_json(msg=str(error), not_whole=True)
-    except ArtifactError as error:
-        module.fail_json(msg=str(error))
-    except OSError as error:
-        module.fail_json(msg=disk_files.sentence(module.params["host"], error))
+        answers = run(given["artifacts"], given["phase"], given["host"], check_mode=module.check_mode)
+        module.exit_json(
+            changed=any(answer.get("changed") for answer in answers.values()),
+            changes=[change for answer in answers.values() for change in answer["changes"]],
+            watch=[entry for answer in answers.values() for entry in answer["watch"]],
+            artifacts=answers,
+        )
     finally:
-        if module.params["pack"]:
-            with suppress(OSError):
-                Path(module.params["pack"]["path"]).unlink()
+        for one in given["artifacts"]:
+            if one["pack"]:
+                with suppress(OSError):
+                    Path(one["pack"]["path"]).unlink()
 
 
 if __name__ == "__main__":

@@ -12,27 +12,37 @@ version_added: 0.2.0
 description:
   - Leaves a process behind that answers callers of this run. It ends when every caller had its answer, or when its
     time is up. It has a session of its own.
+  - The action of this name takes the other options from O(plan). It runs this module with them, after
+    M(clusterctl.hpc.fabric_firewall) where the role may open the firewall. Where the plan has no trial, it does
+    nothing.
 options:
+  plan:
+    description: Result of M(clusterctl.hpc.fabric_plan).
+    type: dict
+  open_firewall:
+    description: Whether the firewall of the node may be opened to the others.
+    type: bool
+    default: false
   name:
     description: Name under which this node answers.
     type: str
-    required: true
+    default: ""
   token:
     description: Secret of this run, which the callers know.
     type: str
-    required: true
+    default: ""
   addresses:
     description: Addresses to listen on, by network.
     type: dict
-    required: true
+    default: {}
   callers:
     description: Number of expected callers.
     type: int
-    required: true
+    default: 0
   lifetime_s:
     description: Seconds after which the process ends in any case.
     type: float
-    required: true
+    default: 0
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
@@ -71,11 +81,13 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "name": {"type": "str", "required": True},
-            "token": {"type": "str", "required": True, "no_log": False},  # good for one run's greetings
-            "addresses": {"type": "dict", "required": True},
-            "callers": {"type": "int", "required": True},
-            "lifetime_s": {"type": "float", "required": True},
+            "plan": {"type": "dict"},
+            "open_firewall": {"type": "bool", "default": False},
+            "name": {"type": "str", "default": ""},
+            "token": {"type": "str", "default": "", "no_log": False},  # good for one run's greetings
+            "addresses": {"type": "dict", "default": {}},
+            "callers": {"type": "int", "default": 0},
+            "lifetime_s": {"type": "float", "default": 0},
         },
         supports_check_mode=True,
     )

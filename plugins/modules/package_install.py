@@ -1,42 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later (see COPYING).
-"""Install packages of the distribution, and record on the node which ones came with it."""
+"""Record on the node which packages of the distribution an installation brought."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: package_install
-short_description: Install packages of the distribution, and record which ones came
+short_description: Record which packages of the distribution an installation brought
 version_added: "0.2.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
-  - Installs packages by M(ansible.builtin.package). The packages that were not there before, those that others need
-    included, are kept in the record of origins on the node. C(clusterctl uninstall) removes exactly these.
-  - Waits while another program holds the locks of apt and dpkg, and has dpkg finish an installation that was cut off.
+  - Runs before and after M(ansible.builtin.package), which installs. The packages that were not there before, those
+    that others need included, are kept in the record of origins on the node. C(clusterctl uninstall) removes exactly
+    these.
+  - Names who holds the locks of apt and dpkg, and has dpkg finish an installation that was cut off.
 options:
   name:
     description: The packages.
     type: list
     elements: str
     required: true
-  options:
-    description: More options for M(ansible.builtin.package) on this host.
-    type: dict
-    default: {}
   phase:
-    description: Set by the action plugin.
+    description: Whether the installation comes or has been.
     type: str
     choices: [before, after]
     default: before
   before:
-    description: Set by the action plugin.
+    description: The packages before the installation.
     type: list
     elements: str
     default: []
 attributes:
   check_mode:
-    description: Installs nothing.
+    description: Looks, and records nothing.
     support: full
   diff_mode:
     description: There is no file to show.
@@ -44,9 +41,10 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Install the runtime of Fortran
+- name: List the packages before an installation
   clusterctl.hpc.package_install:
     name: [libgfortran5]
+    phase: before
 """
 
 RETURN = r"""
@@ -71,7 +69,6 @@ def main() -> None:
     module = audited_module.AuditedModule(
         argument_spec={
             "name": {"type": "list", "elements": "str", "required": True},
-            "options": {"type": "dict", "default": {}},
             "phase": {"type": "str", "choices": ["before", "after"], "default": "before"},
             "before": {"type": "list", "elements": "str", "default": []},
         },

@@ -22,7 +22,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import o
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import run_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 _NOTE_PERIOD_S = 2.0
@@ -72,6 +72,16 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
     def _note(self, host: str, text: str) -> None:
         """Tell what the task is at."""
         run_events.note(host, one_line(text, _LONGEST_NOTE))
+
+    @staticmethod
+    def _attempted(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what ``work`` returns; a failure is a result as well."""
+        try:
+            return work()
+        except ModuleFailedError as error:
+            return {"changes": [], "watch": [], **error.result, "changed": False}
+        except (ArtifactError, OSError) as error:
+            return {"failed": True, "changed": False, "msg": str(error), "changes": [], "watch": []}
 
     def _call(self, name: str, arguments: Mapping[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
         """Run a module on the host and return its result.

@@ -129,17 +129,6 @@ class ArtifactCache:
         """Return the path of a pack's record, which may not exist yet."""
         return self.folder / f"{tree_name(name, version, key)}.json"
 
-    def early_result(self, name: str, version: str, key: str, playbook: int) -> Path:
-        """Return the file for the result of a build in the background.
-
-        Args:
-            name: the artifact's name.
-            version: its version.
-            key: its key.
-            playbook: number of the process of ansible-playbook. No other run takes the result.
-        """
-        return self.folder / f".{tree_name(name, version, key)}.early-{playbook}"
-
     def lookup(self, name: str, version: str, key: str) -> Lookup:
         """Return the artifact if a whole one is cached; the cache stays as it is."""
         pack = self.pack_path(name, version, key)

@@ -16,9 +16,12 @@ _LONGEST_KEY = 20000
 _LONGEST_CERTIFICATE = 1 << 16
 _LONGEST_LINE = 1 << 18
 _LONGEST_WORDS = 500
+_LONGEST_BLOCK = 1 << 22
+_LONGEST_PATH = 4096
 _MOST_LINES = 1 << 17
 _MOST_WORDS = 64
 _MOST_KEYS = 64
+_OTHER_FORMS = (AttributeError, LookupError, TypeError, ValueError)
 
 
 def of_hosts(variables: Mapping[str, Any], hosts: Iterable[str], registered: str) -> dict[str, dict[str, Any]]:
@@ -40,6 +43,44 @@ def of_hosts(variables: Mapping[str, Any], hosts: Iterable[str], registered: str
     return found
 
 
+def of_files(host: str, look: Any) -> dict[str, Any]:
+    """Return what a node says of its files and of what an earlier mesh left in them.
+
+    Args:
+        host: the node.
+        look: the registered result.
+
+    Raises:
+        MeshError: the answer has another form.
+    """
+    try:
+        return _of_files(look)
+    except _OTHER_FORMS as error:
+        raise _refusal(host, error) from error
+
+
+def _of_files(look: Mapping[str, Any]) -> dict[str, Any]:
+    its, trust, is_missing = look["authorized_keys"], look["trust"], _flag(look["is_missing"])
+    texts = ("path", "mode", "owner", "group", "folder", "folder_mode", "user")
+    blocks = ("authorized_keys", "known_hosts")
+    return {
+        "user": _text(look["user"], _LONGEST_WORDS),
+        "is_missing": is_missing,
+        "authorized_keys": {name: _text(its[name], _LONGEST_PATH) for name in texts},
+        "login_keys": _text(look["login_keys"], _LONGEST_BLOCK),
+        "client_block": _text(look["client_block"], _LONGEST_BLOCK),
+        "former": len(_list(look["former"], _MOST_WORDS)),
+        "trust": {}
+        if is_missing
+        else {
+            "user_path": _text(trust["user_path"], _LONGEST_PATH),
+            "has_keys": _flag(trust["has_keys"]),
+            "remains": _flag(trust["remains"]),
+            "lines": {name: _text(trust["lines"][name], _LONGEST_BLOCK) for name in blocks},
+        },
+    }
+
+
 def _passed(host: str, look: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {
@@ -51,13 +92,17 @@ def _passed(host: str, look: Mapping[str, Any]) -> dict[str, Any]:
             "remembered": [_text(one) for one in _list(look["remembered"], _MOST_LINES)],
             "trust": _trust(look.get("trust") or {}),
         }
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        said = one_line(str(error), _LONGEST_WORDS)
-        raise MeshError(
-            f"{host}: its answer about its key has another form ({said}); find out who changed its Python, or leave "
-            "it out of the inventory.",
-            [host],
-        ) from error
+    except _OTHER_FORMS as error:
+        raise _refusal(host, error) from error
+
+
+def _refusal(host: str, error: Exception) -> MeshError:
+    said = one_line(str(error), _LONGEST_WORDS)
+    return MeshError(
+        f"{host}: its answer about its key has another form ({said}); find out who changed its Python, or leave it out "
+        "of the inventory.",
+        [host],
+    )
 
 
 def failed(error: MeshError) -> dict[str, Any]:
@@ -89,6 +134,12 @@ def _text(value: Any, most: int = _LONGEST_LINE) -> str:
     if not isinstance(value, str) or len(value) > most:
         raise TypeError(f"a text of at most {most} characters is missing")
     return str(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("true or false is missing")
+    return value
 
 
 def _one_of(value: Any, *words: str) -> str:

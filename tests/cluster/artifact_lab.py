@@ -100,7 +100,33 @@ class Lab:
 
     def install(self, **changed: Any) -> dict[str, Any]:
         arguments = {"name": "demo", "version": "1.0", "inputs": {"variant": "plain"}, "cache_dir": str(self.cache)}
-        return {"clusterctl.hpc.artifact_install": {**arguments, **changed}}
+        return {"clusterctl.hpc.artifact_install": {"artifacts": [{**arguments, **changed}]}}
+
+    def plan(self, *artifacts: dict[str, Any]) -> Played:
+        """Play the first round of a plan; each artifact is built ``on`` a node by ``steps``."""
+        places = {"cache_dir": str(self.cache), "work_dir": WORK}
+        planned = [
+            {
+                "role": "demo",
+                "version": "1.0",
+                "prefix": "/usr/local",
+                "round": 1,
+                "install": {},
+                "uses": [],
+                "inputs": {"variant": "plain"},
+                "name": one["name"],
+                "before": {},
+                **one,
+                "link": f"/usr/local/{one['name']}",
+                "hosts": ["node1", "node2"],
+                "builders": [one["on"]],
+                "build": {**places, "steps": one["steps"]},
+            }
+            for one in artifacts
+        ]
+        task = {"clusterctl.hpc.software_build": {"plan": "planned", "round": 1}}
+        play = {"hosts": "all", "gather_facts": False, "vars": {"planned": {"artifacts": planned}}, "tasks": [task]}
+        return self.ended(self.argv_of([play]))
 
     def argv(self, tasks: list[dict[str, Any]], *options: str) -> list[str]:
         return self.argv_of([{"hosts": "all", "gather_facts": False, "tasks": tasks}], *options)

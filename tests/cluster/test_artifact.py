@@ -62,80 +62,30 @@ def slowly(seconds: float, then: str = "true") -> list[dict[str, Any]]:
     return [{"name": "slow", "argv": ["sh", "-c", made, "@TREE@"]}]
 
 
-def test_two_nodes_build_at_the_same_time(same: Lab) -> None:
+def test_two_nodes_build_at_the_same_time_and_a_node_that_fails_hides_no_other(same: Lab) -> None:
     same.forget()
-    other: dict[str, Any] = {"on": "node2", "name": "other", "files": [], "steps": slowly(4), "packages": []}
-    played = same.play(same.build(**other, early=True), same.build(steps=slowly(4)), same.build(**other))
-    assert played.rc == 0, played.text
-    begun, later = played.of("node2")
-    assert begun["begun"] is True
-    assert later["changes"] == ["built other 1.0"]
+    built = same.plan(
+        {"name": "demo", "on": "node1", "steps": slowly(4)}, {"name": "other", "on": "node2", "steps": slowly(4)}
+    )
+    assert built.rc == 0, built.text
+    assert [built.of(node)[0]["changes"] for node in ("node1", "node2")] == [["built demo 1.0"], ["built other 1.0"]]
     records = [json.loads(path.read_bytes()) for path in sorted(same.cache.glob("artifacts/*.json"))]
     (first, first_end), (second, second_end) = (
         (its["started"], its["started"] + its["seconds"]) for its in (record["built"] for record in records)
     )
     assert first < second_end
     assert second < first_end
-    again = same.play(same.build(**other, early=True), same.build(**other))
-    begun, later = again.of("node2")
-    assert begun["begun"] is False
-    assert later["changed"] is False
-
-
-def test_an_install_leaves_the_links_of_a_build_in_the_background(same: Lab) -> None:
-    same.forget()
-    link, tree = "/usr/local/standin", "/usr/local/standin-1"
-    same.said("node2", "sh", "-c", f"mkdir -p {tree} && rm -f {link}")
-    looks = "for second in 1 2 3 4 5 6; do sleep 1; test -L /usr/local/standin || exit 3; done"
-    asked: dict[str, Any] = {"on": "node2", "name": "other", "files": [], "steps": slowly(0, looks), "packages": []}
-    asked["links"] = {link: tree}
-    try:
-        played = same.play(same.build(**asked, early=True), same.build(), same.install(), same.build(**asked))
-        assert played.rc == 0, played.text
-        assert played.of("node2")[-1]["changes"] == ["built other 1.0"]
-        assert same.ssh("node2", "test", "-L", link).returncode == 1, "the link is given back"
-    finally:
-        same.said("node2", "rm", "-rf", link, tree)
-
-
-def test_a_build_in_the_background_that_fails_is_told_by_the_task_that_needs_it(same: Lab) -> None:
-    same.forget()
-    fails = slowly(1, "echo no luck at $(date +%s%N); exit 3")
-    bad: dict[str, Any] = {"on": "node2", "files": [], "steps": fails, "packages": []}
-    log = "/var/log/clusterctl/demo-1.0-*.log"
-    same.said("node2", "sh", "-c", f"rm -f {log}")
-    kept = f"until grep -q '^no luck' {log}; do sleep 0.2; done; cp {log} /root/first.log"
-    keep = {"ansible.builtin.shell": {"cmd": kept}, "when": "inventory_hostname == 'node2'"}
-    played = same.play(same.build(**bad, early=True), keep, same.build(**bad))
-    assert played.rc != 0
-    begun, failed = played.of("node2")
-    assert begun["begun"] is True
-    assert "no luck" in failed["msg"]
-    assert Path(failed["controller_log"]).read_text(encoding="utf-8").splitlines()[-1].startswith("no luck at")
-    same.said("node2", "sh", "-c", f"cmp {log} /root/first.log")  # it was built once
-    assert not list(same.cache.glob("artifacts/.*early*"))
-
-
-def test_a_build_in_the_background_ends_with_a_killed_playbook(same: Lab) -> None:
-    same.forget()
-    asleep: dict[str, Any] = {"on": "node2", "files": [], "steps": slowly(567), "packages": []}
-    pause = {"ansible.builtin.command": {"argv": ["sleep", "60"]}, "when": "inventory_hostname == 'node1'"}
-    running = subprocess.Popen(
-        same.argv([same.build(**asleep, early=True), pause]),
-        env=same.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    changed = same.plan(
+        {"name": "demo", "on": "node1", "steps": slowly(0)},
+        {"name": "other", "on": "node2", "steps": slowly(1, "echo no luck; exit 3"), "inputs": {"variant": "bad"}},
     )
-    try:
-        wait_for(lambda: same.ssh("node2", "pgrep", "-f", "^sleep 567$").returncode == 0, "the build sleeps")
-    finally:
-        running.kill()
-        running.wait()
-    wait_for(lambda: same.ssh("node2", "pgrep", "-f", "^sleep 567$").returncode == 1, "the build has ended")
-    assert not same.said("node2", "find", WORK, "-name", "clusterctl-*")
-    played = same.play(same.build())
-    assert played.rc == 0, played.text
+    assert changed.rc == 2
+    (failed,) = changed.of("node2")
+    assert "no luck" in failed["msg"]
+    assert "other 1.0" in failed["msg"]
+    log = Path(failed["artifacts"]["other"]["controller_log"])
+    assert log.read_text(encoding="utf-8").splitlines()[-1] == "no luck"
+    assert not changed.of("node1")[0]["changed"]
 
 
 def test_check_mode_works_before_anything_is_there(same: Lab) -> None:
@@ -148,7 +98,8 @@ def test_check_mode_works_before_anything_is_there(same: Lab) -> None:
 
 
 def tree(played: Played) -> str:
-    return f"demo-1.0-{played.of('node2')[-1]['key']}"
+    (demo,) = played.of("node2")[-1]["artifacts"].values()
+    return f"demo-1.0-{demo['key']}"
 
 
 @pytest.mark.parametrize(
@@ -222,10 +173,10 @@ def nothing_is_left(lab: Lab, uid: str) -> None:
 def test_proofs_are_not_roots(installed: Lab) -> None:
     prove = "id -u; touch $HOME/a $TMPDIR/b /tmp/left; setsid sleep 7654 > /dev/null 2>&1 & cat /etc/shadow; true"
     ask = {"name": "demo", "link": LINK, "checks": [{"argv": ["sh", "-c", prove]}]}
-    played = installed.play({"clusterctl.hpc.artifact_check": ask})
+    played = installed.play({"clusterctl.hpc.artifact_check": {"artifacts": [ask]}})
     assert played.rc == 0, played.text
     (proved,) = played.of("node1")
-    uid, *rest = proved["outputs"][0].splitlines()
+    uid, *rest = proved["artifacts"]["demo"]["outputs"][0].splitlines()
     assert int(uid) in range(60578, 61184)
     assert not [line for line in rest if line.startswith("root:")]
     nothing_is_left(installed, uid)

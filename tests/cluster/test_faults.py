@@ -29,7 +29,7 @@ LINKS = "/usr/local/openmpi /usr/local/mpi4py /usr/local/python_env"
 # The task in whose middle the fault comes, and what must be on the node by then.
 STAGES = {
     "facts": ("Gather the facts of every node", ""),
-    "push": ("Install Open MPI beside its other versions and switch the link", "/var/tmp/clusterctl-push-*"),  # noqa: S108
+    "push": ("Install the software beside its other versions", "/var/tmp/clusterctl-push-*"),  # noqa: S108
     "switch": ("Switch the links", ""),
     "mesh": ("Make the node's own key", ""),
 }

@@ -79,17 +79,20 @@ class Cluster:
         self.wheels.mkdir()
 
     def play(self, extra: dict[str, Any] | None = None, **variables: Any) -> Played:
-        """Apply the role with its variables, and others as extra ones."""
-        role = {
-            "role": "clusterctl.hpc.nccl",
+        """Apply the role with its variables, and others as extra ones; ``members`` replaces what preflight says."""
+        members = variables.pop("members", "{{ preflight_members }}")
+        given = {
             "nccl_install": "always",
-            "nccl_members": "{{ preflight_members }}",
-            "nccl_node": "{{ preflight_node }}",
             "nccl_cache_dir": str(self.cache),
             "nccl_wheel_dir": str(self.wheels),
             **{f"nccl_{name}": value for name, value in variables.items()},
         }
-        play = {"hosts": "all", "gather_facts": False, "roles": ["clusterctl.hpc.preflight", role]}
+        tasks = [
+            {"set_fact": {"preflight_members": members}},
+            {"import_role": {"name": "clusterctl.hpc.nccl"}, "vars": given},
+        ]
+        roles = ["clusterctl.hpc.preflight"]
+        play = {"hosts": "all", "gather_facts": False, "roles": roles, "tasks": tasks}
         surroundings = playing.without_an_index(ANSIBLE_CALLBACK_RESULT_FORMAT="json")
         done = playing.play(self.box, self.folder, [play], extra, "-v", surroundings=surroundings)
         text = done.stdout + done.stderr

@@ -253,7 +253,7 @@ def test_the_next_run_goes_on_to_the_end(cluster: Cluster) -> None:
     done = cluster.run("--timing")
     assert done.returncode == 0, done.stderr
     stages = cluster.stages()
-    assert stages["openmpi"]["run"] > 0
+    assert stages["software"]["run"] > 0
     assert stages["ssh_mesh"]["wall_s"] > 0
     assert [line for line in done.stderr.splitlines() if line.startswith("total ")]
     assert cluster.on("node2", "/usr/local/openmpi/bin/mpirun", "--version").startswith("mpirun (Open MPI)")

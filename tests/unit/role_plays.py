@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from clusterctl.support import content
@@ -14,8 +15,8 @@ _YAML = re.compile(r"^```yaml\n(- name: .*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def roles() -> list[Path]:
-    """Return the folder of each role."""
-    return sorted(path.parent for path in (content.root() / "roles").glob("*/README.md"))
+    """Return the folder of each role that a play uses; ``software`` is what five of them share."""
+    return sorted(path.parent for path in (content.root() / "roles").glob("*/molecule"))
 
 
 def shown(role: Path) -> list[str]:
@@ -30,7 +31,12 @@ def alone(name: str) -> str:
 
 
 def play(
-    plays: str, folder: Path, *options: str, collections: Path | None = None, config: Path | None = None
+    plays: str,
+    folder: Path,
+    *options: str,
+    collections: Path | None = None,
+    config: Path | None = None,
+    under: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run ansible-playbook on plays that are written into a folder.
 
@@ -40,11 +46,12 @@ def play(
         options: more words of the command line.
         collections: where the collection is installed; left out, this checkout.
         config: Ansible's configuration; left out, this checkout's.
+        under: words before the command line.
     """
     (folder / "plays.yml").write_text(f"---\n{plays}", encoding="utf-8")
     program = str(Path(sys.executable).with_name("ansible-playbook"))
     return subprocess.run(
-        [program, *options, str(folder / "plays.yml")],
+        [*under, program, *options, str(folder / "plays.yml")],
         capture_output=True,
         text=True,
         check=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from clusterctl.support import content
 from import_graph import PACKAGE, imports, modules, own, source
 
 # Top to bottom. A module imports its own room and the rooms of the floors below.
@@ -187,3 +188,18 @@ def test_no_test_file_imports_another() -> None:
     paths = list(TESTS.rglob("test_*.py"))
     assert paths
     assert [path.name for path in paths if importing.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_nothing_inside_ansible_is_imported_or_replaced() -> None:
+    """Its internals change with each release; what the collection needs of them is public."""
+    inside = re.compile(r"^\s*(?:from|import) ansible\.(?:_internal|executor|plugins\.strategy)\b", re.MULTILINE)
+    replaced = re.compile(
+        r"^\s*setattr\((?!constants\b)\w*(?:Ansible|Base|Executor|Manager|Templar|Engine)\w*,", re.MULTILINE
+    )
+    found = [
+        str(path.relative_to(content.root()))
+        for folder in ("plugins", "python")
+        for path in (content.root() / folder).rglob("*.py")
+        if inside.search(text := path.read_text(encoding="utf-8")) or replaced.search(text)
+    ]
+    assert found == []

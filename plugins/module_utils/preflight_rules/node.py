@@ -373,22 +373,7 @@ def _duration(seconds: float) -> str:
 
 # Facts that the roles themselves set: they have a role's prefix, but they are not variables of the user. A playbook
 # that applies a role, and preflight after it, has them.
-_OUTPUTS = frozenset(
-    {
-        "preflight_node",
-        "preflight_members",
-        "horovod_installed",
-        "mpi4py_installed",
-        "nccl_decided",
-        "nccl_installed",
-        "nccl_report",
-        "openmpi_installed",
-        "python_env_base_installed",
-        "python_env_installed",
-        "python_env_interpreter",
-        "python_env_lock",
-    }
-)
+_OUTPUTS = frozenset({"preflight_node", "preflight_members"})
 
 # Roles whose names are words of everyday use: roles of others have variables with these prefixes as well, some of them
 # one letter away from ours. A near miss of such a name is a warning. Names such as openmpi_ belong to clusterctl.

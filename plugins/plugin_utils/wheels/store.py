@@ -425,8 +425,8 @@ def bring(
     """Return the files of an entry ``{wheels: …, dest}`` or ``{sdist: …, dest}`` of a build.
 
     Args:
-        item: ``wheels`` holds name, platform, variable, wheel_dir, and either requirements or pinned: the wheels that
-            M(clusterctl.hpc.wheel_lock) returned. ``sdist`` holds name, version, sha256, variable and wheel_dir.
+        item: ``wheels`` holds name, platform, variable, wheel_dir, and either requirements or pinned: wheels of
+            :meth:`WheelStore.lock`. ``sdist`` holds name, version, sha256, variable and wheel_dir.
             ``dest`` is a folder, and for an sdist the file (or the folder to unpack into).
         cache_dir: the controller's cache.
         warn: takes warnings for the user.

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.model.run_record import Event, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
+from clusterctl.provisioning.software import ROLE_TAGS
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _MOST_WORDS = 2000  # characters of a sentence of a node
 _MOST_MESSAGE = 400
 _MOST_ITEMS = 10000  # of a list
 _MOST_VALUES = 1 << 17  # of one value of a result
-_MOST_OF_JUDGE = 1 << 24  # the members of a whole cluster
+_MOST_OF_ALL_HOSTS = 1 << 24  # of one value that has entries for the whole cluster
 _MOST_COMPARED = 1 << 20  # characters of a file that is compared line by line
 _MOST_FAILURE = 20000  # characters of a failure, which may be a table
 _MOST_LINES_COMPARED = 5000  # of both texts; the time grows with the square of the lines that are alike
@@ -45,12 +46,15 @@ _DECIDED_BY = {
     "told": {"clusterctl.hpc.artifact_collect", "clusterctl.hpc.fabric_decide", "clusterctl.hpc.uninstall"},
 }
 _FREE = frozenset({"problems"})
+_OF_ARTIFACTS = frozenset(f"clusterctl.hpc.software_{name}" for name in ("build", "stage", "prove"))
 _SPEAKS_OF_OTHERS = frozenset(  # they work on the controller alone
     {
         _JUDGE,
         "clusterctl.hpc.fabric_decide",
         "clusterctl.hpc.fabric_plan",
+        "clusterctl.hpc.software_plan",
         "clusterctl.hpc.ssh_mesh_plan",
+        "clusterctl.hpc.ssh_mesh_review",
         "clusterctl.hpc.ssh_mesh_sign",
     }
 )
@@ -133,6 +137,9 @@ def _host_result(
         outcome = "ok"
     host = str(data.get("host"))
     elsewhere = bool(result.get("_ansible_delegated_vars"))  # what a task saw on another machine is not this host's
+    action = str(data.get("task_action"))
+    if outcome in _BAD:
+        stage = _role_of_failure(result, action) or stage
     message = _why(outcome, result, host) if outcome in _BAD else _words(result.get("msg"), _MOST_MESSAGE)
     return HostResult(
         at=at,
@@ -145,15 +152,25 @@ def _host_result(
         changes=tuple(_words(item) for item in _list(result, "changes")),
         watch=() if elsewhere else tuple(filter(_is_watch, map(_plain, _list(result, "watch")))),
         diff=_diff(result) if keep_diff else "",  # content of files has no place in the record unless asked for
-        data=_decided(result, str(data.get("task_action")), host),
+        data=_decided(result, action, host),
         warnings=tuple(_text(item) for item in _list(result, "warnings")),
     )
+
+
+def _role_of_failure(result: Mapping[str, Any], action: str) -> str:
+    """Return the role whose artifact failed first, of a task that is about the artifacts of all roles; '' of others."""
+    artifacts = result.get("artifacts")
+    if action not in _OF_ARTIFACTS or not isinstance(artifacts, dict):
+        return ""
+    roles = (one.get("role") for one in artifacts.values() if isinstance(one, dict) and one.get("failed"))
+    return next((role for role in roles if role in ROLE_TAGS), "")
 
 
 def _decided(result: Mapping[str, Any], action: str, host: str) -> dict[str, Any]:
     """Return what a result decides: the keys that its action may decide, and problems of its own host alone."""
     kept = {key: result[key] for key in result if key in _FREE or action in _DECIDED_BY.get(key, ())}
-    found = {key: _plain(value, _MOST_OF_JUDGE if action == _JUDGE else _MOST_VALUES) for key, value in kept.items()}
+    most = _MOST_OF_ALL_HOSTS if action in _SPEAKS_OF_OTHERS else _MOST_VALUES
+    found = {key: _plain(value, most) for key, value in kept.items()}
     problems = found.get("problems")
     if isinstance(problems, list) and action not in _SPEAKS_OF_OTHERS:
         found["problems"] = [{**item, "host": host} for item in problems if isinstance(item, dict)]

@@ -27,7 +27,7 @@ from clusterctl.inventory.ansible_call import ansible_program, for_ansible
 from clusterctl.model.run_record import Finished, Problem
 from clusterctl.provisioning.ansible_events import Translator, complaints_in, first_complaint
 from clusterctl.remote import reach
-from clusterctl.state import paths, processes
+from clusterctl.state import processes
 from clusterctl.support import content, held_files
 from clusterctl.support.errors import ConfigError
 
@@ -204,9 +204,6 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "CLUSTERCTL_EVENTS": str(private / EVENTS),
-        "CLUSTERCTL_POLL_S": "0.01",  # plugin_utils/preloaded.py of the collection reads it
-        "CLUSTERCTL_KEPT": _kept(),
-        "CLUSTERCTL_SKIP_EARLY": "1",  # plugin_utils/preloaded.py reads it
         "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS ends Ansible's forks without it; Linux ignores it
         "PATH": os.pathsep.join(
             (str(Path(ansible_program("ansible-playbook")).parent), os.environ.get("PATH", os.defpath))
@@ -227,14 +224,6 @@ def overridden() -> tuple[str, ...]:
 
 def _shown(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _kept() -> str:
-    """Return the folder that plugin_utils/preloaded.py of the collection uses; '' without one."""
-    try:
-        return str(paths.ensure_private(paths.cache_dir().value / "ansible"))
-    except OSError:
-        return ""  # a run without it only takes longer
 
 
 def known_tags(playbook: Path) -> tuple[str, ...]:

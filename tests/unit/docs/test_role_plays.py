@@ -36,7 +36,11 @@ def test_a_role_that_needs_the_facts_of_nodes_gathers_them_or_refuses(role: Path
     needed = re.findall(rf"^({role.name}_(?:node|members)): .*preflight_", defaults, re.MULTILINE)
     if not needed or role.name in REFUSES_OTHERWISE:
         return
-    first: dict[str, Any] = yaml.safe_load((role / "tasks" / "main.yml").read_text(encoding="utf-8"))[0]
+    tasks = role / "tasks"
+    first: dict[str, Any] = yaml.safe_load((tasks / "main.yml").read_text(encoding="utf-8"))[0]
+    if "ansible.builtin.import_tasks" in first:
+        imported = tasks / first["ansible.builtin.import_tasks"]
+        first = yaml.safe_load(imported.read_text(encoding="utf-8"))[0]
     if "ansible.builtin.assert" in first:
         asked = first["ansible.builtin.assert"]
         assert asked["that"] == f"{role.name}_members | length > 0"

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.action import artifact_install
-from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder, artifact_offers
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, library_closure
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_check
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_staging
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import openmpi
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Host, Settings, builders
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "artifact"
 
@@ -179,36 +180,41 @@ MEMBERS: list[dict[str, Any]] = [
 ]
 
 
-def test_one_builder_a_platform() -> None:
-    assert artifact_builder(MEMBERS, "p") == "a"
-    assert artifact_builder(MEMBERS, "p", "c") == "c"
-    assert artifact_builder(MEMBERS, "p", "b") == "a", "a host of another platform cannot build"
-    assert artifact_builder(MEMBERS, "p", "c", ["a", "b"]) == "a", "nor can one that is not there"
-    assert artifact_builder(MEMBERS, "p", alive=["c"]) == "c"
-    assert artifact_builder(MEMBERS, "r") == ""
+def order(members: list[dict[str, Any]], wanted: str = "", turn: str = "") -> str:
+    """Return the hosts that can build, the preferred one first."""
+    hosts = [Host(one["name"], {"platform": "p", **one}, {}, Settings({})) for one in members]
+    return "".join(host.name for host in builders(hosts, wanted, turn))
+
+
+def test_the_first_host_builds_or_the_one_that_the_user_names() -> None:
+    hosts = [{"name": "a"}, {"name": "c"}]
+    assert order(hosts) == "ac", "the second one where the first one is lost"
+    assert order(hosts, "c") == "ca"
+    assert order(hosts, "b") == "ac", "a host of another platform cannot build"
+    assert order([]) == ""
 
 
 def test_builds_that_need_nothing_of_each_other_go_to_different_hosts_with_room() -> None:
-    hosts = [{"name": name, "platform": "p", "builds": name not in "ac", "trees": []} for name in "abcd"]
-    apart = ("openmpi", "python_env", "nccl", "mpi4py", "horovod")
-    assert [artifact_builder(hosts, "p", apart=name) for name in apart] == ["a", "b", "d", "a", "b"]
-    assert artifact_builder(hosts, "p", "c", apart="nccl") == "c", "the user's choice"
-    assert artifact_builder(hosts[:1], "p", apart="nccl") == "a", "the only host"
-    assert artifact_builder(MEMBERS, "p", apart="nccl") == "a", "the third of two hosts"
-    assert artifact_builder(MEMBERS, "p", apart="python_env") == "c", "a member of an older run does not tell its room"
+    hosts = [{"name": name, "builds": name not in "ac", "trees": []} for name in "abcd"]
+    turns = ("openmpi", "python_env", "nccl", "mpi4py", "horovod")
+    assert [order(hosts, turn=name) for name in turns] == ["abd", "bda", "dab", "abd", "bda"]
+    assert order(hosts, "c", "nccl") == "cdab", "the user's choice"
+    assert order(hosts[:1], turn="nccl") == "a", "the only host"
+    assert order([{"name": "a"}, {"name": "c"}], turn="nccl") == "ac", "the third of two hosts"
+    assert order([{"name": "a"}, {"name": "c"}], turn="python_env") == "ca", "an older run does not tell its room"
 
 
 def test_what_a_host_has_is_packed_and_not_built_beside() -> None:
-    hosts = [{"name": "a", "platform": "p", "trees": ["python_env"]}, {"name": "b", "platform": "p", "trees": []}]
-    assert artifact_builder(hosts, "p", apart="python_env") == "a"
-    assert artifact_builder(hosts, "p", apart="horovod") == "b"
+    hosts = [{"name": "a", "trees": ["python_env"]}, {"name": "b", "trees": []}]
+    assert order(hosts, turn="python_env") == "ab"
+    assert order(hosts, turn="horovod") == "ba"
 
 
 def test_a_build_relies_on_what_all_have() -> None:
-    assert artifact_offers(MEMBERS, "p", "c") == ["ucx", "cuda"]
-    assert artifact_offers(MEMBERS, "p", "a") == ["ucx"], "no toolkit where it would be built"
-    assert artifact_offers(MEMBERS, "q", "b") == []
-    assert artifact_offers(MEMBERS, "r", "") == []
+    assert openmpi.offers(MEMBERS, "p", "c") == ["ucx", "cuda"]
+    assert openmpi.offers(MEMBERS, "p", "a") == ["ucx"], "no toolkit where it would be built"
+    assert openmpi.offers(MEMBERS, "q", "b") == []
+    assert openmpi.offers(MEMBERS, "r", "") == []
 
 
 # --- A proof is believed as long as nothing that it depended on is another one, and a failure is never remembered ---
@@ -274,6 +280,32 @@ def test_a_write_into_a_file_of_the_artifact_ends_the_proof(asked: dict[str, Any
     assert artifact_check.recall("demo", artifact_check.circumstances(asked)) is None
 
 
+def test_a_failed_proof_leaves_out_only_what_stands_on_it(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran: list[str] = []
+
+    def run_checks(one: dict[str, Any]) -> list[str]:
+        ran.append(one["name"])
+        if one["name"] == "library":
+            raise artifact_check.CheckFailedError("library: 'x' ended with 1")
+        return ["said"]
+
+    monkeypatch.setattr(artifact_check, "run_checks", run_checks)
+    library = {**asked, "name": "library", "link": str(tmp_path / "library"), "stands_on": []}
+    deep = {**asked, "name": "deep", "link": str(tmp_path / "deep"), "stands_on": [asked["link"]]}
+    other = {**asked, "name": "other", "link": str(tmp_path / "other"), "stands_on": [str(tmp_path / "other")]}
+    answers = artifact_check.prove_all([library, asked, deep, other], keep=True)
+    assert ran == ["library", "other"]
+    assert answers == {
+        "library": {"failed": True, "msg": "library: 'x' ended with 1"},
+        "demo": {"left_out": "library"},
+        "deep": {"left_out": "library"},
+        "other": {"outputs": ["said"], "proved_before": False},
+    }
+    assert artifact_check.prove_all([other], keep=True)["other"]["proved_before"]
+
+
 # --- when a host need not be asked for the state of an artifact before it gets its pack ---
 
 
@@ -296,14 +328,14 @@ FRESH: dict[str, Any] = {"prefix": {"path": "/usr/local", "trees": []}, "tools":
     ],
 )
 def test_a_host_is_asked_unless_its_facts_rule_the_artifact_out(change: dict[str, Any], asks: bool) -> None:
-    said = artifact_install.lacks_tree(BASE, FRESH | change)
+    said = artifact_staging.lacks_tree(BASE, FRESH | change)
     assert (said is None) is asks
     if said:
         assert said == {"needs_pack": True, "needs_link": True, "lost": [], "needs_packages": [], "zstd": True}
 
 
 def test_without_facts_a_host_is_asked() -> None:
-    assert artifact_install.lacks_tree(BASE, {}) is None
+    assert artifact_staging.lacks_tree(BASE, {}) is None
 
 
 def test_the_probe_names_the_folders_of_artifacts_whole_or_not(tmp_path: Path) -> None:

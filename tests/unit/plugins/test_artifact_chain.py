@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import role_templates
 import yaml
-from ansible_collections.clusterctl.hpc.plugins.action import artifact_install as install_action
+from ansible_collections.clusterctl.hpc.plugins.action import software_stage
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_spread
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_action, artifact_chain
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_action, artifact_chain, artifact_staging
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import CachedArtifact
 from clusterctl.support import content
 
@@ -154,28 +156,62 @@ def test_a_copy_of_another_node_that_is_not_whole_installs_nothing_and_is_told_a
         pack.write_bytes(b"half of a pack")
     elif copied == "link":
         pack.symlink_to("/etc/passwd")
-    result = run_module(
-        "artifact_install",
-        name="demo",
-        version="1",
-        key="0123456789abcdef",
-        cache_dir=str(tmp_path),
-        root=str(root),
-        phase="apply",
-        host="n1",
-        pack={
-            "path": str(pack),
-            "sha256": "0" * 64,
-            "size": 14,
-            "compression": "gz",
-            "manifest_sha256": "0",
-            "inputs": {},
-        },
-    )
+    described = {"sha256": "0" * 64, "size": 14, "compression": "gz", "manifest_sha256": "0", "inputs": {}}
+    asked = {"name": "demo", "version": "1", "key": "0123456789abcdef", "cache_dir": str(tmp_path), "root": str(root)}
+    asked["pack"] = {"path": str(pack), **described}
+    result = run_module("artifact_install", artifacts=[asked], phase="apply", host="n1")["artifacts"]["demo"]
     assert result["failed"]
     assert result["not_whole"]
     assert list(root.iterdir()) == []
     assert Path("/etc/passwd").exists()
+
+
+def test_one_host_leads_the_chain_and_the_others_take_what_it_brought(
+    artifact: CachedArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = {"manifest_sha256": "m", "inputs": {"a": 1}}
+    cached = CachedArtifact(artifact.path, artifact.sha256, artifact.size, record)
+    monkeypatch.setattr(artifact_staging, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    monkeypatch.setattr(artifact_staging.ArtifactCache, "pack_path", lambda *_: artifact.path)
+    asked: list[Any] = []
+
+    def call(name: str, given: dict[str, Any], _variables: Any) -> dict[str, Any]:
+        asked.append((name, given["name"], [node["name"] for node in given["nodes"]], given["marker"]))
+        return {"delivered": {"b": 1}, "reasons": {"c": "no room"}, "slow": [], "seconds": 1.5}
+
+    def pack_of(host: str) -> tuple[dict[str, Any] | None, list[str]]:
+        made: Any = software_stage.ActionModule.__new__(software_stage.ActionModule)
+        made._templar = SimpleNamespace(template=lambda value: value)  # noqa: SLF001
+        made._play_context = SimpleNamespace(remote_user="login")  # noqa: SLF001
+        made._connection = object()  # noqa: SLF001
+        notes = contextlib.nullcontext
+        for name, stand_in in {
+            "_cached": lambda *_: cached,
+            "_call": call,
+            "_note": lambda *_: None,
+            "_notes_from": lambda *_: notes(),
+            "_push_as": lambda _connection, _local, paths: paths[0],
+        }.items():
+            monkeypatch.setattr(made, name, stand_in)
+        one = {"name": "demo", "version": "1.0", "key": "0123456789abcdef", "cache_dir": "/c", "push_dir": "/push"}
+        pushed: list[str] = []
+        limits = {"preflight_chain_min_hosts": 2, "preflight_chain_min_bytes": 1}
+        given = variables(inventory_hostname=host, **limits)
+        return made._brought({**one, "root": "/root"}, {"needs_pack": True, "zstd": True}, pushed, given), pushed  # noqa: SLF001
+
+    described = {"sha256": "5", "size": 600_000, "compression": "zst", "manifest_sha256": "m", "inputs": {"a": 1}}
+    led, pushed = pack_of("a")
+    assert led == {"path": pushed[0], **described}
+    assert pushed[0].startswith("/push/clusterctl-push-")
+    assert asked == [("artifact_spread", "a", ["b", "c"], "/root/demo-1.0-0123456789abcdef/.clusterctl.json")]
+    brought, pushed = pack_of("b")
+    assert brought == {"path": pushed[0], **described}
+    assert pushed[0].startswith(f"{artifact_action.SHARED}/clusterctl-push-"), (
+        "the second of its folders, as the first host said"
+    )
+    assert pack_of("c") == (None, []), "the chain did not reach it"
+    assert pack_of("d") == (None, []), "no other host of its platform"
+    assert len(asked) == 1
 
 
 def test_what_a_host_says_of_a_chain_is_one_printable_line() -> None:
@@ -212,7 +248,7 @@ def test_the_progress_of_a_chain_lies_where_only_root_writes(artifact: CachedArt
 
 
 def test_a_note_of_a_host_is_read_within_bounds_and_shown_as_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: Any = install_action.ActionModule.__new__(install_action.ActionModule)
+    made: Any = software_stage.ActionModule.__new__(software_stage.ActionModule)
     notes: list[str] = []
     commands: list[str] = []
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.server
-import json
+import multiprocessing
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -17,8 +16,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import background, source
-from clusterctl.support import content
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 
 CONTENT = b"the release"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -213,49 +211,6 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_the_task_fetches_once_and_says_so(tmp_path: Path) -> None:
-    tarball = tmp_path / "demo.tar.gz"
-    tarball.write_bytes(CONTENT)
-    arguments = {
-        "name": "demo",
-        "version": "1.0",
-        "cache_dir": str(tmp_path / "cache"),
-        "sources": [{"path": str(tarball), "sha256": SHA256}],
-    }
-    checked, first, second = (run_task(arguments, *options) for options in (["--check"], [], []))
-    assert (checked["changed"], checked["changes"]) == (True, ["would fetch demo 1.0"])
-    assert (first["changed"], first["changes"]) == (True, [f"fetched demo 1.0 from {tarball}"])
-    assert (second["changed"], second["path"]) == (False, first["path"])
-    assert Path(second["path"]).read_bytes() == CONTENT
-
-
-def test_the_early_task_leaves_the_file_to_a_process_of_its_own(tmp_path: Path) -> None:
-    tarball, cache = tmp_path / "demo.tar.gz", tmp_path / "cache"
-    tarball.write_bytes(CONTENT)
-    place = {"path": str(tarball), "sha256": SHA256}
-    early = {"name": "demo", "version": "1.0", "cache_dir": str(cache), "sources": [place], "early": True}
-    assert run_task(early, "--check")["begun"] is False
-    assert not cache.exists()
-    assert run_task(early, "-e", "cluster_cache=/srv/packs")["begun"] is False
-    assert run_task({**early, "sources": [NOWHERE]})["begun"] is True
-    assert run_task({**early, "sources": []})["begun"] is False
-
-
-def test_nothing_is_fetched_early_where_the_cache_has_the_file_or_an_artifact(tmp_path: Path) -> None:
-    tarball, cache = tmp_path / "demo.tar.gz", tmp_path / "cache"
-    tarball.write_bytes(CONTENT)
-    place = {"path": str(tarball), "sha256": SHA256}
-    asked = ("demo", "1.0", [place], cache)
-    assert background.is_needed(*asked)
-    process = background.begin_fetch(*asked, parent=os.getpid())
-    assert process.wait(20) == 0
-    assert source.cached(*asked) is not None
-    assert not background.is_needed(*asked)
-    (cache / "artifacts").mkdir()
-    (cache / "artifacts" / "demo-2.0-0123456789abcdef.json").touch()
-    assert not background.is_needed("demo", "2.0", [place], cache)
-
-
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowServer]:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -295,44 +250,23 @@ class SlowHandler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_the_task_that_needs_the_file_waits_for_the_early_one(slow: SlowServer, tmp_path: Path) -> None:
+def test_a_second_process_waits_for_the_one_that_fetches(slow: SlowServer, tmp_path: Path) -> None:
     cache, notes = tmp_path / "cache", []
-    process = background.begin_fetch("demo", "1.0", [slow.place], cache, parent=os.getpid())
+    asked = ("demo", "1.0", [slow.place], cache)
+    options = {"variable": "demo_sources"}
+    process = multiprocessing.get_context("fork").Process(target=source.fetch, args=asked, kwargs=options)
+    process.start()
     assert slow.asked.acquire(timeout=20)
 
     def note(text: str) -> None:
         notes.append(text)
         slow.may_answer.set()
 
-    fetched = source.fetch("demo", "1.0", [slow.place], cache, variable="demo_sources", note=note)
+    fetched = source.fetch(*asked, variable="demo_sources", note=note)
     assert (fetched.cached, slow.requests) == (True, 1)
     assert notes == [f"waiting for another process that fetches demo 1.0 (process {process.pid})"]
-    assert process.wait(20) == 0
-
-
-def test_the_early_one_ends_with_ansible_and_leaves_no_partial_file(slow: SlowServer, tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as ansible:
-        process = background.begin_fetch("demo", "1.0", [slow.place], tmp_path / "cache", parent=ansible.pid)
-        assert slow.asked.acquire(timeout=20)
-        assert len(list((tmp_path / "cache" / "sources").iterdir())) == 1
-        ansible.kill()
-    assert process.wait(6) == 0, "it gives up by itself after 8 s"
-    assert list((tmp_path / "cache" / "sources").iterdir()) == []
-
-
-def run_task(arguments: dict[str, Any], *options: str) -> dict[str, Any]:
-    command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-m", "clusterctl.hpc.source_fetch"]
-    environment = {
-        **os.environ,
-        "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
-        "ANSIBLE_COLLECTIONS_PATH": str(content.collections_path()),
-        "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
-        "ANSIBLE_NOCOLOR": "1",
-    }
-    argv = [*command, "-a", json.dumps(arguments), *options]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
-    result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("=> {") + len("=> ") :])
-    return result
+    process.join(20)
+    assert process.exitcode == 0
 
 
 DEB822 = """\

@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ def packed(tmp_path: Path, root: Path, contents: list[bytes]) -> dict[str, Any]:
 
 
 def install(given: dict[str, Any]) -> Any:
-    return artifact_install.Install(SimpleNamespace(params=given, check_mode=False)).apply()
+    return artifact_install.Install(given).apply()
 
 
 def standing(root: Path) -> list[tuple[str, str]]:

@@ -8,61 +8,34 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.clusterctl.hpc.plugins.filter import artifact, stack
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import APT, Artifact
 from clusterctl.support import content
-from role_templates import rendered, variables_of
+from recipe_clusters import all_of, host
 
 ROLES = content.root() / "roles"
 FAMILIES = ("Debian", "RedHat", "Suse")
-WITH_PACKAGES = sorted(path.parents[1].name for path in ROLES.glob("*/vars/RedHat.yml"))
 
 
-def of(role: str, *files: str) -> dict[str, Any]:
-    return variables_of(role, [f"vars/{name}.yml" for name in files])
+def built(family: str, major: str = "9", **given: Any) -> list[Artifact]:
+    """Return what all recipes build on a host of a family."""
+    node = {"distribution": {"family": family, "major": major, "id": "other", "name": "Other"}}
+    return all_of(host("node1", given, node=node))
 
 
-@pytest.mark.parametrize("role", WITH_PACKAGES)
-def test_each_family_names_the_same_kinds_of_packages(role: str) -> None:
-    kinds = {
-        family: {name for name in of(role, family) if name.endswith(("_packages", "_runtime"))} for family in FAMILIES
-    }
-    assert kinds["Debian"]
-    assert kinds["RedHat"] == kinds["Suse"] == kinds["Debian"]
-    options = {f"__{role}_package_options", f"__{role}_interpreter_package_options"}
-    assert options & set(of(role, "Suse")) == options & set(of(role, "RedHat"))
-
-
-@pytest.mark.parametrize("role", WITH_PACKAGES)
-def test_a_package_manager_gets_only_options_that_it_has(role: str) -> None:
-    apt = {"update_cache", "cache_valid_time", "install_recommends"}
-    for family in ("RedHat", "Suse"):
-        given = [set(value) for name, value in of(role, family).items() if name.endswith("_package_options")]
-        assert not apt & set().union(*given), "options of apt"
-
-
-@pytest.mark.parametrize(("python", "package"), [("3.11.9", "python311-devel"), ("3.13.5", "python313-devel")])
-@pytest.mark.parametrize("role", ["mpi4py", "horovod"])
-def test_suse_has_headers_for_each_python(role: str, python: str, package: str) -> None:
-    variables = {**of(role, "Suse"), f"{role}_node": {"python": {"version": python}}}
-    assert rendered(f"__{role}_python_packages", variables, ()) == [package]
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_build_has_packages_of_its_family_and_only_options_of_its_package_manager(family: str) -> None:
+    found = built(family, openmpi_fortran=True, python_env_python="managed")
+    assert [one.name for one in found] == ["openmpi", "cpython", "python_env", "mpi4py", "nccl", "horovod"]
+    for one in found:
+        assert all(one.build["packages"]), one.name
+        assert bool(one.build["packages"]) is (one.name != "python_env"), one.name
+        assert one.build["package_options"] == (APT if family == "Debian" else {}), one.name
 
 
 def test_the_fortran_library_of_leap_15_is_that_of_its_compiler() -> None:
-    leap = of("openmpi", "main", "Suse", "Suse_15")
-    assert (leap["__openmpi_fortran_runtime"], leap["__openmpi_fortran_library"]) == (
-        ["libgfortran4"],
-        "libgfortran.so.4",
-    )
-    assert rendered("__openmpi_fortran_proofs[0].expect", leap, ()) == ["libgfortran.so.4 "]
-
-
-def test_nccl_asks_for_the_names_of_packages_that_no_vendor_documents() -> None:
-    text = (ROLES / "nccl" / "tasks" / "packages.yml").read_text(encoding="utf-8")
-    (refusal,) = (task["ansible.builtin.assert"] for task in yaml.safe_load(text) if "ansible.builtin.assert" in task)
-    for family, known in (("Debian", True), ("Suse", False)):
-        variables = {**of("nccl", family), "nccl_packages": [], "__nccl_version": "2.21.5"}
-        assert rendered(refusal["that"], variables, ()) is known
-    assert "nccl_packages" in refusal["fail_msg"]
+    leap = built("Suse", "15", openmpi_fortran=True)[0]
+    assert leap.install["libraries"] == {"libgfortran.so.4": ["libgfortran4"]}
+    assert leap.proof["checks"][3]["expect"] == ["libgfortran.so.4 "]
 
 
 # --- A switch of a role may be text: '-e name=true' and 'name=true' in an INI inventory are text for Ansible ---
@@ -110,63 +83,3 @@ def test_no_list_goes_through_a_set() -> None:
         if UNORDERED.search(line)
     ]
     assert found == []
-
-
-# --- which operations for GPUs Horovod gets where nobody names them, before and after NCCL is installed ---
-
-
-PLATFORM = "debian-11-x86_64-glibc2.31-py3.9"
-CUDA = {"name": "pytorch", "version": "2.8.0", "cuda": "12", "nccl": "2.27.3", "sha256": "0" * 64}
-CPU = {"name": "pytorch", "version": "2.13.0+cpu", "cuda": "", "nccl": "", "sha256": "0" * 64}
-BARE = {"name": "node1", "platform": PLATFORM, "gpus": 0, "cuda": {}}
-GPUS = {**BARE, "gpus": 8, "cuda": {"driver_major": 12}}
-TOOLKIT = {**BARE, "cuda": {"toolkit_version": "12.8"}}
-COMES = {"nccl_decided": {"hosts": ["node1"]}}
-STAYS_AWAY = {"nccl_decided": {"hosts": []}}
-INSTALLED = {**COMES, "nccl_installed": {"key": "0123456789abcdef"}}
-
-
-def test_the_build_names_the_headers_that_newer_compilers_do_not_bring_unasked() -> None:
-    """Without them, GCC 16 refuses five files: uint8_t in Gloo, std::string and std::logic_error in Horovod."""
-    given = {**variables_of("horovod"), "preflight_node": {"platform": PLATFORM}, "horovod_cxxflags": "-O1"}
-    given |= {"preflight_members": [BARE], "horovod_framework": CPU}
-    flags = rendered("__horovod_build_environment.CLUSTERCTL_CXXFLAGS", given, (artifact, stack)).split()
-    assert flags[0] == "-O1"
-    assert [flags[at + 1] for at, word in enumerate(flags) if word == "-include"] == ["cstdint", "stdexcept", "string"]
-
-
-def operations(member: dict[str, Any], framework: dict[str, str], **more: Any) -> str:
-    given = {
-        "inventory_hostname": "node1",
-        "preflight_members": [member],
-        "preflight_node": {"platform": PLATFORM},
-        "horovod_framework": framework,
-        **more,
-    }
-    variables = {**variables_of("horovod"), **given}
-    return str(rendered("__horovod_gpu_operations", variables, (artifact, stack)))
-
-
-@pytest.mark.parametrize("nccl", [COMES, INSTALLED])
-def test_a_cuda_framework_on_nodes_without_gpus_needs_no_nvcc(nccl: dict[str, Any]) -> None:
-    """The index has no CPU build of PyTorch for Python 3.9, so such nodes get the one with CUDA."""
-    assert operations(BARE, CUDA, **nccl) == "none"
-    assert operations(BARE, CUDA, horovod_gpu_operations="NCCL", **nccl) == "NCCL"
-
-
-@pytest.mark.parametrize("nccl", [COMES, INSTALLED])
-@pytest.mark.parametrize("member", [GPUS, TOOLKIT])
-def test_what_can_not_be_compiled_is_known_before_nccl_is_installed(
-    nccl: dict[str, Any], member: dict[str, Any]
-) -> None:
-    assert operations(member, CUDA, **nccl) == "NCCL"
-    assert operations(member, CPU, **nccl) == "none"
-
-
-def test_a_named_toolkit_is_one() -> None:
-    assert operations(BARE, CUDA, horovod_cuda_home="/opt/cuda-12.8", **COMES) == "NCCL"
-
-
-@pytest.mark.parametrize("nccl", [STAYS_AWAY, {}])
-def test_without_nccl_there_are_no_operations(nccl: dict[str, Any]) -> None:
-    assert operations(GPUS, CUDA, **nccl) == "none"

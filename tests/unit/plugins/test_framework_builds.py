@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
-import role_plays
-from ansible_collections.clusterctl.hpc.plugins.filter import stack
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import framework_builds as fb
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import frameworks
 from packaging.utils import parse_wheel_filename
-from role_templates import rendered, variables_of
 
 EL9, DEBIAN11 = "rocky-9-x86_64-glibc2.34-py3.9", "debian-11-x86_64-glibc2.31-py3.9"
+WITH_313 = "debian-11-x86_64-glibc2.31-py3.13"
 PACKAGES = {
     ("pytorch", "x86_64", "cpu"): "torch",
     ("pytorch", "aarch64", "cpu"): "torch",
@@ -26,7 +24,7 @@ PACKAGES = {
 
 
 def chosen(framework: str, platform: str, build: str = "cpu", version: str = "") -> tuple[str, str]:
-    found = stack.framework_release(framework, platform, build, version)
+    found = frameworks.framework_release(framework, platform, build, version)
     return found["version"], found["problem"]
 
 
@@ -156,7 +154,7 @@ def test_a_tensorflow_without_cuda_is_refused_on_gpu_nodes() -> None:
     assert chosen("tensorflow", "debian-12-x86_64-glibc2.36-py3.11", "cuda", "2.14.0")[1] == ""
 
 
-# --- what the filters about the training stack decide, from wheels and facts alone ---
+# --- what follows from wheels and facts alone ---
 
 
 CPU, GPU = "debian-12-x86_64-glibc2.36-py3.11", "debian-12-x86_64-glibc2.36-py3.11-cuda12"
@@ -191,13 +189,9 @@ def member(name: str, platform: str = CPU, gpus: int = 0, driver: int = 0, toolk
 def test_the_framework_is_read_from_the_wheels(
     given: list[dict[str, str]], name: str, version: str, cuda: str, nccl: str
 ) -> None:
-    found = stack.framework_in_wheels(given)
+    found = frameworks.framework_in_wheels(given)
     assert (found["name"], found["version"], found["cuda"], found["nccl"]) == (name, version, cuda, nccl)
     assert found["sha256"].startswith("sum of t") is bool(name)
-    assert stack.frameworks_by_platform({"one": given, "bare": []}) == {
-        "one": found,
-        "bare": stack.framework_in_wheels([]),
-    }
 
 
 @pytest.mark.parametrize(
@@ -212,7 +206,7 @@ def test_the_framework_is_read_from_the_wheels(
     ],
 )
 def test_a_build_is_asked_for_in_the_words_of_its_index(asked: tuple[str, str, str], expected: list[list[str]]) -> None:
-    assert stack.framework_choice(*asked) == expected
+    assert frameworks.framework_choice(*asked) == expected
 
 
 def test_a_platform_is_known_by_its_weakest_host() -> None:
@@ -222,15 +216,15 @@ def test_a_platform_is_known_by_its_weakest_host() -> None:
         member("node3", GPU, gpus=8, driver=13, toolkit="13.0"),
         member("node4", GPU),
     ]
-    assert stack.platform_cuda(members, CPU) == {"gpus": [], "driver": 0, "toolkit": 0}
-    assert stack.platform_cuda(members, GPU) == {"gpus": ["node2", "node3"], "driver": 12, "toolkit": 12}
+    assert frameworks.platform_cuda(members, CPU) == {"gpus": [], "driver": 0, "toolkit": 0}
+    assert frameworks.platform_cuda(members, GPU) == {"gpus": ["node2", "node3"], "driver": 12, "toolkit": 12}
 
 
 def test_a_driver_that_is_too_old_is_named_with_its_host() -> None:
     members = [member("node1", GPU, driver=12), member("node2", GPU, driver=13), member("node3", GPU), member("node4")]
-    assert stack.drivers_below(members, GPU, "13") == [{"name": "node1", "driver": "12xx", "cuda": 12}]
-    assert stack.drivers_below(members, GPU, "12") == []
-    assert stack.drivers_below(members, GPU, "") == []
+    assert frameworks.drivers_below(members, GPU, "13") == [{"name": "node1", "driver": "12xx", "cuda": 12}]
+    assert frameworks.drivers_below(members, GPU, "12") == []
+    assert frameworks.drivers_below(members, GPU, "") == []
 
 
 IDLE = "8 GPUs that jobs cannot use: the driver is in a container below /run/nvidia/driver, where only pods find it"
@@ -239,70 +233,29 @@ IDLE = "8 GPUs that jobs cannot use: the driver is in a container below /run/nvi
 def test_a_framework_for_cpus_beside_gpus_that_jobs_cannot_use_is_refused_unless_it_is_asked_for() -> None:
     members = [member("node1", GPU), {**member("node2", GPU), "idle_gpus": IDLE}, member("node3")]
     for framework in ("pytorch", "tensorflow"):
-        found = stack.gpus_left_idle(members, GPU, framework, "auto")
+        found = frameworks.gpus_left_idle(members, GPU, framework, "auto")
         assert found.startswith(f"node2 has {IDLE}; a framework for CPUs would leave them unused.")
         assert "python_env_framework_build to cpu" in found
     many = [{**member(f"node{number}", GPU), "idle_gpus": IDLE} for number in range(6)]
-    assert "node0, node1, node2, node3 and 2 more have 8 GPUs" in stack.gpus_left_idle(many, GPU, "pytorch", "auto")
-    assert stack.gpus_left_idle(members, GPU, "pytorch", "cpu") == ""
-    assert stack.gpus_left_idle(members, GPU, "pytorch", "cuda") == ""
-    assert stack.gpus_left_idle(members, GPU, "none", "auto") == ""
-    assert stack.gpus_left_idle(members, CPU, "pytorch", "auto") == ""
+    assert "node0, node1, node2, node3 and 2 more have 8 GPUs" in frameworks.gpus_left_idle(
+        many, GPU, "pytorch", "auto"
+    )
+    assert frameworks.gpus_left_idle(members, GPU, "pytorch", "cpu") == ""
+    assert frameworks.gpus_left_idle(members, GPU, "pytorch", "cuda") == ""
+    assert frameworks.gpus_left_idle(members, GPU, "none", "auto") == ""
+    assert frameworks.gpus_left_idle(members, CPU, "pytorch", "auto") == ""
     usable = [*members, member("node4", GPU, gpus=8, driver=13)]
-    assert stack.gpus_left_idle(usable, GPU, "pytorch", "auto") == "", "the platform gets a build with CUDA"
-
-
-def test_the_role_refuses_before_it_asks_an_index(tmp_path: Path) -> None:
-    given = {
-        "python_env_framework": "tensorflow",
-        "python_env_members": [{**member("localhost"), "idle_gpus": IDLE}],
-        "python_env_node": {"platform": CPU},
-        "python_env_cache_dir": str(tmp_path / "cache"),
-    }
-    tasks = {"include_role": {"name": "clusterctl.hpc.python_env", "tasks_from": "preflight.yml"}}
-    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "vars": given, "tasks": [tasks]}
-    done = role_plays.play(json.dumps([play]), tmp_path)
-    assert done.returncode != 0
-    assert f"localhost has {IDLE}" in " ".join(done.stdout.replace('"', " ").split()), done.stdout + done.stderr
-    assert not (tmp_path / "cache").exists()
+    assert frameworks.gpus_left_idle(usable, GPU, "pytorch", "auto") == "", "the platform gets a build with CUDA"
 
 
 @pytest.mark.parametrize(
-    ("asked", "chosen", "name", "cuda", "refused"),
+    ("platform", "version", "expected"),
     [
-        ("auto", "cuda", "tensorflow", "", True),
-        ("auto", "cuda", "pytorch", "", True),
-        ("auto", "cuda", "pytorch", "13", False),
-        ("auto", "cpu", "pytorch", "", False),
-        ("cpu", "cpu", "tensorflow", "", False),
-        ("auto", "cuda", "", "", False),
+        (DEBIAN11, "", DEBIAN11),
+        (DEBIAN11, "3.13.5", WITH_313),
+        (f"{DEBIAN11}-cuda12", "3.13.5", f"{WITH_313}-cuda12"),
+        ("debian-forky-x86_64-glibc2.43-py3.14", "3.9", "debian-forky-x86_64-glibc2.43-py3.9"),
     ],
 )
-def test_auto_takes_no_framework_without_cuda_for_gpus(
-    asked: str, chosen: str, name: str, cuda: str, refused: bool
-) -> None:
-    variables = variables_of("python_env") | {
-        "python_env_framework_build": asked,
-        "__python_env_build": chosen,
-        "__python_env_platform": GPU,
-        "__python_env_framework": {"name": name, "version": "2.12.0", "cuda": cuda},
-        "__python_env_old_drivers": [],
-    }
-    said = rendered("__python_env_pinned_refusal", variables, (stack,))
-    assert bool(said) is refused, said
-    assert said.endswith("or set python_env_framework_build to cpu.") is refused
-
-
-def test_wishes_are_gathered_by_platform() -> None:
-    members = [member("node1"), member("node2"), member("node3", GPU), member("away")]
-    same = {"node1": {"requirements": ["a"]}, "node2": {"requirements": ["a"]}, "node3": {"requirements": ["b"]}}
-    assert stack.platform_wishes(members, same) == [
-        {"platform": CPU, "hosts": ["node1", "node2"], "wish": {"requirements": ["a"]}},
-        {"platform": GPU, "hosts": ["node3"], "wish": {"requirements": ["b"]}},
-    ]
-    split = stack.platform_wishes(members, {**same, "node2": {"requirements": []}})
-    assert [(entry["platform"], entry["hosts"]) for entry in split] == [
-        (CPU, ["node1"]),
-        (CPU, ["node2"]),
-        (GPU, ["node3"]),
-    ]
+def test_a_platform_gets_another_python(platform: str, version: str, expected: str) -> None:
+    assert frameworks.platform_with_python(platform, version) == expected

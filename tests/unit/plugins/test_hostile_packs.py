@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 from ansible.errors import AnsibleError
-from ansible_collections.clusterctl.hpc.plugins.action import artifact_build
-from ansible_collections.clusterctl.hpc.plugins.action import artifact_install as install_action
+from ansible_collections.clusterctl.hpc.plugins.action import software_stage
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_files, pack_extract
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import MANIFEST, ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_install
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted, artifact_action
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import accepted, artifact_building
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes trees of root")
 KEY = "0123456789abcdef"
@@ -94,7 +93,7 @@ def install(root: Path, pack: Path, manifest_sha256: str) -> dict[str, Any]:
             "inputs": {},
         },
     }
-    return artifact_install.Install(SimpleNamespace(params=given, check_mode=False)).apply()
+    return artifact_install.Install(given).apply()
 
 
 HOSTILE: dict[str, tuple[Sequence[Any], Sequence[tarfile.TarInfo]]] = {
@@ -366,7 +365,7 @@ class Connection:
 
 
 def action(connection: Connection) -> Any:
-    made: Any = install_action.ActionModule.__new__(install_action.ActionModule)
+    made: Any = software_stage.ActionModule.__new__(software_stage.ActionModule)
     made._connection = connection  # noqa: SLF001 - the only part that fetching uses
     return made
 
@@ -400,7 +399,7 @@ ANSWER: dict[str, Any] = {
 
 
 def test_the_paths_in_an_answer_of_a_builder_are_those_of_the_controller() -> None:
-    told = artifact_build.told(ANSWER, "n1", "demo-1-key", "/log")
+    told = artifact_building.told(ANSWER, "n1", "demo-1-key", "/log")
     assert (told["pack"], told["log"]) == ("/var/cache/clusterctl/packs/demo-1-key.tar.zst", "/log")
     assert told["steps"][0]["name"].isprintable()
 
@@ -424,24 +423,24 @@ def test_the_paths_in_an_answer_of_a_builder_are_those_of_the_controller() -> No
 )
 def test_an_answer_of_a_builder_in_another_form_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ArtifactError, match=r"^n1: its answer about the pack of demo has another form"):
-        artifact_build.told(ANSWER | change, "n1", "demo", "/log")
+        artifact_building.told(ANSWER | change, "n1", "demo", "/log")
 
 
 def test_after_a_damaged_copy_the_controller_sends_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy that came by the chain is not whole, so the host is told of the path of the controller's copy."""
-    made: Any = install_action.ActionModule.__new__(install_action.ActionModule)
+    made: Any = software_stage.ActionModule.__new__(software_stage.ActionModule)
     asked, dropped = [], []
     cached = SimpleNamespace(path=Path("/cache/p"), sha256="a", size=3, record={"manifest_sha256": "b", "inputs": {}})
 
-    def brought(_arguments: Any, _key: str, _seen: Any, pushed: list[str], *_rest: Any) -> dict[str, Any]:
+    def brought(_one: Any, _seen: Any, pushed: list[str], _variables: Any) -> dict[str, Any]:
         pushed.append("/push/chain")
         return {"path": "/push/chain"}
 
     def call(_name: str, given: dict[str, Any], _variables: Any) -> dict[str, Any]:
-        asked.append(given["pack"]["path"])
-        if len(asked) == 1:
-            raise artifact_action.ModuleFailedError({"msg": "damaged", "not_whole": True})
-        return {"changed": True}
+        (one,) = given["artifacts"]
+        asked.append(one["pack"]["path"])
+        damaged = {"failed": True, "msg": "damaged", "not_whole": True}
+        return {"artifacts": {"demo": damaged if len(asked) == 1 else {"changed": True}}}
 
     for name, stand_in in {
         "_brought": brought,
@@ -453,9 +452,9 @@ def test_after_a_damaged_copy_the_controller_sends_its_own(monkeypatch: pytest.M
         "_drop": dropped.extend,
     }.items():
         monkeypatch.setattr(made, name, stand_in)
-    seen = {"needs_pack": True, "needs_packages": [], "zstd": True}
-    given = {"key": KEY, "host": "n1", "pack": None}
-    assert made._apply({"cache_dir": "/cache"}, given, seen, {}) == {"changed": True}  # noqa: SLF001
+    seen = {"needs_pack": True, "needs_packages": [], "lost": [], "zstd": True}
+    one = {"name": "demo", "version": "1", "key": KEY, "cache_dir": "/cache"}
+    assert made._applied([one], {"demo": seen}, {"inventory_hostname": "n1"}) == {"demo": {"changed": True}}  # noqa: SLF001
     assert asked == ["/push/chain", "/push/own"]
     assert dropped == ["/push/chain", "/push/own"]
 

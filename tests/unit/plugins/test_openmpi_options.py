@@ -1,119 +1,127 @@
-"""Options of Open MPI's configure, as the role makes them from its variables."""
+"""Open MPI as its recipe makes it: options of configure, keys that stay, the site's PMIx, and refusals."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from ansible_collections.clusterctl.hpc.plugins.filter import artifact as artifact_filters
-from ansible_collections.clusterctl.hpc.plugins.filter import openmpi_pmix
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import parameters
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import openmpi, pmix
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
+    Artifact,
+    Cluster,
+    Host,
+    Plan,
+    Settings,
+)
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.variables import defaults
 from clusterctl.model.facts import Pmix, SlurmSettings
-from clusterctl.support import content
-from role_templates import rendered, variables_of
 
-ROLE = content.root() / "roles" / "openmpi"
-FILES = ("defaults/main.yml", "vars/main.yml", "vars/Debian.yml")
-TASKS = ("install.yml", "fortran.yml")
+NODE = {"platform": "debian-12-x86_64-glibc2.36-py3.11"}
+DEBIAN_12 = {"family": "Debian", "major": "12", "id": "debian"}
 
 
-def made(expression: str, **given: Any) -> Any:
-    variables = variables_of("openmpi", FILES)
-    hello = Path(ROLE, "files", "hello.c").read_text(encoding="utf-8").rstrip()  # as the lookup 'file' reads it
-    variables["__openmpi_own_inputs"]["hello"] = hashlib.sha256(hello.encode()).hexdigest()
-    variables |= {"openmpi_ucx": "never", "openmpi_cuda": "never", "openmpi_pmix": "internal", **given}
-    return rendered(expression, variables, (artifact_filters, openmpi_pmix))
+def members(*found: dict[str, str], platform: str = NODE["platform"]) -> list[dict[str, Any]]:
+    return [{"name": f"node{n}", "pmix": one, "platform": platform} for n, one in enumerate(found, start=1)]
+
+
+def decided(its: list[dict[str, Any]], prefix: str = "/usr/local", **given: Any) -> Plan:
+    wanted = {"openmpi_ucx": "never", "openmpi_cuda": "never", "openmpi_pmix": "internal"}
+    settings = Settings(defaults(["openmpi"]) | wanted | given)
+    hosts = [Host(one["name"], one, {"distribution": DEBIAN_12}, settings) for one in its]
+    return openmpi.decide(Cluster(hosts, its, prefix, frozenset({"openmpi"})), {})
+
+
+def made(*found: dict[str, str], **given: Any) -> Artifact:
+    plan = decided(members(*(found or ({}, {}))), **given)
+    assert plan.refusals == []
+    (artifact,) = plan.artifacts
+    return artifact
+
+
+def options(artifact: Artifact) -> list[str]:
+    return list(artifact.inputs["configure"])
 
 
 @pytest.mark.parametrize("version", ["5.0.7", "4.1.4"])
 def test_the_wrappers_for_cpp_need_a_compiler_at_build_time(version: str) -> None:
-    options = made("__openmpi_configure_argv", openmpi_version=version)
-    assert {"CC=gcc", "CXX=g++", "--disable-mpi-fortran"} <= set(options)
-    assert not [word for word in options if word.startswith("FC=") or word == "--enable-mpi-fortran=all"]
-    assert {"gcc", "g++"} <= set(made("__openmpi_build_packages"))
+    artifact = made(openmpi_version=version)
+    assert {"CC=gcc", "CXX=g++", "--disable-mpi-fortran"} <= set(options(artifact))
+    assert not [word for word in options(artifact) if word.startswith("FC=") or word == "--enable-mpi-fortran=all"]
+    assert {"gcc", "g++"} <= set(artifact.build["packages"])
+    assert artifact.install == {}
 
 
 @pytest.mark.parametrize("version", ["5.0.7", "4.1.4"])
 def test_fortran_is_one_variable(version: str) -> None:
-    options = made("__openmpi_configure_argv", openmpi_version=version, openmpi_fortran=True)
-    assert {"--enable-mpi-fortran=all", "FC=gfortran"} <= set(options)
-    assert "--disable-mpi-fortran" not in options
-    assert made("__openmpi_fortran_packages") == ["gfortran"]
+    artifact = made(openmpi_version=version, openmpi_fortran="true")  # from -e it is text
+    assert {"--enable-mpi-fortran=all", "FC=gfortran"} <= set(options(artifact))
+    assert "--disable-mpi-fortran" not in options(artifact)
+    assert "gfortran" in artifact.build["packages"]
 
 
 def test_fortran_programs_find_their_runtime_on_every_host() -> None:
-    assert made("__openmpi_fortran_runtime") == ["libgfortran5"]
-    proofs = made("__openmpi_proofs + __openmpi_fortran_proofs", openmpi_version="5.0.7", openmpi_fortran=True)
+    artifact = made(openmpi_fortran=True)
+    assert artifact.install == {"libraries": {"libgfortran.so.5": ["libgfortran5"]}}
+    proofs = artifact.proof["checks"]
     assert {"argv": ["/sbin/ldconfig", "-p"], "expect": ["libgfortran.so.5 "]} in proofs
     assert any("bindings:use_mpi_f08:yes" in one["expect"] for one in proofs)
-    tasks = {name: yaml.safe_load((ROLE / "tasks" / name).read_text(encoding="utf-8")) for name in TASKS}
-    bring = next(task for task in tasks["install.yml"] if task.get("ansible.builtin.include_tasks") == "fortran.yml")
-    assert bring["when"] == "openmpi_fortran | bool"
-    packages = next(task for task in tasks["fortran.yml"] if "clusterctl.hpc.package_install" in task)
-    assert packages["clusterctl.hpc.package_install"]["name"] == "{{ __openmpi_fortran_runtime }}"
-    assert "__openmpi_fortran_library not in __openmpi_libraries.stdout" in packages["when"]
+
+
+def test_a_series_and_a_release_that_cannot_be_built_are_refused() -> None:
+    (unknown,) = decided(members({}, {}), openmpi_version="5.0.99").refusals
+    assert unknown.problem.startswith("No source of Open MPI 5.0.99 is known (known are 5.0.10, 5.0.9, ")
+    problems = [
+        one.problem for one in decided(members({}, {}), openmpi_version="6.0.0", openmpi_sha256="a" * 64).refusals
+    ]
+    assert problems == ["openmpi_version is 6.0.0, and only releases of 5.0 and 4.1 can be built."]
 
 
 # --- PMIx ---
 
 SITE = {"prefix": "/opt/pmix", "library": "/opt/pmix/lib/libpmix.so.2.9.3", "version": "5.0.3", "headers": "5.0.3"}
-NODE = {"platform": "debian-12-x86_64-glibc2.36-py3.11"}
 # The keys of builds that exist already. Another key costs each site a compilation of minutes.
 KEYS = {"5.0.7": "a4e3643e491bb580", "4.1.4": "a5e1645d1e15fd1b"}
-
-
-def members(*pmix: dict[str, str]) -> list[dict[str, Any]]:
-    return [{"name": f"node{n}", "pmix": one, **NODE} for n, one in enumerate(pmix, start=1)]
-
-
-def made_for(expression: str, version: str, *pmix: dict[str, str], wanted: str = "auto") -> Any:
-    given = {"openmpi_members": members(*pmix), "openmpi_node": NODE, "ansible_play_hosts": ["node1", "node2"]}
-    return made(expression, openmpi_version=version, openmpi_pmix=wanted, **given)
 
 
 @pytest.mark.parametrize("version", KEYS)
 @pytest.mark.parametrize("wanted", ["auto", "internal"])
 def test_a_build_without_an_external_pmix_keeps_its_key(version: str, wanted: str) -> None:
     """Hosts without a PMIx, hosts whose PMIx differs, and the word internal all give the build of before."""
-    for pmix in (({}, {}), (SITE, {}), (SITE, SITE) if wanted == "internal" else ({}, SITE)):
-        inputs = made_for("__openmpi_inputs", version, *pmix, wanted=wanted)
-        assert "pmix" not in inputs
-        assert artifact.artifact_key(inputs) == KEYS[version]
+    for found in (({}, {}), (SITE, {}), (SITE, SITE) if wanted == "internal" else ({}, SITE)):
+        artifact = made(*found, openmpi_version=version, openmpi_pmix=wanted)
+        assert "pmix" not in artifact.inputs
+        assert artifact.key == KEYS[version]
 
 
 def test_an_external_pmix_has_a_key_of_its_own() -> None:
     keys = {
-        artifact.artifact_key(made_for("__openmpi_inputs", "5.0.7", one, one))
+        made(one, one, openmpi_pmix="auto").key
         for one in ({}, SITE, {**SITE, "version": "5.0.4", "headers": "5.0.4"}, {**SITE, "prefix": "/usr"})
     }
     assert len(keys) == 4
 
 
 def test_an_external_pmix_takes_hwloc_and_libevent_from_outside_as_well() -> None:
-    options = made_for("__openmpi_configure_argv", "5.0.7", SITE, SITE)
-    assert {"--with-pmix=/opt/pmix", "--with-hwloc=external", "--with-libevent=external"} <= set(options)
-    assert "LDFLAGS=-Wl,-rpath,/opt/pmix/lib -Wl,--enable-new-dtags" in options
-    assert not [word for word in options if word.endswith("=internal") and "prrte" not in word]
-    marker = made_for("__openmpi_inputs", "5.0.7", SITE, SITE)
-    assert marker["pmix"] == {"prefix": "/opt/pmix", "version": "5.0.3"}
-    proofs = made_for("__openmpi_pmix_proofs", "5.0.7", SITE, SITE)
-    assert proofs[0]["expect"] == ["libpmix.so.2 => /opt/pmix/lib"]
+    artifact = made(SITE, SITE, openmpi_pmix="auto")
+    assert {"--with-pmix=/opt/pmix", "--with-hwloc=external", "--with-libevent=external"} <= set(options(artifact))
+    assert "LDFLAGS=-Wl,-rpath,/opt/pmix/lib -Wl,--enable-new-dtags" in options(artifact)
+    assert not [word for word in options(artifact) if word.endswith("=internal") and "prrte" not in word]
+    assert artifact.inputs["pmix"] == {"prefix": "/opt/pmix", "version": "5.0.3"}
+    assert artifact.proof["checks"][-1]["expect"] == ["libpmix.so.2 => /opt/pmix/lib"]
 
 
 def test_the_compilers_own_folders_need_no_search_path() -> None:
     everywhere = {**SITE, "prefix": "/usr"}
-    options = made_for("__openmpi_configure_argv", "5.0.7", everywhere, everywhere)
-    assert "--with-pmix=external" in options
-    assert not [word for word in options if word.startswith("LDFLAGS")]
+    found = options(made(everywhere, everywhere, openmpi_pmix="auto"))
+    assert "--with-pmix=external" in found
+    assert not [word for word in found if word.startswith("LDFLAGS")]
 
 
 @pytest.mark.parametrize(
-    ("version", "pmix", "says"),
+    ("version", "site", "says"),
     [
         ("5.0.7", [{}, {}], ["node1", "has no PMIx library", "libpmix-dev"]),
         ("5.0.7", [{**SITE, "headers": ""}, SITE], ["node1", "PMIx 5.0.3 in /opt/pmix", "no headers"]),
@@ -125,22 +133,27 @@ def test_the_compilers_own_folders_need_no_search_path() -> None:
         ("5.0.7", [SITE, {**SITE, "version": "5.0.1"}], ["Hosts differ", "node2 has 5.0.1 in /opt/pmix"]),
     ],
 )
-def test_external_refuses_in_one_sentence(version: str, pmix: list[dict[str, str]], says: list[str]) -> None:
-    for wanted in ("auto", "external"):
-        found = made_for("__openmpi_site_pmix", version, *pmix, wanted=wanted)
-        assert found["prefix"] == ""
-        assert all(word in found["problem"] for word in says), found["problem"]
-        assert found["problem"].endswith("or set openmpi_pmix to auto or internal.")
-        assert "\n" not in found["problem"]
-    tasks = yaml.safe_load((ROLE / "tasks" / "preflight.yml").read_text(encoding="utf-8"))
-    refused = [task["ansible.builtin.assert"] for task in tasks if "PMIx" in task["name"]]
-    assert refused[0]["that"] == "openmpi_pmix != 'external' or not __openmpi_site_pmix.problem"
+def test_external_refuses_in_one_sentence(version: str, site: list[dict[str, str]], says: list[str]) -> None:
+    artifact = made(*site, openmpi_version=version, openmpi_pmix="auto")
+    assert "pmix" not in artifact.inputs
+    refusals = decided(members(*site), openmpi_version=version, openmpi_pmix="external").refusals
+    assert [one.host for one in refusals] == [one["name"] for one in members(*site)]
+    (problem,) = {one.problem for one in refusals}
+    assert problem.startswith("openmpi_pmix is external: ")
+    assert all(word in problem for word in says), problem
+    assert problem.endswith("or set openmpi_pmix to auto or internal.")
+    assert "\n" not in problem
 
 
 def test_hosts_of_another_platform_have_a_build_of_their_own() -> None:
     alien = {"name": "node3", "platform": "debian-13", "pmix": {}}
-    found = openmpi_pmix.openmpi_pmix([*members(SITE, SITE), alien], NODE["platform"], "node1", "5.0", "external")
+    found = pmix.choose([*members(SITE, SITE), alien], NODE["platform"], "node1", "5.0", "external")
     assert (found["prefix"], found["problem"]) == ("/opt/pmix", "")
+    plan = decided([*members({}, {}), alien])
+    assert [(one.hosts, one.builders) for one in plan.artifacts] == [
+        (["node1", "node2"], ["node1", "node2"]),
+        (["node3"], ["node3"]),
+    ]
 
 
 # --- the prefix ---
@@ -148,13 +161,10 @@ def test_hosts_of_another_platform_have_a_build_of_their_own() -> None:
 
 def test_another_prefix_has_a_key_and_folders_of_its_own() -> None:
     """configure writes its prefix into the programs, so that a build belongs to one prefix."""
-    given = {"openmpi_members": members({}, {}), "openmpi_node": NODE, "ansible_play_hosts": ["node1", "node2"]}
-    inputs = made("__openmpi_inputs", openmpi_version="5.0.7", cluster_prefix="/opt/cluster", **given)
-    assert {"--prefix=/opt/cluster/openmpi", "--sysconfdir=/opt/cluster/etc/openmpi"} <= set(inputs["configure"])
-    assert artifact.artifact_key(inputs) != KEYS["5.0.7"]
-    for unset in ("/usr/local", "", None):
-        inputs = made("__openmpi_inputs", openmpi_version="5.0.7", cluster_prefix=unset, **given)
-        assert artifact.artifact_key(inputs) == KEYS["5.0.7"]
+    artifact = made(prefix="/opt/cluster")
+    assert {"--prefix=/opt/cluster/openmpi", "--sysconfdir=/opt/cluster/etc/openmpi"} <= set(options(artifact))
+    assert artifact.key != KEYS["5.0.7"]
+    assert artifact.tree == f"/opt/cluster/openmpi-5.0.7-{artifact.key}"
 
 
 @pytest.mark.parametrize(
@@ -167,14 +177,8 @@ def test_another_prefix_has_a_key_and_folders_of_its_own() -> None:
     ],
 )
 def test_gcc_16_gets_the_flag_without_which_it_refuses_the_source(platform: str, expected: str) -> None:
-    options = made(
-        "__openmpi_configure_argv",
-        openmpi_version="5.0.7",
-        openmpi_cflags="-O2",
-        openmpi_node={"platform": platform},
-        openmpi_members=[],
-    )
-    assert [option for option in options if option.startswith("CFLAGS=")] == [expected]
+    (artifact,) = decided(members({}, platform=platform), openmpi_cflags="-O2").artifacts
+    assert [option for option in options(artifact) if option.startswith("CFLAGS=")] == [expected]
 
 
 # --- what the probe reads of PMIx and Slurm: bytes of plugins and libraries, slurm.conf, and a whole section ---

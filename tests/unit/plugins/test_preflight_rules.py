@@ -555,7 +555,7 @@ class TestVariables:
         facts = re.compile(r"^( +)ansible\.builtin\.set_fact:\n((?:\1  .*\n)+)", re.MULTILINE)
         set_there = [block for text in tasks for _, block in facts.findall(text)]
         names |= {name for block in set_there for name in re.findall(r"^ +([a-z]\w*):", block, re.MULTILINE)}
-        assert {"nccl_installed", "preflight_node"} <= names
+        assert {"preflight_members", "preflight_node"} <= names
         judge = rules.VariableRules(SPECS_AS_SHIPPED)
         assert [problem for name in sorted(names) for problem in judge.problems("n", name, {})] == []
         assert judge.warnings() == []

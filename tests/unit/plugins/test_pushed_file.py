@@ -10,7 +10,6 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -137,7 +136,7 @@ def test_nothing_of_a_changed_pack_is_unpacked(shared: Path, monkeypatch: pytest
         },
     }
     with pytest.raises(ArtifactError, match="not what the controller pushed"):
-        artifact_install.Install(SimpleNamespace(params=given, check_mode=False)).apply()
+        artifact_install.Install(given).apply()
     assert {Path(path).name for path in made} <= {"tree", "pack"}
 
 

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-import yaml
-from clusterctl.support import content
-from role_templates import rendered
+from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_review
+from ansible_collections.clusterctl.hpc.plugins.module_utils.job_account import missing
 
-TASK = "List the nodes that a login did not reach"
 MANY = [{"a": number} for number in range(20_000)]
 
 
-def listed(*answers: Any) -> Any:
-    tasks = yaml.safe_load(Path(content.root(), "roles/ssh_mesh/tasks/main.yml").read_text(encoding="utf-8"))
-    text = next(task for task in tasks if task["name"] == TASK)["ansible.builtin.set_fact"]["__ssh_mesh_refused"]
+def reviewed(*answers: Any) -> dict[str, Any]:
     hosts = [f"node{number}" for number, _unused in enumerate(answers, 1)]
-    hostvars = {host: {"__ssh_mesh_logins": answer} for host, answer in zip(hosts, answers, strict=True)}
-    expression = text.strip().removeprefix("{{").removesuffix("}}")
-    return rendered(expression, {"ansible_play_hosts": hosts, "hostvars": hostvars}, [])
+    hostvars = {host: {"key": missing("mpi", []), "login": answer} for host, answer in zip(hosts, answers, strict=True)}
+    given = {"looks": "key", "logins": "login", "plan": "plan", "trust": "keys"}
+    task = MagicMock(args=given, async_val=0, check_mode=False)
+    action = ssh_mesh_review.ActionModule(task, MagicMock(), MagicMock(), MagicMock(), MagicMock(), MagicMock())
+    variables = {"ansible_play_hosts": hosts, "hostvars": hostvars, "plan": {"inventory": hosts}}
+    result: dict[str, Any] = action.run(None, variables)
+    return result
 
 
 def test_the_hosts_that_a_login_did_not_reach_are_named_once() -> None:
-    assert listed({"refused": ["node2"]}, {"refused": []}, {"refused": ["node2", "node1"]}, {}) == ["node2", "node1"]
+    found = reviewed({"refused": ["node2"]}, {"refused": []}, {"refused": ["node2", "node1"]}, {})
+    assert found["refused"] == ["node2", "node1"]
+    assert found["unfinished"]
+    assert not reviewed({"refused": []}, {})["unfinished"]
 
 
-@pytest.mark.parametrize("refused", [MANY, [MANY], ["elsewhere"], "node", 7, {"a": 1}, None])
+@pytest.mark.parametrize("refused", [MANY, [MANY], ["elsewhere"], "node1", 7, {"a": 1}, None])
 def test_an_answer_of_another_form_holds_no_run(refused: Any) -> None:
     began = time.monotonic()
-    assert listed({"refused": ["node1"]}, {"refused": refused}) == ["node1"]
+    assert reviewed({"refused": ["node1"]}, {"refused": refused})["refused"] == ["node1"]
+    assert reviewed({"refused": ["node1"]}, refused)["refused"] == ["node1"]
     assert time.monotonic() - began < 60  # in place of hours

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.filter.artifact import by_tree, links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, artifact_links
-from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import by_tree, links_to_switch
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_install
 
 if TYPE_CHECKING:
     from conftest import RunModule
@@ -174,17 +174,68 @@ def test_an_install_without_the_switch_leaves_the_link_and_says_where_it_leads(
     root: Path, run_module: RunModule, tmp_path: Path
 ) -> None:
     given = {"name": "mpi", "version": "2", "key": KEY, "root": str(root), "cache_dir": str(tmp_path), "closure": False}
+
+    def asked(phase: str, *, check: bool = False, **changed: Any) -> dict[str, Any]:
+        result = run_module("artifact_install", check=check, artifacts=[{**given, **changed}], phase=phase)
+        answer: dict[str, Any] = result["artifacts"]["mpi"]
+        assert (result["changes"], result["watch"]) == (answer["changes"], answer["watch"])
+        return answer
+
     for phase in ("inspect", "apply"):
-        result = run_module("artifact_install", **given, phase=phase, switch=False)
-        assert (result["changed"], result["changes"]) == (False, [])
+        result = asked(phase, switch=False)
+        assert (result.get("changed", False), result["changes"]) == (False, [])
         assert (result["link"], result["before"]) == (f"{root}/mpi", f"{root}/mpi-1-{KEY}")
         assert links_to_switch([result]) == {f"{root}/mpi": f"{root}/mpi-2-{KEY}"}
-    shown = run_module("artifact_install", check=True, **given, phase="inspect", switch=False)
+    shown = asked("inspect", check=True, switch=False)
     assert shown["changes"] == [f"{root}/mpi -> mpi-2-{KEY}"], "a check says what the run would switch"
     assert links(root) == {"mpi": f"mpi-1-{KEY}"}
-    assert run_module("artifact_install", **given, phase="apply")["changed"]
-    after = run_module("artifact_install", **given, phase="inspect", switch=False)
+    assert asked("apply")["changed"]
+    after = asked("inspect", switch=False)
     assert links_to_switch([after]) == {}
+
+
+def test_one_that_fails_keeps_only_what_uses_it_from_being_installed(
+    root: Path, run_module: RunModule, tmp_path: Path
+) -> None:
+    install(root, "3")
+    given = {"key": KEY, "root": str(root), "cache_dir": str(tmp_path), "closure": False, "version": "2"}
+    one = {**given, "name": "mpi", "link": f"{root}/one"}
+    asked = [{**given, "name": "gone"}, {**given, "name": "user", "uses": ["gone"]}, {**given, "name": "deep"}, one]
+    asked[2]["uses"] = ["user"]
+    told = run_module("artifact_install", artifacts=asked, phase="apply", host="n1")
+    assert list(told["artifacts"]) == ["gone", "user", "deep", "mpi"]
+    gone, user, deep, mpi = told["artifacts"].values()
+    assert gone["msg"].startswith(f"n1: {root}/gone-2-{KEY} is damaged")
+    assert (user["left_out"], deep["left_out"]) == ("gone", "gone")
+    assert not any("msg" in answer for answer in (user, deep, mpi))
+    assert told["changes"] == mpi["changes"] == [f"{root}/one -> mpi-2-{KEY}"]
+    assert told["watch"] == mpi["watch"]
+
+
+def test_the_loader_looks_into_the_folder_of_what_is_used_until_its_link_leads_there(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Any] = []
+
+    def ask_loader(_tree: str, paths: list[str], _ignore: list[str], *, within: bool) -> Any:
+        looked.append((paths, within))
+        return artifact_install.library_closure.Closure([], [])
+
+    monkeypatch.setattr(artifact_install.library_closure, "ask_loader", ask_loader)
+    monkeypatch.setattr(artifact_install.library_closure, "remember", lambda *_: None)
+    plain = {"version": "2", "key": KEY, "root": str(root), "cache_dir": "", "link": "", "content": False, "host": "n1"}
+    given = {**plain, "closure": True, "closure_ignore": [], "closure_within": False, "library_path": ["lib"]}
+    paths = {"waiting_paths": [f"{root}/mpi/lib", f"{root}/other/lib"]}
+    used = artifact_install.Install({**given, "name": "mpi", "closure": False})
+    user = artifact_install.Install({**given, **paths, "name": "mpi", "link": f"{root}/user"}, uses=[used])
+    user.inspect()
+    assert looked == [], "the used one is not known to be whole yet"
+    used.inspect()
+    user.inspect()
+    (root / "mpi").unlink()
+    (root / "mpi").symlink_to(f"mpi-2-{KEY}")
+    user.inspect()
+    assert looked == [(["lib", f"{root}/mpi-2-{KEY}/lib"], False), (["lib"], False)]
 
 
 def test_tasks_that_did_not_run_have_no_links() -> None:

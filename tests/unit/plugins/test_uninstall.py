@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import recipe_clusters
 import yaml
+from ansible_collections.clusterctl.hpc.plugins.action import fabric_configure
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     brought,
     file_restore,
@@ -287,7 +289,10 @@ def role_tasks() -> list[tuple[str, dict[str, Any]]]:
 def test_roles_change_nodes_by_modules_of_the_collection_alone() -> None:
     for path, task in role_tasks():
         for name in task:
-            if name == "ansible.builtin.include_role":  # its tasks are looked at as well
+            if name in {
+                "ansible.builtin.include_role",
+                "ansible.builtin.import_role",
+            }:  # its tasks are looked at as well
                 assert task[name]["name"].startswith("clusterctl.hpc."), path
             elif name.startswith("ansible."):
                 module = name.rpartition(".")[2]
@@ -314,6 +319,11 @@ def test_the_paths_in_roles_are_known() -> None:
         )
         for path in re.findall(pattern, text, re.MULTILINE)
     }
+    managed = recipe_clusters.host("node1", {"python_env_python": "managed"})
+    found |= {one.link for one in recipe_clusters.all_of(managed, "/opt/cluster")}
+    texts_of = dict.fromkeys(("openmpi", "prrte", "nccl", "record"), "x")
+    files_of = fabric_configure.files_of("/opt/cluster", texts_of)
+    found |= {one["path"] for one in files_of if one.get("state") != "directory"}
     assert {"/etc/nccl.conf", "/opt/cluster/openmpi", "/opt/cluster/libexec/clusterctl", "/var/log/clusterctl"} <= found
     assert [path for path in sorted(found) if not brought.covers(path, "/opt/cluster")] == []
     assert not [path for path in found if path.startswith("/usr/local") and "cuda" not in path]  # all have the prefix

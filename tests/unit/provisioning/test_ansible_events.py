@@ -189,6 +189,26 @@ def test_a_key_counts_only_where_its_own_action_answers(key: str, action: str) -
     assert result_of({key: ["x"]}).data == {}, "any module may be answered by a node that was taken over"
 
 
+@pytest.mark.parametrize(
+    ("action", "role", "stage"),
+    [
+        ("clusterctl.hpc.software_stage", "horovod", "horovod"),
+        ("clusterctl.hpc.software_stage", "preflight", "software"),
+        ("clusterctl.hpc.software_stage", ["horovod"], "software"),
+        ("clusterctl.hpc.file_set", "horovod", "software"),
+    ],
+)
+def test_a_task_about_all_software_fails_in_the_role_of_the_artifact(action: str, role: object, stage: str) -> None:
+    artifacts = {"openmpi": {"role": "openmpi"}, "horovod": {"role": role, "failed": True}}
+    data = {"host": "n1", "role": "clusterctl.hpc.software", "task_action": action, "res": {"artifacts": artifacts}}
+    failed = ansible_events.translate({"event": "runner_on_failed", "event_data": data})
+    assert isinstance(failed, HostResult)
+    assert failed.stage == stage
+    went_well = ansible_events.translate({"event": "runner_on_ok", "event_data": data})
+    assert isinstance(went_well, HostResult)
+    assert went_well.stage == "software"
+
+
 def test_a_node_has_problems_of_its_own_alone() -> None:
     problems = [{"host": "node1", "problem": "is on fire"}, "no mapping"]
     assert result_of({"problems": problems}).data == {"problems": [{"host": "node3", "problem": "is on fire"}]}
@@ -303,7 +323,9 @@ def test_what_is_to_hold_is_a_path_with_a_kind(entry: dict[str, object]) -> None
     [
         ("fabric_plan", "h2"),
         ("fabric_decide", "h2"),
+        ("software_plan", "h2"),
         ("ssh_mesh_plan", "h2"),
+        ("ssh_mesh_review", "h2"),
         ("node_facts", "h1"),
         ("package_install", "h1"),
     ],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import factory
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.filter.artifact import artifact_builder
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Host, Settings
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import builders as builders_of
 from clusterctl.cli import progress
 from clusterctl.model.hosts import InventorySources
 from clusterctl.provisioning.preview import preview
@@ -37,8 +38,8 @@ def test_the_hosts_that_build_are_those_that_ansible_chooses(cached: set[str], b
     reasons = dict.fromkeys(facts, "not provisioned yet")
     (found,) = preview(WHERE, list(facts), facts, reasons, {(name, PLATFORM) for name in cached}).builds.items()
     assert found[0] == builders
-    members = [{"name": name, "platform": PLATFORM} for name in facts]
-    assert {artifact_builder(members, PLATFORM, apart=name) for name in found[1]} == set(builders)
+    hosts = [Host(name, {"platform": PLATFORM}, {}, Settings({})) for name in facts]
+    assert {builders_of(hosts, turn=name)[0].name for name in found[1]} == set(builders)
 
 
 def test_growing_changes_files_of_the_old_hosts_and_builds_nothing() -> None:

@@ -1,12 +1,11 @@
 """The plays that switch links, played by Ansible on this machine: all hosts or none.
 
-The roles of the play of ``provision`` are replaced by proofs of our own.
+The tasks of the role ``software`` are played as they are, with a proof of our own.
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,7 +29,7 @@ OLD, NEW = f"demo-1-{KEY}", f"demo-2-{KEY}"
 PROOF = {"ansible.builtin.fail": {"msg": "broken"}, "when": "(root ~ '/broken') is exists"}  # it starts no process
 INSTALLED = {"link": "{{ root }}/demo", "tree": f"{{{{ root }}}}/{NEW}", "before": "{{ before }}"}
 BEFORE: list[dict[str, Any]] = [
-    {"ansible.builtin.set_fact": {"openmpi_installed": INSTALLED}},
+    {"ansible.builtin.set_fact": {"software_staged": {"artifacts": {"demo": INSTALLED}}}},
     {"ansible.builtin.fail": {"msg": "the disk is full"}, "when": "lost | default(false) | bool"},
 ]
 
@@ -45,12 +44,21 @@ def install(root: Path, name: str) -> None:
     (tree / artifact.MARKER).write_bytes(artifact.marker_bytes("demo", version, KEY, {}, digest))
 
 
-def with_our_proofs(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the tasks of the play with a proof in the place of each role."""
+def tasks_of(role: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the tasks of the role ``software`` that a play imports, with our proof."""
+    assert role["name"] == "clusterctl.hpc.software"
+    path = content.root() / "roles" / "software" / "tasks" / f"{role['tasks_from']}.yml"
+    return with_our_proof(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def with_our_proof(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return tasks with those of the role in their place, and our proof in the place of its own."""
     found = []
     for task in tasks:
-        known = {**task, "block": with_our_proofs(task["block"])} if "block" in task else task
-        found.append({**PROOF, "name": task["name"]} if "ansible.builtin.import_role" in task else known)
+        known = {**task, "block": with_our_proof(task["block"])} if "block" in task else task
+        if "ansible.builtin.import_role" in task:
+            known = {"name": task["name"], "block": tasks_of(task["ansible.builtin.import_role"])}
+        found.append({**PROOF, "name": task["name"]} if "clusterctl.hpc.software_prove" in task else known)
     return found
 
 
@@ -75,9 +83,10 @@ class Lab:
             lines.append(f"{host} ansible_connection=local root={root} before='{before}' lost={host in lost}")
         (self.folder / "i.ini").write_text("\n".join(lines) + "\n", encoding="utf-8")
         first = {"hosts": "all", "gather_facts": False, "tasks": BEFORE}
-        last = {**plays[-1], "tasks": with_our_proofs(plays[-1]["tasks"])}
-        (self.folder / "p.yml").write_text(yaml.safe_dump([first, last], width=10**6), encoding="utf-8")
-        shutil.copytree(content.playbook("provision").parent / "tasks", self.folder / "tasks")
+        switching = [
+            {**one, "tasks": with_our_proof(one["tasks"])} for one in plays if one["name"].startswith("Switch")
+        ]
+        (self.folder / "p.yml").write_text(yaml.safe_dump([first, *switching], width=10**6), encoding="utf-8")
         # This machine may have ranks of others.
         end, hosts = self.play(self.folder / "p.yml", {"extra": 1, "software_while_busy": True, **variables})
         return end, [one.message for one in hosts]

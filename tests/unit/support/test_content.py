@@ -23,8 +23,8 @@ ORDER = [
     "validation",
 ]
 # The roles by which nodes meet each other come first, because hosts that are as they should be play these alone.
-# NCCL comes before mpi4py, so that Horovod can be built beside mpi4py.
-PLAYED = [*ORDER[:3], "fabric", "environment", "openmpi", "python_env", "nccl", "mpi4py", "horovod", "validation"]
+# The software is decided, installed and switched in a play each.
+PLAYED = ["preflight", "software", "hosts", "ssh_mesh", "fabric", "environment", "software", "software", "validation"]
 
 
 def roles() -> list[str]:
@@ -58,48 +58,34 @@ def test_a_shared_file_that_is_missing_is_named() -> None:
         content.module_util("absent")
 
 
-def whole_roles() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the plays, and the tasks that install each role.
+SOFTWARE = ["openmpi", "python_env", "mpi4py", "nccl", "horovod"]
 
-    The first play brings the refusals of the software, the second installs it, and the third one proves it.
-    """
+
+def whole_roles() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the plays, and the tasks that play a role in whole or a part of the software."""
     plays = yaml.safe_load(content.playbook("provision").read_text(encoding="utf-8"))
     tasks = [task for play in plays for task in play["tasks"] if "ansible.builtin.import_role" in task]
-    return plays, [task for task in tasks if task["ansible.builtin.import_role"].get("tasks_from") in {None, "install"}]
+    parts = {None, "judge", "mesh", "plan", "install", "switch"}
+    return plays, [task for task in tasks if task["ansible.builtin.import_role"].get("tasks_from") in parts]
 
 
-def test_what_the_playbook_takes_of_the_software_is_the_whole_of_its_roles() -> None:
-    """A step that a role's own list of steps has, and the playbook lacks, would be left out in silence."""
-    plays = whole_roles()[0]
-    taken: dict[str, set[str]] = {}
-    for task in (
-        task for play in plays for task in [*play["tasks"], *blocks(play)] if "ansible.builtin.import_role" in task
-    ):
-        brought = task["ansible.builtin.import_role"]
-        taken.setdefault(brought["name"].rpartition(".")[2], set()).add(brought.get("tasks_from", "main"))
-    installed = [role for role, parts in taken.items() if "install" in parts]
-    assert installed == ["openmpi", "mpi4py", "python_env", "nccl", "horovod"]
-    for role in installed:
-        path = content.root() / "roles" / role / "tasks" / "main.yml"
-        steps = yaml.safe_load(path.read_text(encoding="utf-8"))
-        # What a role gathers where it is played alone, the playbook has gathered before.
-        gathered = [step["ansible.builtin.include_role"] for step in steps if "ansible.builtin.include_role" in step]
-        assert all(one.get("tasks_from", "main") in taken[one["name"].rpartition(".")[2]] for one in gathered)
-        own = {step["ansible.builtin.import_tasks"] for step in steps if "ansible.builtin.include_role" not in step}
-        whole = taken[role] - {"early"}  # an early fetch that a role alone has no use for
-        assert {f"{part}.yml" for part in whole} == own
-
-
-def blocks(play: dict[str, Any]) -> list[dict[str, Any]]:
-    return [task for block in play["tasks"] for task in block.get("block", [])]
+@pytest.mark.parametrize("role", SOFTWARE)
+def test_a_role_of_the_software_plays_what_they_share(role: str) -> None:
+    path = content.root() / "roles" / role / "tasks" / "main.yml"
+    (task,) = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert task["ansible.builtin.import_role"] == {"name": "clusterctl.hpc.software"}
+    assert task["vars"] == {"software_roles": [role]}
 
 
 def test_every_role_is_provisioned_in_order() -> None:
     plays, tasks = whole_roles()
-    named = [task["ansible.builtin.import_role"]["name"] for task in tasks]
-    assert named == [f"clusterctl.hpc.{name}" for name in PLAYED if name in roles()]
-    tagged = [name for name, task in zip(named, tasks, strict=True) if name.rpartition(".")[2] in task["tags"]]
-    assert tagged == named, "each role answers to its own name as a tag"
+    named = [task["ansible.builtin.import_role"]["name"].rpartition(".")[2] for task in tasks]
+    assert named == PLAYED
+    decided, *others = [task for name, task in zip(named, tasks, strict=True) if name == "software"]
+    assert "always" in decided["tags"], "what is refused is told before anything changes"
+    assert [task["tags"] for task in others] == [["software", *SOFTWARE]] * 2
+    alone = [(name, task) for name, task in zip(named, tasks, strict=True) if name != "software"]
+    assert all(name in task["tags"] for name, task in alone), "each role answers to its own name as a tag"
     assert not any(play["gather_facts"] for play in plays)
 
 
@@ -112,24 +98,20 @@ def strings(value: Any) -> list[str]:
 
 
 def test_the_playbook_computes_nothing() -> None:
-    """Which hosts play what, what the run is called, and where too many hosts have failed is all that it looks at.
-
-    The switch alone looks at all nodes, because it changes the links of all or of none.
-    """
+    """Which hosts play what, what the run is called, and where too many hosts have failed is all that it looks at."""
     plays = whole_roles()[0]
-    others = [play for play in plays if play["name"] != "Switch to the software"]
-    assert len(others) == len(plays) - 1
-    for play in others:
+    for play in plays:
         computed = {text for text in strings(play) if "{{" in text}
         assert computed <= {
             "{{ clusterctl_run | default({}) | to_json }}",
             "{{ provision_whole | default('all') }}",
             "{{ provision_settled | default('!all') }}",
             "{{ provision_unfinished | default('!all') }}",
+            "{{ provision_max_failed | default(0) }}",
         }
     assert not [
         task
-        for play in others
+        for play in plays
         for task in play["tasks"]
         if set(task) - {"ansible.builtin.import_role", "tags", "name"}
         and task.get("ansible.builtin.meta") != "end_play"
@@ -180,8 +162,7 @@ HEAD = """\
 # Taken from another role's facts or passed by the wrapper; a user does not set them.
 PASSED = re.compile(
     r"preflight_known_members|\w+_settled|preflight_distrusted|preflight_left_out|preflight_adopt|preflight_claimed|preflight_cluster|ssh_mesh_rotate|ssh_mesh_more_host_keys"
-    r"|\w+_members|\w+_node|\w+_inventory|\w+_(openmpi|nccl)_key|horovod_nccl_expected"
-    r"|horovod_framework|nccl_frameworks|python_env_nccl"
+    r"|\w+_members|\w+_node|\w+_inventory"
 )
 
 

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Install all artifacts of a plan that a host gets, beside its other versions; the links stay as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import StagingAction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ActionModule(StagingAction):
+    """See the module of the same name for the options."""
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result for one host."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        host = self._host(variables)
+
+        def work() -> dict[str, Any]:
+            mine = planned.artifacts_of(variables, str(self._task.args.get("plan", "")), host)
+            self._has_built = any(one["uses"] and planned.builds(host, one, variables) for one in mine)
+            return planned.together(mine, self._installed(mine, variables))
+
+        return self._attempted(work)
+
+    def _known_of(self, base: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What was installed for a build is younger than the facts."""
+        return None if self._has_built else super()._known_of(base, variables)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Check the new folders of a host, switch its links to them, or switch them back and fail with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
+from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules import shortened
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
+    ArtifactActionBase,
+    ModuleFailedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NOTHING: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "switched": [], "before": {}}
+
+
+class ActionModule(ArtifactActionBase):
+    """Its options are ``phase`` (check, switch or back) and ``why``; without one, the lost hosts are the reason.
+
+    It reads what the tasks before it registered.
+    """
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the result for one host; without a link to switch, nothing is asked of the host."""
+        super().run(tmp, task_vars)
+        variables = task_vars or {}
+        phase = str(self._task.args["phase"])
+        try:
+            if phase == "back":
+                return self._back(variables)
+            if phase == "switch" and (refused := (variables.get("software_guard") or {}).get("refused")):
+                return {**_NOTHING, "failed": True, "msg": refused}
+            links = links_to_switch(plain((variables.get("software_staged") or {}).get("artifacts") or {}).values())
+            if not links or self._task.check_mode:
+                return dict(_NOTHING)
+            asked = {"links": links, "phase": phase, "host": self._host(variables)}
+            asked["while_busy"] = bool(variables.get("software_while_busy"))
+            return self._call("artifact_switch", asked, variables)
+        except ModuleFailedError as error:
+            return {**_NOTHING, **error.result, "changed": False}
+
+    def _back(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Let the links lead where they led before the switch, and fail with the reason."""
+        lost = [host for host in variables["ansible_play_hosts_all"] if host not in variables["ansible_play_hosts"]]
+        why = str(self._task.args.get("why") or f"{shortened(lost)} failed or cannot be reached.")
+        switched = plain(variables.get("software_switched") or {})
+        before: Mapping[str, str] = switched.get("before") or {}
+        if not (switched.get("switched") and (variables.get("software_guard") or {}).get("guarded")):
+            return {**_NOTHING, "failed": True, "msg": why}
+        host = self._host(variables)
+        done = self._call("artifact_switch", {"links": before, "host": host}, variables)
+        for one in plain((variables.get("software_plan") or {}).get("artifacts") or []):
+            if one["link"] in switched["switched"] and host in one["hosts"]:
+                for module, options in one["after"].items():
+                    gone = {} if before[one["link"]] else {"headers": []}
+                    self._call(module, {**options, "installed": True, **gone}, variables)
+        where = "Every link leads where it led before."
+        return {**done, "failed": True, "msg": f"{why}{chr(10) if chr(10) in why else ' '}{where}"}

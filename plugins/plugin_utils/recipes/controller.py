@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What recipes have the controller look up: wheels in its cache or an index, and archives."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import model
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
+    Choice,
+    Target,
+    WheelStore,
+    parse_requirements,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class Controller(model.Controller):
+    """The machine that runs the recipes."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """Tell ``note`` what is waited for."""
+        self._note = note
+
+    def pin(self, wish: model.WheelWish) -> model.Pinned:
+        """Return wheels of a lock, else those that the index chooses; see the base class."""
+        requirements = parse_requirements(list(wish.requirements), wish.variable)
+        choice = Choice.of(wish.first_of, wish.choice_variable or wish.variable)
+        store = WheelStore(Path(wish.cache_dir), wish.wheel_dir, note=self._note)
+        wheels = store.lock(wish.name, Target.of(wish.target), requirements, wish.variable, choice)
+        return model.Pinned([asdict(wheel) for wheel in wheels], choice.taken(wheels), store.notes)
+
+    def fetch(self, name: str, version: str, sources: Sequence[Mapping[str, Any]], cache_dir: str) -> source.Fetched:
+        """Fetch a file, unless the cache has it; see the base class."""
+        return source.fetch(name, version, sources, Path(cache_dir).expanduser(), variable="", note=self._note)
