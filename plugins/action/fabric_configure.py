@@ -6,34 +6,28 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.module_utils.prefix_rules import folders_to
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ArtifactActionBase
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.step_action import StepAction
 
 _RECORD = "/etc/clusterctl/fabric.json"
 _OF_ROOT = {"owner": "root", "group": "root"}
 
 
-class ActionModule(ArtifactActionBase):
-    """Its options: ``decision``, of the cluster's network; ``facts``, ``open_firewall`` and ``prefix``."""
+class ActionModule(StepAction):
+    """Its options: ``decision`` and ``facts``, names of variables; ``open_firewall`` and ``prefix``."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the result for one host."""
-        super().run(tmp, task_vars)
+        result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        given, host = self._task.args, self._host(variables)
-
-        def work() -> dict[str, Any]:
-            decision, opens = given["decision"], boolean(given["open_firewall"])
-            record = (variables.get(given["facts"]) or {}).get("fabric") or {}
-            opened: dict[str, Any] = {}
-            if opens or record.get("opened"):
-                networks = decision["openings"][host] if opens else []
-                opened = self._call("fabric_firewall", {"networks": networks}, variables)
-            files = files_of(str(given["prefix"]), decision["files"][host])
-            return planned.sum_of(opened, self._call("file_set", {"files": files}, variables))
-
-        return self._attempted(work)
+        given, host = self._task.args, str(variables["inventory_hostname"])
+        decision, opens = variables[given["decision"]], boolean(given["open_firewall"])
+        opened_before = ((variables.get(given["facts"]) or {}).get("fabric") or {}).get("opened")
+        opening = ("fabric_firewall", {"networks": plain(decision["openings"][host]) if opens else []})
+        files = ("file_set", {"files": files_of(str(given["prefix"]), plain(decision["files"][host]))})
+        steps = [*([opening] if opens or opened_before else []), files]
+        return {**result, **self._in_order(steps, variables)}
 
 
 def files_of(prefix: str, texts: dict[str, str]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         given = self._task.args
-        plan, host = given["plan"], str(variables["inventory_hostname"])
+        plan, host = variables[given["plan"]], str(variables["inventory_hostname"])
         if not plan["probe"]:
             return {**result, "changed": False}
         found = rules.from_plain(plan["candidates"])

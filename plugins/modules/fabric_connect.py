@@ -14,8 +14,8 @@ description:
     the other hosts. It runs this module with them.
 options:
   plan:
-    description: Result of M(clusterctl.hpc.fabric_plan).
-    type: dict
+    description: Name of the variable under which M(clusterctl.hpc.fabric_plan) was registered.
+    type: str
   listens:
     description: Name of the variable under which fabric_listen was registered.
     type: str
@@ -45,7 +45,7 @@ attributes:
 EXAMPLES = r"""
 - name: Connect to the other nodes
   clusterctl.hpc.fabric_connect:
-    plan: "{{ __example_plan }}"
+    plan: __example_plan
     listens: __example_listen
   register: __example_calls
 """
@@ -68,7 +68,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "plan": {"type": "dict"},
+            "plan": {"type": "str"},
             "listens": {"type": "str"},
             "name": {"type": "str"},
             "token": {"type": "str", "no_log": False},  # good for one run's greetings

@@ -17,8 +17,8 @@ description:
     nothing.
 options:
   plan:
-    description: Result of M(clusterctl.hpc.fabric_plan).
-    type: dict
+    description: Name of the variable under which M(clusterctl.hpc.fabric_plan) was registered.
+    type: str
   open_firewall:
     description: Whether the firewall of the node may be opened to the others.
     type: bool
@@ -81,7 +81,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "plan": {"type": "dict"},
+            "plan": {"type": "str"},
             "open_firewall": {"type": "bool", "default": False},
             "name": {"type": "str", "default": ""},
             "token": {"type": "str", "default": "", "no_log": False},  # good for one run's greetings

@@ -5,33 +5,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_rules import MeshError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look, mesh_steps
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.planned import sum_of
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.step_action import StepAction
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class MeshActionBase(ActionBase):  # type: ignore[misc] # ansible-core carries no types
-    """Calls the modules of its steps one after the other, and returns their results as one.
+class MeshActionBase(StepAction):
+    """Does the steps that follow from what was planned for a node.
 
     Its options ``look``, ``plan`` and ``signed`` name the variables in which the results of the tasks before it are.
     They are data and no templates.
     """
 
-    _supports_check_mode = True
-
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the sum of the results; the first step that fails is the last one."""
+        """Return the sum of the results."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         given = self._task.args
         living = {str(host) for host in variables["ansible_play_hosts"]}
         host = str(variables["inventory_hostname"])
         plan = variables[given["plan"]]
-        done: list[dict[str, Any]] = []
         try:
             node = mesh_steps.Node(
                 host=host,
@@ -43,13 +39,7 @@ class MeshActionBase(ActionBase):  # type: ignore[misc] # ansible-core carries n
             )
         except MeshError as error:
             return {**result, **mesh_look.failed(error)}
-        for module, arguments in self._steps(node, living):
-            done.append(
-                self._execute_module(module_name=f"clusterctl.hpc.{module}", module_args=arguments, task_vars=variables)
-            )
-            if done[-1].get("failed") or done[-1].get("unreachable"):
-                break
-        return {**result, **sum_of(*done)}
+        return {**result, **self._in_order(self._steps(node, living), variables)}
 
     def _steps(self, node: mesh_steps.Node, living: Collection[str]) -> list[mesh_steps.Step]:
         """Return what is done on a node; ``living`` are the hosts that still take part."""

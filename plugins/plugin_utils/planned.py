@@ -138,8 +138,8 @@ def together(artifacts: Iterable[Mapping[str, Any]], results: Mapping[str, dict[
     }
     if "diff" in every:
         answer["diff"] = every["diff"]
-    if warnings := [text for result in results.values() for text in result.get("warnings") or ()]:
-        answer["warnings"] = list(dict.fromkeys(warnings))
+    if "warnings" in every:
+        answer["warnings"] = list(dict.fromkeys(every["warnings"]))
     if failed:
         answer["failed"] = True
         answer["msg"] = "\n".join(_named(of[name], str(result.get("msg", ""))) for name, result in failed.items())

@@ -245,10 +245,7 @@ def test_a_new_machine_takes_its_place_while_the_others_work(
 @pytest.mark.long
 def test_rotated_keys_shut_nobody_out_and_a_killed_rotation_goes_on(cluster: Cluster) -> None:
     old = {node: own_keys(cluster, node) for node in NODES}
-    for what, killed_in in (
-        ("keys", "Switch to the new key"),
-        ("host-keys", "Let sshd show the new host key"),
-    ):
+    for what, killed_in in (("keys", "Switch to the new key"), ("host-keys", "Let sshd show the new host key")):
         argv = [*CLUSTERCTL, "rotate", what, str(cluster.box.inventory), "--yes", "--format", "jsonl"]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
             assert process.stdout is not None

@@ -8,7 +8,13 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.action import fabric_connect, fabric_decide, fabric_plan
+from ansible_collections.clusterctl.hpc.plugins.action import (
+    fabric_configure,
+    fabric_connect,
+    fabric_decide,
+    fabric_listen,
+    fabric_plan,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import network as node_network
 
 TREES = Path(__file__).resolve().parents[2] / "data" / "fabric"
@@ -47,10 +53,11 @@ def play(trees: dict[str, str] | None = None) -> dict[str, Any]:
     return {"ansible_play_hosts": list(HOSTS), "hostvars": nodes, "inventory_hostname": HOSTS[0]}
 
 
-def act(module: Any, variables: dict[str, Any], **arguments: Any) -> dict[str, Any]:
+def act(module: Any, variables: dict[str, Any], *, execute: Any = None, **arguments: Any) -> dict[str, Any]:
     task = MagicMock(args=arguments, async_val=0, check_mode=False, diff=False, delegate_to=None, environment=None)
     action = module.ActionModule(task, MagicMock(), MagicMock(check_mode=False), MagicMock(), MagicMock(), MagicMock())
-    action._execute_module = lambda **given: {"executed": given["module_args"]}  # noqa: SLF001 - what Ansible brings
+    brought = execute or (lambda **given: {"executed": given["module_args"]})
+    action._execute_module = brought  # noqa: SLF001 - what Ansible brings
     result: dict[str, Any] = action.run(None, variables)
     return result
 
@@ -79,13 +86,57 @@ def test_the_plan_tells_everybody_where_to_listen_and_for_how_many() -> None:
 
 def test_a_node_calls_those_who_listen() -> None:
     variables = play()
-    plan = act(fabric_plan, variables, **PLAN)
+    variables["plan"] = act(fabric_plan, variables, **PLAN)
     variables["hostvars"]["node2"]["heard"] = {"ports": {NET: 4002}}
     variables["hostvars"]["node3"]["heard"] = {"ports": {}, "problems": {NET: "cannot listen on 10.0.0.3"}}
-    called = act(fabric_connect, variables, plan=plan, listens="heard", timeout_s=5)["executed"]
+    called = act(fabric_connect, variables, plan="plan", listens="heard", timeout_s=5)["executed"]
     assert called["targets"] == [
         {"network": NET, "source": "10.0.0.1", "name": "node2", "address": "10.0.0.2", "port": 4002}
     ]
+
+
+def steps_of(module: Any, variables: dict[str, Any], **arguments: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Return the modules that an action calls on a node, with their arguments."""
+    called: list[tuple[str, dict[str, Any]]] = []
+
+    def execute(**given: Any) -> dict[str, Any]:
+        called.append((given["module_name"].rpartition(".")[2], given["module_args"]))
+        return {"changed": False}
+
+    act(module, variables, execute=execute, **arguments)
+    return called
+
+
+def test_a_node_listens_behind_a_firewall_that_is_opened_only_where_that_is_asked_for() -> None:
+    variables = play()
+    variables["plan"] = act(fabric_plan, variables, **PLAN)
+    (listen,) = steps_of(fabric_listen, variables, plan="plan", open_firewall="false")
+    assert listen == ("fabric_listen", variables["plan"]["listen"]["node1"])
+    opened, *rest = steps_of(fabric_listen, variables, plan="plan", open_firewall=True)
+    assert rest == [listen]
+    assert opened == ("fabric_firewall", {"networks": variables["plan"]["openings"]["node1"], "exact": False})
+
+
+def test_without_a_trial_no_node_is_asked_for_anything() -> None:
+    variables = {**play(), "plan": {"probe": False}}
+    assert steps_of(fabric_listen, variables, plan="plan", open_firewall=True) == []
+    assert steps_of(fabric_connect, variables, plan="plan", listens="heard", timeout_s=5) == []
+
+
+def test_a_firewall_is_fitted_where_it_is_or_was_opened() -> None:
+    variables = play()
+    variables["decision"] = decided(variables, open_firewall=True)
+    given = {"decision": "decision", "facts": "seen", "prefix": "/usr/local"}
+    (files,) = steps_of(fabric_configure, variables, open_firewall=False, **given)
+    assert files[0] == "file_set"
+    texts = {one["path"]: one.get("content") for one in files[1]["files"]}
+    assert "btl_tcp_if_include" in texts["/usr/local/etc/openmpi/openmpi-mca-params.conf"]
+    networks = variables["decision"]["openings"]["node1"]
+    opened = steps_of(fabric_configure, variables, open_firewall=True, **given)
+    assert opened == [("fabric_firewall", {"networks": networks}), files]
+    variables["seen"] = {"fabric": {"opened": True}}
+    closed = steps_of(fabric_configure, variables, open_firewall=False, **given)
+    assert closed == [("fabric_firewall", {"networks": []}), files]
 
 
 def test_the_decision_and_every_rejection_are_told_in_words() -> None:
@@ -215,10 +266,10 @@ _CALLED += [
 @pytest.mark.parametrize("said", _HEARD)
 def test_a_listener_of_another_form_fails_no_other_node(said: object) -> None:
     variables = play()
-    plan = act(fabric_plan, variables, **PLAN)
+    variables["plan"] = act(fabric_plan, variables, **PLAN)
     variables["hostvars"]["node2"]["heard"] = said
     variables["hostvars"]["node3"]["heard"] = {"ports": {NET: 4003}}
-    called = act(fabric_connect, variables, plan=plan, listens="heard", timeout_s=5)["executed"]
+    called = act(fabric_connect, variables, plan="plan", listens="heard", timeout_s=5)["executed"]
     assert [(one["name"], one["port"]) for one in called["targets"]] == [("node3", 4003)]
 
 
