@@ -152,8 +152,8 @@ def of_check(check: base.Check, site: Site, outcome: JobOutcome) -> Judgement:
 def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: bool = False) -> Judgement:
     """Judge what all checks have in common.
 
-    A job without output from any rank is an ERROR, since it proves nothing. Any other fault is a FAIL that names ranks
-    and hosts.
+    A job without output from any rank is an ERROR, since it proves nothing, unless the launcher names the node of a
+    rank that a signal ended. Any other fault is a FAIL that names ranks and hosts.
 
     Args:
         site: where it ran.
@@ -226,7 +226,8 @@ def _with_first_end(
     cause = f"{who} {end.how}{'' if is_up else ' before it was up'}"
     cure = "read this node's kernel log ('journalctl -k')"
     others = tuple(one for one in told if not one.hosts or one.hosts == (host,))  # the rest follows from this end
-    return (*others, Cause((host,), cause, cure, line=end.line))
+    subject = mpirun_output.KILLED if end.by_signal else ""
+    return (*others, Cause((host,), cause, cure, line=end.line, subject=subject))
 
 
 def _until_s(outcome: JobOutcome) -> float:
@@ -356,7 +357,7 @@ def _silent(outcome: JobOutcome, reports: Sequence[RankReport]) -> tuple[RankRep
 def _no_verdict(
     outcome: JobOutcome, told: Sequence[Cause], output: rank_output.Output
 ) -> tuple[Verdict, str, tuple[str, ...]]:
-    """Say why the job cannot be judged."""
+    """Say why the job cannot be judged. A rank that a signal ended on a known node was started, so this is a FAIL."""
     gone = _unanswering(outcome)
     if outcome.ending == "stopped":
         return Verdict.ERROR, "it was stopped before it ended", ()
@@ -368,7 +369,8 @@ def _no_verdict(
         reason = f"no rank came up within {outcome.ending_s:.0f} s"
     else:
         reason = f"mpirun ended with {mpirun_output.code(outcome)} before any rank came up"
-    return Verdict.ERROR, *_blamed(outcome, output, told, reason)
+    was_killed = not gone and any(cause.subject == mpirun_output.KILLED for cause in told)
+    return Verdict.FAIL if was_killed else Verdict.ERROR, *_blamed(outcome, output, told, reason)
 
 
 def _unanswering(outcome: JobOutcome) -> tuple[str, ...]:

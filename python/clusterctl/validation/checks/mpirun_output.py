@@ -39,6 +39,7 @@ _TAG = re.compile(
 )
 _SSH = "ssh"
 PEER = "peer"  # the subject of a cause that a rank only saw, such as the end of a connection
+KILLED = "killed"  # the subject of a cause that a signal ended a rank
 _RULE_OFF = re.compile(r"^-{20,}$")
 _RANK_LINE = re.compile(r'\{"(?:clusterctl|rank)"')
 

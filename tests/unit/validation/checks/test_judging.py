@@ -59,7 +59,7 @@ def test_a_fault_fails_and_names_who(name: str, check: str, hosts: tuple[str, ..
 
 def test_a_rank_that_dies_while_no_rank_is_up_is_named_by_what_mpirun_tells_of_its_end() -> None:
     judgement = judge("died-starting-5.0.7", "scatter")
-    assert (judgement.verdict, judgement.hosts) == (Verdict.ERROR, ("node3",))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
     assert judgement.reason.startswith("node3: rank 5 was ended by SIGSEGV before it was up; ")
     (culprit,) = judgement.culprits
     assert culprit.nodes == ("node3",)
