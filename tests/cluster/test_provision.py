@@ -269,6 +269,26 @@ def test_a_run_with_nothing_to_do_does_not_start_ansible(cluster: Cluster) -> No
     assert not (Path(str(record["folder"])) / "ansible.log").exists()
 
 
+def test_a_changed_variable_plays_the_roles_that_read_it_alone(cluster: Cluster) -> None:
+    inventory = cluster.sandbox.inventory
+    before = inventory.read_text(encoding="utf-8")
+    line = "\n[all:vars]\nenvironment_variables={'SCALE': '3'}\n"
+    for text, told in ((before + line, 'SCALE="3"'), (before, "")):
+        inventory.write_text(text, encoding="utf-8")
+        done = cluster.run("--timing")
+        assert done.returncode == 0, done.stderr
+        assert cluster.record()["reasons"] == dict.fromkeys(("node1", "node2"), "variables of environment changed")
+        assert "environment" in cluster.stages()
+        assert not {"hosts", "ssh_mesh", "fabric", "validation"} & set(cluster.stages())
+        assert told in cluster.on("node2", "cat", "/etc/environment")
+        assert ("SCALE" in cluster.on("node2", "cat", "/etc/environment")) is bool(told)
+        assert cluster.run().returncode == 0
+        assert cluster.record()["outcome"] == "nothing to do"
+    cluster.on("node2", "rm", "/usr/local/openmpi")  # what the roles that were left out told is watched on
+    assert cluster.run().returncode == 0
+    assert "/usr/local/openmpi differs: missing" in str(cluster.record()["reasons"])
+
+
 @pytest.mark.long
 def test_full_plays_all_roles_where_nothing_differs_and_changes_nothing(cluster: Cluster) -> None:
     done = cluster.run("--full")

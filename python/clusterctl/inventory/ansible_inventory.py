@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.inventory import ansible_call, ansible_settings, templates
 from clusterctl.inventory.ansible_call import ansible_program
 from clusterctl.model import job_login, layout, nodeset
-from clusterctl.model.hosts import Host, Inventory, InventoryOptions, InventorySources
+from clusterctl.model.hosts import ROLES_OF_VARIABLES, Host, Inventory, InventoryOptions, InventorySources
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
@@ -167,6 +167,7 @@ class ReadInventory:
             selected=tuple(host.name for host in hosts),
             digest=self._digest(left_out),
             limit=",".join(["all", *(f"!{name}" for name in left_out)]) if left_out else None,
+            parts=self._parts(left_out),
         )
 
     def limited(self, options: InventoryOptions) -> Inventory:
@@ -187,7 +188,24 @@ class ReadInventory:
 
     def _digest(self, without: Collection[str]) -> str:
         """Return the digest that the inventory has once the lines of these hosts are deleted."""
-        hostvars = {name: its for name, its in self._hostvars.items() if name not in without}
+        return self._digest_with(without, {name: its for name, its in self._hostvars.items() if name not in without})
+
+    def _parts(self, without: Collection[str]) -> dict[str, str]:
+        """Return the digests of parts of the inventory, see :class:`clusterctl.model.hosts.Inventory`."""
+        rest = {name: dict(its) for name, its in self._hostvars.items() if name not in without}
+        parts: dict[str, dict[str, dict[str, Any]]] = {}
+        for role in ROLES_OF_VARIABLES:
+            parts[role] = {
+                name: {word: variables.pop(word) for word in tuple(variables) if word.startswith(f"{role}_")}
+                for name, variables in rest.items()
+            }
+        whole, found = self._digest(without), {}
+        for role, its in {**parts, "": rest}.items():
+            text = json.dumps(its, sort_keys=True, default=str)
+            found[role] = whole if "{{" in text or "{%" in text else self._digest_with(without, its)
+        return found
+
+    def _digest_with(self, without: Collection[str], hostvars: Mapping[str, Any]) -> str:
         listing = {name: _group_without(body, without) for name, body in self._listing.items() if name != "_meta"}
         groups = {name: body for name, body in listing.items() if body or not without}
         canonical = json.dumps({**groups, "_meta": {"hostvars": hostvars}}, sort_keys=True, default=str)

@@ -175,11 +175,27 @@ class InventoryOptions:
         return not (self.extra_vars or self.vault_ids)
 
 
+# By the role with whose name a variable begins, the tags of the roles that read it. Other variables matter to any role.
+ROLES_OF_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "environment": ("environment",),
+    "fabric": ("fabric",),
+    "horovod": ("software", "validation"),
+    "mpi4py": ("software",),
+    "nccl": ("fabric", "software", "validation"),
+    "openmpi": ("software",),
+    "python_env": ("software",),
+    "validation": ("validation",),
+}
+PLAYED_ALONE = ("fabric", "environment", "software", "validation")  # those tags, in the playbook's order
+
+
 @dataclass(frozen=True)
 class Inventory:
     """All hosts of the cluster and those that ``--limit`` selects; ``digest`` changes with any variable of any host.
 
-    ``limit`` is the pattern as Ansible takes it, None without one.
+    ``limit`` is the pattern as Ansible takes it, None without one. ``parts`` are digests of parts of what ``digest`` is
+    about: by role those of the variables that only this role reads, and by '' all the rest. A role with a template
+    among its variables has another one after each change, since a template may read anything.
     """
 
     sources: InventorySources
@@ -187,6 +203,7 @@ class Inventory:
     selected: tuple[str, ...]
     digest: str
     limit: str | None = None
+    parts: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def host(self, name: str) -> Host:
         """Return the host of that name.

@@ -94,8 +94,8 @@ class HostSnapshot(Record):
     """The snapshot of one host.
 
     ``watch`` holds the path states of the seam between the roles' modules and the node's probe: each has a ``path``, a
-    ``kind`` and the values that must stay equal. ``inputs`` and ``members`` are digests, so that no variable's value is
-    kept.
+    ``kind``, the ``role`` that told it and the values that must stay equal. ``inputs`` and ``members`` are digests, so
+    that no variable's value is kept.
 
     Later releases added the fields with a default. They are compared by what a snapshot holds, so an older snapshot
     stays valid: its host gets them with the next run.
@@ -108,6 +108,7 @@ class HostSnapshot(Record):
             although sizes and modes are as they were.
         offers: what of the node builds can rely on: libraries, CUDA and GPUs.
         all_offers: the digest of what the nodes of the cluster offered when the host's builds were chosen.
+        parts: the digests of the parts of the inventory, see :class:`clusterctl.model.hosts.Inventory`.
     """
 
     run_id: Text
@@ -122,6 +123,7 @@ class HostSnapshot(Record):
     address: Text = ""
     offers: Text = ""
     all_offers: Text = ""
+    parts: dict[str, Text] = Field(default_factory=dict)
     damaged: tuple[HostDifference, ...] = ()
 
     @field_validator("watch")

@@ -78,17 +78,17 @@ def finished(
     hosts: Iterable[str],
     results: Iterable[HostResult],
     lost: Collection[str],
-    join_only: Collection[str] = (),
+    last: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """Return the hosts on which the last role of the playbook did its work, without those that were lost.
+    """Return the hosts on which the last role did its work, without those that were lost.
 
-    ``join_only`` are hosts that play the roles by which nodes meet each other, and no others.
+    ``last`` names the last role of hosts that do not play the playbook to its end.
     """
+    stages = last or {}
     through = {
         result.host
         for result in results
-        if result.stage == (JOINT_TAGS[-1] if result.host in join_only else LAST_STAGE)
-        and result.outcome in {"ok", "changed", "skipped"}
+        if result.stage == stages.get(result.host, LAST_STAGE) and result.outcome in {"ok", "changed", "skipped"}
     }
     return tuple(name for name in hosts if name in through and name not in lost)
 
@@ -241,6 +241,15 @@ def joined_watch(
     """Return per host what should hold from now on; as before for roles that ``joined`` did not play."""
     said = plan.watch_of(results)
     return {**said, **{name: watch_after(snapshots[name].watch, said.get(name, ())) for name in joined}}
+
+
+def watch_after_roles(
+    results: Iterable[HostResult], hosts: Iterable[str], snapshots: Mapping[str, HostSnapshot], roles: Collection[str]
+) -> dict[str, tuple[dict[str, Any], ...]]:
+    """Return per host what should hold after it played these roles alone: of the others, what they said before."""
+    said = plan.watch_of(results)
+    others = {name: [one for one in snapshots[name].watch if one.get("role") not in roles] for name in hosts}
+    return {name: watch_after(others[name], said.get(name, ())) for name in others}
 
 
 def join_variables(selected: Sequence[str], joined: Collection[str], before: Snapshot) -> dict[str, Any]:

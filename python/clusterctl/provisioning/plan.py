@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.model import nodeset
+from clusterctl.model.hosts import PLAYED_ALONE, ROLES_OF_VARIABLES
 from clusterctl.model.snapshot import HostDifference, HostSnapshot, NodeState
 from clusterctl.support import content
 from clusterctl.support.words import and_more
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _MOST_NAMED = 5
+_ROLES = frozenset(("hosts", "ssh_mesh", *PLAYED_ALONE))  # all that tell what should hold
 
 
 INVENTORY = "the inventory"  # among the digests of Inputs
@@ -57,6 +59,7 @@ class Inputs:
     options: Mapping[str, str] = field(default_factory=dict)
     held: str = ""  # the run whose software a rollback holds
     revoked: str = ""  # the digest of the keys that a certificate authority revoked
+    parts: Mapping[str, str] = field(default_factory=dict)  # of the inventory, see Inventory
 
     @property
     def digests(self) -> dict[str, str]:
@@ -77,12 +80,14 @@ class ProvisionPlan:
 
     ``drifted`` are the hosts on which something is not as it was left, each with that difference. Other changes (the
     inventory, an option) do not matter for it. ``as_left`` are the hosts that are as their last run left them, and as
-    the inputs ask for: at most, they have to meet another node.
+    the inputs ask for: at most, they have to meet another node. ``roles`` are the tags of the roles that the changed
+    variables matter to, where nothing else changed on any host; empty where all roles have to be played.
     """
 
     reasons: Mapping[str, str]
     drifted: Mapping[str, str] = field(default_factory=dict)
     as_left: frozenset[str] = frozenset()
+    roles: tuple[str, ...] = ()
 
 
 def held_inputs(run_id: str) -> dict[str, str]:
@@ -146,6 +151,11 @@ def decide(
         every_role: each host plays all roles, also one that is as it was left.
     """
     reasons: dict[str, str] = {}
+    parts = _changed_parts(selected, states, snapshots, inputs, cluster)
+    if parts and not every_role:
+        tags = {tag for part in parts for tag in ROLES_OF_VARIABLES[part]}
+        roles = tuple(tag for tag in PLAYED_ALONE if tag in tags)
+        return ProvisionPlan(dict.fromkeys(selected, f"variables of {' and '.join(parts)} changed"), roles=roles)
     for name in selected:
         reason = _reason(states.get(name), snapshots.get(name), inputs, cluster)
         reason = reason or (ASKED_FOR if every_role else "")
@@ -159,6 +169,28 @@ def decide(
         if reasons.get(name, ANOTHER_NODE) == ANOTHER_NODE and snapshots[name].all_offers == cluster.offers
     )
     return ProvisionPlan(reasons, drifted, as_left)
+
+
+def _changed_parts(
+    selected: Sequence[str],
+    states: Mapping[str, NodeState],
+    snapshots: Mapping[str, HostSnapshot],
+    inputs: Inputs,
+    cluster: ClusterDigests,
+) -> tuple[str, ...]:
+    """Return the roles whose variables changed since the last run of each of these hosts, and nothing else did."""
+    found: set[str] = set()
+    for name in selected:
+        state, snapshot = states.get(name), snapshots.get(name)
+        if state is None or snapshot is None or snapshot.parts.keys() != inputs.parts.keys():
+            return ()
+        as_before = replace(inputs, inventory=snapshot.inputs.get(INVENTORY, ""))
+        if _reason(state, snapshot, as_before, cluster) or not snapshot.all_offers:
+            return ()
+        if any(entry.get("role") not in _ROLES for entry in snapshot.watch):
+            return ()
+        found |= {part for part, digest in inputs.parts.items() if snapshot.parts[part] != digest}
+    return () if "" in found else tuple(sorted(found))
 
 
 def _reason(state: NodeState | None, snapshot: HostSnapshot | None, inputs: Inputs, cluster: ClusterDigests) -> str:
@@ -186,12 +218,15 @@ def _drift(state: NodeState, snapshot: HostSnapshot) -> str:
 
 
 def watch_of(results: Iterable[HostResult]) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return per host what its tasks said should hold from now on; of two words on one path the later one counts."""
+    """Return per host what its tasks said should hold from now on, each with its role.
+
+    Of two words on one path the later one counts.
+    """
     found: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
     for result in results:
         if result.outcome in {"ok", "changed"}:
             for entry in result.watch:
-                found.setdefault(result.host, {})[key_of(entry)] = entry
+                found.setdefault(result.host, {})[key_of(entry)] = {**entry, "role": result.stage}
     return {host: tuple(entries.values()) for host, entries in found.items()}
 
 
@@ -227,6 +262,7 @@ def snapshots_after(
                 traits=dict(state.traits),
                 offers=state.offers,
                 all_offers=cluster.offers,
+                parts=dict(inputs.parts),
                 address=address if address in state.addresses else "",
             )
     return snapshots
@@ -243,6 +279,7 @@ def inputs_of(
         options={"extra_vars": extra_vars, "become": str(options.become), "user": options.user or ""},
         held=held,
         revoked=certificates.revoked,
+        parts=cluster.parts,
     )
 
 
@@ -305,7 +342,7 @@ def key_of(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 def _words(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return how an entry differs, '' where it does not."""
-    changed = {name for name, value in before.items() if now.get(name) != value}
+    changed = {name for name, value in before.items() if name != "role" and now.get(name) != value}
     if not changed:
         return ""
     if "kind" in changed:

@@ -84,7 +84,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         self._before = before
         self._extra_vars = extra_vars  # their digest
         self._smaller = smaller  # see plan.ClusterDigests
-        self._join_only: frozenset[str] = frozenset()  # the hosts that do not play all roles
+        self._join_only: frozenset[str] = frozenset()  # the hosts that only meet the others
+        self._roles: tuple[str, ...] = ()  # the tags of the roles that all hosts play; empty for all roles
         self._shared = request.cache.of(cluster.hosts)
         self._held = SoftwareHold(kept.hold(run.record.cluster_id), cluster.sources)
         self.messages = self._held.messages
@@ -172,6 +173,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         in_parts = request.batch or request.max_fail or request.workers
         if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
             self._join_only = partial.join_only(decision.as_left, before.hosts, kept.cached_trees())
+            self._roles = () if self._held or self.certificates.due(selected, now()) else decision.roles
         self.messages = (*self.messages, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(selected, plan.ASKED_FOR)
@@ -201,8 +203,15 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         if not is_whole:
             return record, ()
         return record, partial.finished(
-            self.cluster.selected, self.task_results.results, partial.lost_hosts([end]), self._join_only
+            self.cluster.selected, self.task_results.results, partial.lost_hosts([end]), self._last_stages
         )
+
+    @property
+    def _last_stages(self) -> dict[str, str]:
+        """The last role of each host that does not play the playbook to its end."""
+        if self._roles:
+            return dict.fromkeys(self.cluster.selected, self._roles[-1])
+        return dict.fromkeys(self._join_only, partial.JOINT_TAGS[-1])
 
     def _shared_among(self, before: Snapshot, probe: Probe) -> tuple[run_record.RunRecord, Sequence[str]]:
         """Play the roles on several controllers; returns the record and the hosts that are as the roles leave them."""
@@ -286,7 +295,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
                 return end
         own: dict[str, Any] = {"preflight_distrusted": self._distrusted(before)}
         own |= partial.join_variables(self.cluster.selected, self._join_only, before) if self._join_only else {}
-        return self._play(limit=limit, tags=self.request.tags, known_members=before.members, variables=own)
+        tags = self.request.tags or self._roles
+        return self._play(limit=limit, tags=tags, known_members=before.members, variables=own)
 
     def _write_set(self, probe: Probe) -> None:
         """Keep the links that this run left, so that a rollback can go back to them; a held run chose none."""
@@ -295,7 +305,10 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
 
     @property
     def _watch(self) -> dict[str, tuple[dict[str, Any], ...]]:
-        return partial.joined_watch(self.task_results.results, self._join_only, self._before.hosts)
+        results, before = self.task_results.results, self._before.hosts
+        if self._roles:
+            return partial.watch_after_roles(results, self.cluster.selected, before, self._roles)
+        return partial.joined_watch(results, self._join_only, before)
 
     def _remember_damage(self, before: Snapshot, states: Mapping[str, NodeState]) -> Snapshot:
         content = self.request.content

@@ -141,6 +141,24 @@ def test_the_digest_follows_every_variable(tmp_path: Path) -> None:
     assert ansible_inventory.load(path).digest != before
 
 
+def test_the_digest_of_a_part_follows_the_variables_of_its_role(tmp_path: Path) -> None:
+    def changed(before: str, after: str) -> set[str]:
+        path = write(tmp_path, "i.ini", f"node1\nnode2\n[all:vars]\n{before}\n")
+        parts = ansible_inventory.load(path).parts
+        write(tmp_path, "i.ini", f"node1\nnode2\n[all:vars]\n{after}\n")
+        now = ansible_inventory.load(path).parts
+        return {name for name in parts if parts[name] != now[name]}
+
+    assert changed("nccl_version=1", "nccl_version=2") == {"nccl"}
+    assert changed("nccl_version=1", "") == {"nccl"}
+    assert changed("mine=1", "mine=2") == {""}
+    assert changed("nccl_version=1\nmine=1", "nccl_version=2\nmine=2") == {"nccl", ""}
+    template = "environment_variables={'A': '{{ nccl_version }}'}"
+    assert changed(f"{template}\nnccl_version=1", f"{template}\nnccl_version=2") == {"environment", "nccl"}
+    unknown = "python_env_python={{ lookup('env', 'MINE') }}\nmine={{ lookup('env', 'MINE') }}"
+    assert "" in changed(f"{unknown}\nfabric_networks=a", f"{unknown}\nfabric_networks=b"), "it may read any variable"
+
+
 def test_limit(tmp_path: Path) -> None:
     path = write(tmp_path, "i.ini", "[a]\nnode1\nnode2\n[b]\nnode3\n")
     found = ansible_inventory.load(path, InventoryOptions(limit="b:node1"))

@@ -237,12 +237,22 @@ def said(host: str, stage: str, *watch: dict[str, object]) -> HostResult:
 def test_the_software_of_a_host_that_only_met_others_is_watched_as_before() -> None:
     results = [said("node1", "hosts", {**WATCH[0], "sha256": "new"}), said("node4", "hosts", WATCH[0])]
     found = partial.joined_watch(results, ["node1"], SNAPSHOTS)
-    assert found == {"node1": ({**WATCH[0], "sha256": "new"}, WATCH[1]), "node4": (WATCH[0],)}
+    told = {**WATCH[0], "role": "hosts"}
+    assert found == {"node1": ({**told, "sha256": "new"}, WATCH[1]), "node4": (told,)}
+
+
+def test_of_roles_that_were_left_out_what_they_told_before_holds() -> None:
+    kept = {"path": "/etc/environment", "kind": "block", "marker": "e", "role": "environment"}
+    old = {**WATCH[1], "role": "software"}
+    new = {"path": "/usr/local/openmpi-5.0.8-bb", "kind": "artifact", "digest": "e"}
+    before = {"node1": SNAPSHOTS["node1"].model_copy(update={"watch": (kept, old)})}
+    found = partial.watch_after_roles([said("node1", "software", new)], ["node1"], before, ["software"])
+    assert found == {"node1": (kept, {**new, "role": "software"})}, "the former version is watched no longer"
 
 
 def test_a_host_that_only_meets_others_has_finished_with_the_last_role_of_these() -> None:
     results = [said("node1", "fabric"), said("node2", "hosts"), said("node3", "fabric"), said("node4", "validation")]
-    assert partial.finished(ALL, results, {"node3"}, OLD) == ("node1", "node4")
+    assert partial.finished(ALL, results, {"node3"}, dict.fromkeys(OLD, "fabric")) == ("node1", "node4")
 
 
 def test_a_play_gets_patterns_of_hosts_and_the_hosts_whose_files_are_right() -> None:

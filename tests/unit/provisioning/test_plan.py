@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import factory
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
+from clusterctl.model.hosts import PLAYED_ALONE, ROLES_OF_VARIABLES
 from clusterctl.model.run_record import HostResult
 from clusterctl.model.snapshot import SLICES, HostDifference, HostSnapshot, NodeState, Snapshot
 from clusterctl.provisioning import plan
@@ -52,6 +55,76 @@ def test_a_new_host_is_provisioned_and_the_others_have_to_meet_it() -> None:
     reasons = decide(states, selected=["node1", "node2", "node3"])
     assert "not provisioned yet" in reasons["node3"]
     assert reasons["node1"] == "another node is new or has changed"
+
+
+PARTS = {"": "r", "environment": "e", "fabric": "f", "nccl": "n"}
+
+
+def after_a_change(
+    parts: dict[str, str], inputs: Inputs = INPUTS, states: dict[str, NodeState] = STATES, role: str = "hosts"
+) -> plan.ProvisionPlan:
+    """Decide what a provision does whose last one had other parts of the inventory."""
+    told = tuple({**entry, "role": role} for entry in WATCH)
+    offering = {name: replace(state, offers="o") for name, state in states.items()}
+    before = plan.cluster_of({name: replace(STATES[name], offers="o") for name in HOSTS}, {}, HOSTS)
+    snapshots = plan.snapshots_after(
+        "run", HOSTS, STATES, dict.fromkeys(HOSTS, told), replace(INPUTS, parts=PARTS), before
+    )
+    now = replace(inputs, inventory="changed", parts=parts)
+    return plan.decide(HOSTS, offering, snapshots, now, plan.cluster_of(offering, snapshots, HOSTS))
+
+
+def test_a_changed_variable_plays_the_roles_that_read_it() -> None:
+    found = after_a_change({**PARTS, "environment": "x"})
+    assert found.roles == ("environment",)
+    assert dict(found.reasons) == dict.fromkeys(HOSTS, "variables of environment changed")
+    found = after_a_change({**PARTS, "environment": "x", "nccl": "x"})
+    assert found.roles == ("fabric", "environment", "software", "validation"), "in the playbook's order"
+    assert set(found.reasons.values()) == {"variables of environment and nccl changed"}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        after_a_change({**PARTS, "": "x", "environment": "x"}),
+        after_a_change({**PARTS, "": "x"}),
+        after_a_change({}),  # an older release kept none
+        after_a_change({**PARTS, "fabric": "x"}, inputs=replace(INPUTS, content="x")),
+        after_a_change({**PARTS, "fabric": "x"}, inputs=replace(INPUTS, options={})),
+        after_a_change({**PARTS, "fabric": "x"}, states={**STATES, "node2": replace(STATES["node2"], watch=())}),
+        after_a_change({**PARTS, "fabric": "x"}, states={**STATES, "node2": replace(STATES["node2"], host_keys=())}),
+        after_a_change({**PARTS, "fabric": "x"}, role="Switch the links"),  # a rollback told it
+        after_a_change({**PARTS, "fabric": "x"}, role=""),  # an older release does not say who told it
+    ],
+)
+def test_all_roles_are_played_where_anything_else_changed(found: plan.ProvisionPlan) -> None:
+    assert found.roles == ()
+    assert found.reasons.keys() == set(HOSTS)
+
+
+def test_a_role_that_reads_variables_of_another_is_played_when_they_change() -> None:
+    """A variable of a role is read by its own role, and by those that the table names."""
+    roles = Path(__file__).parents[3] / "roles"
+    software = {"horovod", "mpi4py", "nccl", "openmpi", "python_env"}
+    word = re.compile(rf"\b({'|'.join(ROLES_OF_VARIABLES)})_[a-z0-9_]+")
+    read = [path for path in roles.rglob("*") if path.suffix in {".yml", ".j2"} and "molecule" not in path.parts]
+    plugins = roles.parent / "plugins"
+    for path in (*read, *plugins.glob("action/*.py"), *plugins.glob("plugin_utils/**/*.py")):
+        text = path.read_text(encoding="utf-8")
+        by = path.relative_to(roles).parts[0] if path in read else path.stem.split("_")[0]
+        tag = "software" if by in software or "recipes" in path.parts else by
+        if tag not in {*PLAYED_ALONE, "hosts", "ssh_mesh"} or path.name == "argument_specs.yml":
+            continue
+        code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        foreign = {match[0] for match in word.finditer(code) if tag not in ROLES_OF_VARIABLES[match[1]]}
+        known = {match for match in foreign if re.search(rf"^{match}:", defaults_of(match), re.MULTILINE)}
+        assert not known, f"{path} reads {known}"
+
+
+def defaults_of(variable: str) -> str:
+    """Return the text of the defaults among which a variable would stand."""
+    role = max((role for role in ROLES_OF_VARIABLES if variable.startswith(f"{role}_")), key=len)
+    return (Path(__file__).parents[3] / "roles" / role / "defaults" / "main.yml").read_text(encoding="utf-8")
 
 
 def test_an_address_that_went_away_is_a_reason() -> None:
@@ -130,7 +203,8 @@ def result(host: str, path: str, sha256: str, outcome: str = "ok") -> HostResult
 
 def test_the_last_word_on_a_path_counts() -> None:
     results = [result("a", "/x", "1"), result("a", "/y", "2"), result("a", "/x", "3"), result("a", "/x", "4", "failed")]
-    assert plan.watch_of(results) == {"a": ({"path": "/x", "sha256": "3"}, {"path": "/y", "sha256": "2"})}
+    kept = ({"path": "/x", "sha256": "3", "role": "s"}, {"path": "/y", "sha256": "2", "role": "s"})
+    assert plan.watch_of(results) == {"a": kept}
 
 
 def test_a_host_with_nothing_to_watch_gets_no_snapshot() -> None:
