@@ -175,16 +175,16 @@ class InventoryOptions:
         return not (self.extra_vars or self.vault_ids)
 
 
-# By the role with whose name a variable begins, the tags of the roles that read it. Other variables matter to any role.
-ROLES_OF_VARIABLES: Mapping[str, tuple[str, ...]] = {
-    "environment": ("environment",),
-    "fabric": ("fabric",),
-    "horovod": ("software", "validation"),
-    "mpi4py": ("software",),
-    "nccl": ("fabric", "software", "validation"),
-    "openmpi": ("software",),
-    "python_env": ("software",),
-    "validation": ("validation",),
+# By the role with whose name a variable begins, the tag that plays all that reads it. Other variables matter to any role.
+ROLES_OF_VARIABLES: Mapping[str, str] = {
+    "environment": "environment",
+    "fabric": "fabric",
+    "horovod": "software",
+    "mpi4py": "software",
+    "nccl": "software",
+    "openmpi": "software",
+    "python_env": "software",
+    "validation": "validation",
 }
 PLAYED_ALONE = ("fabric", "environment", "software", "validation")  # those tags, in the playbook's order
 

@@ -153,7 +153,7 @@ def decide(
     reasons: dict[str, str] = {}
     parts = _changed_parts(selected, states, snapshots, inputs, cluster)
     if parts and not every_role:
-        tags = {tag for part in parts for tag in ROLES_OF_VARIABLES[part]}
+        tags = {ROLES_OF_VARIABLES[part] for part in parts}
         roles = tuple(tag for tag in PLAYED_ALONE if tag in tags)
         return ProvisionPlan(dict.fromkeys(selected, f"variables of {' and '.join(parts)} changed"), roles=roles)
     for name in selected:
