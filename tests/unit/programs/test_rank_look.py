@@ -76,6 +76,8 @@ def test_the_ranks_that_torchrun_started_are_known_from_one_that_is_there() -> N
 def test_the_number_of_a_rank_is_that_of_its_launcher(given: dict[str, str], number: int) -> None:
     with subprocess.Popen(["sleep", "300"], env={"PATH": os.environ["PATH"], **given}) as rank:
         try:
+            while not rank_look.environment_of(rank.pid):  # it is about to become the program
+                time.sleep(0.02)
             assert rank_stacks.rank_of(rank.pid) == number
         finally:
             rank.kill()
