@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperCommand
 
 from clusterctl.cli import options, output
-from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.compose import JobOptions
+from clusterctl.launch.launchers import Launcher
 from clusterctl.launch.mpirun import MapBy
 from clusterctl.support.errors import ExitCode
 
@@ -112,7 +113,7 @@ class RanksGroup:
     processes: Annotated[
         int | None,
         typer.Option(
-            "--nproc-per-node", metavar="N", min=1, help="torchrun's processes on a node; default: its slots."
+            "--nproc-per-node", metavar="N", min=1, help="A launcher's processes on a node; default: its slots."
         ),
     ] = None
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="More ranks than slots, on purpose.")] = False
@@ -154,7 +155,7 @@ def run(
     ] = "",
     limit: options.Limit = None,
 ) -> int:
-    """Start a program on the cluster by mpirun, horovodrun or torchrun.
+    """Start a program on the cluster by mpirun or another launcher.
 
     Brings its output and its exit code; Ctrl-C ends it on all nodes. Other codes: 1 for a bad configuration, 2 for
     wrong usage or a failed node, 4 for a node that does not answer, 10 for nodes that differ. 124 after --timeout, 130

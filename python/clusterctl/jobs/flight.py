@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
-from clusterctl.launch.compose import Launcher
+from clusterctl.launch import launchers
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import python, reach
 
@@ -81,9 +81,9 @@ def is_for(wish: JobOptions) -> bool:
 
     In a container the folder of the pipe may be missing, and PyTorch ends a rank that cannot make its pipe.
     """
-    first = wish.program[0] if wish.program else ""
-    by_torchrun = wish.launcher is Launcher.TORCHRUN and (first == "-m" or first.endswith(".py"))
-    runs_python = by_torchrun or _PYTHON.fullmatch(PurePosixPath(first).name) is not None
+    first = launchers.parted(wish.launcher, wish.program)[1][0] if wish.program else ""
+    by_launcher = launchers.TRAITS[wish.launcher].runs_scripts and (first == "-m" or first.endswith(".py"))
+    runs_python = by_launcher or _PYTHON.fullmatch(PurePosixPath(first).name) is not None
     return runs_python and not {word.partition("=")[0] for word in wish.exported} & NAMES
 
 

@@ -13,14 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis import training_stack
-from clusterctl.jobs import flight
+from clusterctl.jobs import flight, launcher_needs
 from clusterctl.jobs import team as team_of_job
 from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
-from clusterctl.launch import compose, mpirun_job, torchrun
-from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch import compose, launchers, mpirun_job, torchrun
+from clusterctl.launch.launchers import TRAITS
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import slots_of
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.jobs.first_look import FirstLook
     from clusterctl.jobs.prefixer import Hear, Prefix, Take
     from clusterctl.jobs.team import JobTeam
-    from clusterctl.launch.compose import LaunchPlan
+    from clusterctl.launch.compose import JobOptions, LaunchPlan
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.job_outcome import JobOutcome, MemoryKills
@@ -191,7 +190,7 @@ def _of_team(options: RunOptions) -> team_of_job.TeamOptions:
 
 def _places(team: JobTeam, options: RunOptions, plan: LaunchPlan) -> RankPlaces:
     """Return the place of each rank; a name that two nodes call themselves by tells nothing."""
-    own = options.wish.launcher is Launcher.TORCHRUN  # it numbers its ranks itself
+    own = TRAITS[options.wish.launcher].numbers_ranks
     called: dict[str, list[str]] = {}
     for name, node in team.facts.items():
         called.setdefault(node.hostname.partition(".")[0], []).append(name)
@@ -236,10 +235,16 @@ def _watched(
 
 @dataclass(frozen=True)
 class _Started:
-    """The wish with the folder in which the program starts, and where on the nodes the code is copied to."""
+    """The wish with the folder in which the program starts, and where on the nodes the code of ``folder`` goes."""
 
     wish: JobOptions
     copied_to: str = ""
+    folder: Path | None = None
+
+    @property
+    def synced(self) -> launcher_needs.Synced | None:
+        """The folder that is copied, and its place on the nodes."""
+        return None if self.folder is None else launcher_needs.Synced(self.folder, self.copied_to)
 
 
 def _started(team: JobTeam, options: RunOptions) -> _Started:
@@ -255,7 +260,7 @@ def _started(team: JobTeam, options: RunOptions) -> _Started:
     directory = os.path.normpath(f"{copied_to}/{wish.directory}") if _is_below(copied_to, wish) else wish.directory
     if directory and not directory.startswith("/"):
         raise ConfigError(f"--chdir is {directory!r}; it takes an absolute path, which nodes share.")
-    return _Started(replace(wish, directory=directory), copied_to)
+    return _Started(replace(wish, directory=directory), copied_to, options.sync and _absolute(options.sync))
 
 
 def _is_below(copied_to: str, wish: JobOptions) -> bool:
@@ -286,32 +291,16 @@ def _absolute(folder: Path) -> Path:
 
 
 def _plan(team: JobTeam, started: _Started, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
-    _refuse_without_stack(team.facts, started.wish.launcher)
+    launcher_needs.refuse_without(team.facts, started.wish)
     members = {
         name: mpirun_job.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
         for name, node in team.facts.items()
     }
-    plan = compose.compose(members, team.launch_node, started.wish, job_id)
+    wish = replace(started.wish, config=launcher_needs.config(team, started.wish, started.synced))
+    plan = compose.compose(members, team.launch_node, wish, job_id)
     for note in plan.notes:
         tell(f"Note: {note}")
     return plan
-
-
-def _refuse_without_stack(nodes: Mapping[str, NodeFacts], launcher: Launcher) -> None:
-    have = {name: training_stack.of(node) for name, node in nodes.items()}
-    if launcher is Launcher.TORCHRUN:
-        without = [name for name, one in have.items() if one.framework != "pytorch"]
-        lack, cure = "PyTorch", "provision them with python_env_framework: pytorch"
-    elif launcher is Launcher.HOROVODRUN:
-        without = [name for name, one in have.items() if not one.horovod]
-        lack, cure = "Horovod", "provision them with horovod_install: auto"
-    else:
-        return
-    if without:
-        raise ConfigError(
-            f"--launcher {launcher.value} needs {lack}, which is missing on {folded(without)}; {cure}, or leave "
-            "them out with --limit."
-        )
 
 
 # --- the program ------------------------------------------------------------------------------------------------------
@@ -369,14 +358,16 @@ def refuse_missing(
         ConfigError: something is missing; the sentence says where and what to do.
         UnreachableError: a node does not answer.
     """
-    program = compose.with_python(wish.program, nodes[launch_node].layout)
-    names = [
-        *([] if wish.launcher is Launcher.TORCHRUN and program[0] in {"-m", torchrun.script(program)} else [program[0]])
-    ]
+    _options, words = launchers.parted(wish.launcher, wish.program)
+    program = compose.with_python(words, nodes[launch_node].layout)
     script = torchrun.script(program)
+    by_launcher = TRAITS[wish.launcher].runs_scripts and program[0] in {"-m", script}
+    names = [] if by_launcher else [program[0]]
     names += [_here(script)] if script and _here(script) not in names else []
     paths = {name: node.environment.get("PATH", "") for name, node in nodes.items()}
-    looks = supervised_job.look(logins, names, paths, wish.directory)
+    packages = launcher_needs.package_files(nodes, wish)
+    files = {path for own in packages.values() for path in own.values()}
+    looks = supervised_job.look(logins, [*names, *sorted(files)], paths, wish.directory)
     refuse_silent(looks)
     adrift = [one.host for one in looks if not one.has_folder]
     if adrift:
@@ -384,9 +375,11 @@ def refuse_missing(
             f"The folder {wish.directory} is not on {folded(adrift)}; --sync copies one to all nodes, --chdir names "
             "another."
         )
+    launcher_needs.refuse_without_packages(wish.launcher, packages, looks)
     for name in names:
         missing = [one.host for one in looks if not one.found.get(name)]
-        blocked = [one.host for one in looks if one.found.get(name) and name == program[0] and name not in one.runs]
+        starts = name == program[0] and not by_launcher
+        blocked = [one.host for one in looks if starts and one.found.get(name) and name not in one.runs]
         if missing or blocked:
             raise ConfigError(_missing_words(name, missing, blocked, looks))
     return {one.host: one.memory for one in looks}

@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import TYPE_CHECKING
 
-from clusterctl.launch import affinity, mig_worker, mpirun, mpirun_job, torchrun
+from clusterctl.launch import affinity, launchers, mig_worker, mpirun, mpirun_job, torchrun
+from clusterctl.launch.launchers import TRAITS, Launcher
 from clusterctl.launch.mpirun import NO_PATH_OPTIONS, Affinity, PathOptions, Transport
 from clusterctl.model.fabric import INCLUSION_OF, plain
 from clusterctl.model.layout import DEFAULT_LAYOUT
+from clusterctl.model.rank_slots import gpu_devices
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clusterctl.launch.accelerate import AccelerateConfig
     from clusterctl.launch.mpirun_job import Member
+    from clusterctl.model.facts import NodeFacts
     from clusterctl.model.layout import Layout
 
 
@@ -86,7 +89,6 @@ def argv(launch: HorovodrunLaunch) -> list[str]:
     return [*line, *launch.program]
 
 
-_TORCH_PORT = 29500  # PyTorch's own default, for a line that is shown and not run
 # PRRTE 3.0 (Open MPI 5.0.7) loses the end of a rank that comes before its node has reported the launch, and then waits
 # for ever: seen in 3 % of all starts of `hostname` on four nodes, and never in 200 with half of this wait.
 _SETTLED = ("/bin/sh", "-c", 'sleep 0.2; exec "$0" "$@"')
@@ -96,21 +98,13 @@ _PACE = "CLUSTERCTL_PACE=1"
 _TEMPORARY = "/tmp"  # noqa: S108 - the name that every node knows
 
 
-class Launcher(str, Enum):
-    """Who starts the ranks."""
-
-    MPIRUN = "mpirun"
-    HOROVODRUN = "horovodrun"
-    TORCHRUN = "torchrun"
-
-
 @dataclass(frozen=True)
 class JobOptions:
     """What the user asked for.
 
-    ``exported`` are values of ``-x``, ``caller`` the environment in which they were typed. ``processes`` are torchrun's
-    on each node. ``directory`` is where the program starts on the nodes, by default the home. ``pace``: ranks report
-    their steps.
+    ``exported`` are values of ``-x``, ``caller`` the environment in which they were typed. ``processes`` are those that
+    a launcher starts on each node. ``directory`` is where the program starts on the nodes, by default the home.
+    ``pace``: ranks report their steps. ``config`` is the user's file for accelerate.
     """
 
     program: tuple[str, ...]
@@ -125,6 +119,7 @@ class JobOptions:
     directory: str = ""
     tagged: bool = False
     pace: bool = False
+    config: AccelerateConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +141,7 @@ class LaunchPlan:
 
     def shown(self) -> str:
         """Return the line as it can be pasted into a shell on the launch node."""
-        words = [word.replace("{port}", str(_TORCH_PORT)) for word in self._ours()]
+        words = [word.replace("{port}", str(torchrun.DEFAULT_PORT)) for word in self._ours()]
         given = [f"{name}={value}" for name, value in self.environment.items()]
         return shlex.join([*(["env", *given] if given else []), *words, *self._theirs()])
 
@@ -181,20 +176,22 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
     if wish.launcher is Launcher.HOROVODRUN:
         plan = _horovodrun(members, slots, wish, job, variables)
         return replace(plan, notes=(*notes, *plan.notes))
-    program, literal, counts = _program(members, slots, launch_node, wish, job)
+    slots, counts = _counts(members, slots, wish)
+    start = _start(members, slots, counts, launch_node, wish, job)
+    per_node = TRAITS[wish.launcher].per_node
     line = mpirun_job.line(
         members,
         slots,
         mpirun_job.MpirunJob(
-            program=(*_paced(wish, first.facts.layout), *program),
+            program=(*_paced(wish, first.facts.layout), *start.tokens),
             job=job,
             ranks=wish.ranks,
-            per_node=wish.launcher is Launcher.TORCHRUN,
-            exported=tuple(variable.word for variable in variables),
+            per_node=per_node,
+            exported=(*(variable.word for variable in variables), *start.exported),
             mca=wish.mca,
             path=wish.path,
-            workers=dict(zip(slots, counts, strict=True)) if counts else None,
-            oversubscribe=wish.oversubscribe and wish.launcher is not Launcher.TORCHRUN,
+            workers=counts if per_node else None,
+            oversubscribe=wish.oversubscribe and not per_node,
             tagged=wish.tagged,
             directory=wish.directory,
         ),
@@ -204,10 +201,10 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
         argv=line.argv,
         environment={**line.environment, **beside(variables)},
         hosts=line.path.hosts,
-        literal=literal,
-        port=bool(counts) and len(slots) > 1,
+        literal=start.literal,
+        port=start.port,
         tags=wish.tagged,
-        notes=(*notes, *line.path.notes),
+        notes=(*notes, *start.notes, *line.path.notes),
     )
 
 
@@ -266,54 +263,90 @@ def with_python(program: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
     return program
 
 
-def _program(
-    members: Mapping[str, Member], slots: Mapping[str, int], launch_node: str, wish: JobOptions, job: str
-) -> tuple[tuple[str, ...], int, tuple[int, ...]]:
-    """Return what mpirun starts, how much of its end is the user's, and torchrun's processes by node."""
-    layout = members[launch_node].facts.layout
-    if wish.launcher is not Launcher.TORCHRUN:
+def _counts(
+    members: Mapping[str, Member], slots: dict[str, int], wish: JobOptions
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return mpirun's slots, and the processes of each node, which a launcher of nodes starts itself."""
+    name, per_node = wish.launcher.value, TRAITS[wish.launcher].per_node
+    if wish.launcher is Launcher.MPIRUN:
         if wish.processes is not None:
             raise ConfigError("--nproc-per-node is torchrun's; mpirun and horovodrun take -np, the ranks on all nodes.")
-        program = with_python(wish.program, layout)
-        early = job and len(slots) > 1 and mpirun.dialect(members[launch_node].version) is mpirun.Dialect.PRRTE
-        return (*(_SETTLED if early else ()), *program), len(program), ()
-    if wish.ranks is not None:
+        return slots, slots
+    if per_node and wish.ranks is not None:
         raise ConfigError(
-            "-np is mpirun's and horovodrun's; torchrun takes --nproc-per-node, the processes on each node."
+            f"-np is mpirun's and horovodrun's; {name} takes --nproc-per-node, the processes on each node."
         )
-    if (wish.path.bind, wish.path.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):
+    if per_node and (wish.path.bind, wish.path.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):
         raise ConfigError(
-            "--bind-to and --map-by place mpirun's ranks; torchrun starts its processes by itself, so leave them out."
+            f"--bind-to and --map-by place mpirun's ranks; {name} starts its processes by itself, so leave them out."
         )
-    counts = tuple(slots.values()) if wish.processes is None else (wish.processes,) * len(slots)
-    crowded = [name for name, count in zip(slots, counts, strict=True) if count > slots[name]]
+    counts = dict.fromkeys(slots, wish.processes) if wish.processes is not None else slots
+    crowded = [host for host in slots if counts[host] > slots[host]]
     if crowded and not wish.oversubscribe:
         raise ConfigError(
             f"{wish.processes} processes do not fit into the {slots[crowded[0]]} slots of {crowded[0]}; raise slots= "
             "on the hosts, or take --oversubscribe to have processes share them."
         )
-    known = members[launch_node].facts.fabric
-    program = wish.program
-    if affinity.has_instances([members[name].facts for name in slots]):
-        program = mig_worker.of_workers(program, layout.python)
-    if wish.path.affinity is Affinity.AUTO:
-        program = affinity.of_workers(program, layout.python)
-    spec = torchrun.Torchrun(
-        nnodes=len(slots),
-        nproc_per_node=counts[0],
-        program=program,
-        master_addr=(known.address if known and known.address else launch_node) if len(slots) > 1 else "",
-        master_port=_TORCH_PORT,
-        rdzv_id=job,
-        python=layout.python,
+    if wish.launcher is Launcher.JAX and wish.ranks is None:
+        slots = launchers.jax_counts({host: members[host].facts for host in slots}, slots, wish.processes)
+    return slots, counts
+
+
+def _start(
+    members: Mapping[str, Member],
+    slots: Mapping[str, int],
+    counts: Mapping[str, int],
+    launch_node: str,
+    wish: JobOptions,
+    job: str,
+) -> launchers.StartWords:
+    """Return what mpirun starts."""
+    facts = {name: members[name].facts for name in slots}
+    layout, known = facts[launch_node].layout, facts[launch_node].fabric
+    address = known.address if known and known.address else launch_node
+    early = job and len(slots) > 1 and mpirun.dialect(members[launch_node].version) is mpirun.Dialect.PRRTE
+    settled = _SETTLED if early else ()
+    if not TRAITS[wish.launcher].per_node:
+        program = with_python(wish.program, layout)
+        before: tuple[str, ...] = ()
+        if wish.launcher is Launcher.JAX:
+            hosts = mpirun_job.placement(slots, wish.path.map_by)
+            before = launchers.before_jax(facts, hosts, address)
+        return launchers.StartWords((*settled, *before, *program), len(program), port=bool(before))
+    options, program = launchers.parted(wish.launcher, wish.program)
+    start = launchers.on_nodes(
+        wish.launcher,
+        launchers.NodesJob(
+            program=_of_workers(wish, program, list(facts.values()), layout),
+            options=options,
+            counts=counts,
+            address=address,
+            python=layout.python,
+            has_gpus=any(gpu_devices(node) for node in facts.values()),
+            rdzv_id=job,
+            config=wish.config,
+        ),
     )
-    tokens = torchrun.under_mpirun(spec, counts)
-    literal = len(tokens) - tokens.index("--") - 1
-    ours = [
-        "--master-port={port}" if word == f"--master-port={_TORCH_PORT}" else word
-        for word in tokens[: len(tokens) - literal]
-    ]
-    return (*ours, *tokens[len(tokens) - literal :]), literal, counts
+    return replace(start, tokens=(*settled, *start.tokens)) if wish.launcher is Launcher.NONE else start
+
+
+def _of_workers(
+    wish: JobOptions, program: tuple[str, ...], nodes: Sequence[NodeFacts], layout: Layout
+) -> tuple[str, ...]:
+    """Return the program such that each worker of a launcher takes its cores and its MIG instance."""
+    if wish.launcher is Launcher.NONE:
+        if wish.path.affinity is Affinity.AUTO:
+            raise ConfigError("--affinity auto places ranks, and the launcher none starts one process a node; drop it.")
+        return with_python(program, layout)
+    instances, placed = affinity.has_instances(nodes), wish.path.affinity is Affinity.AUTO
+    if not TRAITS[wish.launcher].places_workers and (instances or placed):
+        what = "MIG instances" if instances else "--affinity auto"
+        raise ConfigError(f"{wish.launcher.value} does not go with {what}; use torchrun, or accelerate.")
+    if instances:
+        program = mig_worker.of_workers(program, layout.python)
+    if placed:
+        program = affinity.of_workers(program, layout.python)
+    return program
 
 
 def _horovodrun(

@@ -12,6 +12,7 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+DEFAULT_PORT = 29500  # PyTorch's own, for a line that is shown and not run
 _MAX_PORT = 65535
 _ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _RENDEZVOUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -95,17 +96,28 @@ def script(program: Sequence[str]) -> str:
     return first if first.endswith(".py") and "-m" not in words[: words.index(first)] else ""
 
 
-def _program(spec: Torchrun) -> list[str]:
-    """Return the program behind ``--``, without which torchrun takes options of the program's for its own."""
-    words = list(spec.program)
+def kind(program: Sequence[str], python: str) -> tuple[str, tuple[str, ...]]:
+    """Return what a launcher that brings the Python is to start: ``script``, ``module`` or ``command``, and its words.
+
+    Args:
+        program: a script, a module (``-m``), either with ``python`` before it, or a command.
+        python: the interpreter of a command that begins with ``python``.
+    """
+    words = tuple(program)
     with_python = bool(_PYTHON_WORD.fullmatch(words[0]))
     if with_python and len(words) > 1:
         words = words[1:]
     if words[0] == "-m" and len(words) > 1:
-        return ["--module", "--", *words[1:]]
+        return "module", words[1:]
     if words[0].endswith(".py"):
-        return ["--", *words]
-    return ["--no-python", "--", *((spec.python, *spec.program[1:]) if with_python else spec.program)]
+        return "script", words
+    return "command", ((python, *program[1:]) if with_python else tuple(program))
+
+
+def _program(spec: Torchrun) -> list[str]:
+    """Return the program behind ``--``, without which torchrun takes options of the program's for its own."""
+    what, words = kind(spec.program, spec.python)
+    return [*{"script": (), "module": ("--module",), "command": ("--no-python",)}[what], "--", *words]
 
 
 def _refuse(spec: Torchrun) -> None:

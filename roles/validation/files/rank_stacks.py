@@ -55,8 +55,8 @@ def rank_of(pid: int) -> int | None:
     entries = dict(
         entry.split(b"=", 1) for entry in job_members.read_bytes(f"/proc/{pid}/environ").split(b"\0") if b"=" in entry
     )
-    names = [b"HOROVOD_RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK"]
-    names = [b"RANK", *names] if b"TORCHELASTIC_RUN_ID" in entries else names
+    names = [b"HOROVOD_RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"NODE_RANK"]
+    names = [b"RANK", *names] if {b"TORCHELASTIC_RUN_ID", b"LOCAL_RANK"} & entries.keys() else names
     return next((int(entries[name]) for name in names if entries.get(name, b"").isdigit()), None)
 
 

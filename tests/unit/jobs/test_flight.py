@@ -14,7 +14,8 @@ from types import SimpleNamespace
 import pytest
 from clusterctl.jobs import flight
 from clusterctl.jobs.watch import Watch, WatchedJob
-from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.compose import JobOptions
+from clusterctl.launch.launchers import Launcher
 from clusterctl.model.facts import Gpu
 from clusterctl.model.job_outcome import StallRecord
 from factory import provisioned

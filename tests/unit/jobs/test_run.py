@@ -169,6 +169,15 @@ def test_what_may_not_be_executed_and_a_missing_folder_are_named(monkeypatch: An
     assert "The folder /data is not on node[1-3]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "deepspeed"])
+def test_a_script_that_a_launcher_starts_by_python_need_not_be_executable(launcher: str, monkeypatch: Any) -> None:
+    Site(monkeypatch, NODES)
+    looks(monkeypatch, runs=False)
+    monkeypatch.setattr(supervised_job, "run", lambda *_, **__: pytest.fail("it was started"))
+    with pytest.raises(pytest.fail.Exception, match="it was started"):
+        typed("--no-watch", "--launcher", launcher, "--", "folder/train.py")
+
+
 def test_endings_become_codes() -> None:
     options = run.RunOptions(JobOptions(("a.out",)), timeout_s=5)
     told: list[str] = []

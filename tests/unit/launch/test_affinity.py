@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from clusterctl.launch import affinity, compose, mpirun_job, srun
-from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.compose import JobOptions
+from clusterctl.launch.launchers import Launcher
 from clusterctl.launch.mpirun import Affinity, Bind, MapBy, PathOptions, Transport
 from clusterctl.launch.mpirun_job import Member
 from clusterctl.support.errors import ConfigError

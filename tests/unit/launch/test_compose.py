@@ -4,7 +4,8 @@ import subprocess
 
 import pytest
 from clusterctl.launch import compose, mpirun_job
-from clusterctl.launch.compose import JobOptions, Launcher
+from clusterctl.launch.compose import JobOptions
+from clusterctl.launch.launchers import Launcher
 from clusterctl.launch.mpirun import Bind, MapBy, PathOptions
 from clusterctl.launch.mpirun_job import Member
 from clusterctl.model.facts import Fabric, ParameterFile

@@ -15,6 +15,7 @@ from clusterctl.support import content
 sys.path.insert(0, str(content.role_files("validation")))
 import flight_record
 import rank_look
+import rank_stacks
 
 
 def test_every_rank_of_a_large_node_is_listed_and_only_some_stacks_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +62,25 @@ def test_the_ranks_that_torchrun_started_are_known_from_one_that_is_there() -> N
         rank.kill()
         rank.wait()
     assert found["expected"] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "1", "RANK": "5", "LOCAL_RANK": "1"}, 5),  # DeepSpeed's launcher under mpirun
+        ({"OMPI_COMM_WORLD_RANK": "1", "RANK": "5"}, 1),
+        ({"NODE_RANK": "3"}, 3),
+        ({"NODE_RANK": "3", "LOCAL_RANK": "1"}, 3),
+    ],
+)
+def test_the_number_of_a_rank_is_that_of_its_launcher(given: dict[str, str], number: int) -> None:
+    with subprocess.Popen(["sleep", "300"], env={"PATH": os.environ["PATH"], **given}) as rank:
+        try:
+            while not rank_look.environment_of(rank.pid):  # it is about to become the program
+                time.sleep(0.02)
+            assert rank_stacks.rank_of(rank.pid) == number
+        finally:
+            rank.kill()
 
 
 def test_a_full_file_system_is_told_of_the_rank_that_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

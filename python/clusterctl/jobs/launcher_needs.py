@@ -1,0 +1,145 @@
+"""What a launcher needs before the start: its packages on the nodes, and accelerate the user's configuration file."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis import training_stack
+from clusterctl.launch import accelerate
+from clusterctl.launch.launchers import TRAITS, Launcher
+from clusterctl.model.nodeset import folded
+from clusterctl.support.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from clusterctl.jobs.team import JobTeam
+    from clusterctl.launch.accelerate import AccelerateConfig
+    from clusterctl.launch.compose import JobOptions
+    from clusterctl.model.facts import NodeFacts
+    from clusterctl.remote.supervised_job import Look
+
+_READ_S = 30.0
+_CURES = {
+    "PyTorch": "provision them with python_env_framework: pytorch",
+    "Horovod": "provision them with horovod_install: auto",
+    "deepspeed": "build its wheel, put it where pip's find-links looks, and provision them with "
+    "python_env_requirements: [deepspeed]",
+}
+_PYTHON_PATH = "PYTHONPATH"
+_VERSION = re.compile(r"3\.[0-9]{1,2}")
+
+
+@dataclass(frozen=True)
+class Synced:
+    """A folder here, and its place on the nodes."""
+
+    folder: Path
+    place: str
+
+
+def refuse_without(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> None:
+    """Refuse nodes without the framework or the Horovod that the launcher needs.
+
+    Raises:
+        ConfigError: a node lacks it; the sentence says what to do.
+    """
+    have = {name: training_stack.of(node) for name, node in nodes.items()}
+    for need in TRAITS[wish.launcher].needs:
+        if need == "PyTorch":
+            _refuse(wish.launcher, need, [name for name, one in have.items() if one.framework != "pytorch"])
+        elif need == "Horovod":
+            _refuse(wish.launcher, need, [name for name, one in have.items() if not one.horovod])
+
+
+def package_files(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> dict[str, dict[str, str]]:
+    """Return a file of each package that the cluster's Python has to have, by host and package.
+
+    It is empty where nobody can know: the user sets ``PYTHONPATH``, or starts JAX with another Python.
+    """
+    python = next(iter(nodes.values())).layout.python
+    own = wish.launcher is Launcher.JAX and wish.program[0] not in {"python", "python3", python}
+    if own or any(word.partition("=")[0] == _PYTHON_PATH for word in wish.exported):
+        return {}
+    packages = [need for need in TRAITS[wish.launcher].needs if need.islower()]
+    found: dict[str, dict[str, str]] = {}
+    for name, node in nodes.items():
+        version = node.artifact("python_env").version
+        if packages and _VERSION.fullmatch(version):
+            folder = f"{node.layout.link('python_env')}/lib/python{version}/site-packages"
+            found[name] = {need: f"{folder}/{need}/__init__.py" for need in packages}
+    return found
+
+
+def refuse_without_packages(launcher: Launcher, files: Mapping[str, Mapping[str, str]], looks: Sequence[Look]) -> None:
+    """Refuse nodes whose Python lacks a package.
+
+    Args:
+        launcher: that needs them.
+        files: of :func:`package_files`.
+        looks: where each node has them.
+
+    Raises:
+        ConfigError: a node lacks one; the sentence says what to do.
+    """
+    for need in TRAITS[launcher].needs:
+        lacks = [one.host for one in looks if need in (own := files.get(one.host, {})) and not one.found.get(own[need])]
+        _refuse(launcher, need, lacks)
+
+
+def _refuse(launcher: Launcher, need: str, hosts: Sequence[str]) -> None:
+    if hosts:
+        cure = _CURES.get(need, f"provision them with python_env_requirements: [{need}]")
+        raise ConfigError(
+            f"--launcher {launcher.value} needs {need}, which is missing on {folded(hosts)}; {cure}, or leave them out "
+            "with --limit."
+        )
+
+
+def config(team: JobTeam, wish: JobOptions, synced: Synced | None) -> AccelerateConfig | None:
+    """Return the user's configuration file of accelerate; None where no option names one.
+
+    It is read here where it is copied to the nodes, else on the launch node.
+
+    Raises:
+        ConfigError: it is missing, too long, or malformed.
+    """
+    name = accelerate.config_file(wish.program) if wish.launcher is Launcher.ACCELERATE else ""
+    if not name:
+        return None
+    place = os.path.normpath(f"{wish.directory}/{name}") if wish.directory and not name.startswith("/") else name
+    if synced and place.startswith(f"{synced.place}/"):
+        data = _here(synced.folder / place.removeprefix(f"{synced.place}/"))
+        where = f"in {synced.folder}"
+    else:
+        data = _there(team, place)
+        where = f"on {team.launch_node}"
+    if data is None:
+        raise ConfigError(f"{name} cannot be read {where}; give --config_file a file that all nodes have, or --sync.")
+    if len(data) > accelerate.MOST_BYTES:
+        raise ConfigError(
+            f"{name} is longer than {accelerate.MOST_BYTES >> 10} KiB; name a configuration of accelerate."
+        )
+    return accelerate.parse(name, data.decode("utf-8", "replace"))
+
+
+def _here(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(accelerate.MOST_BYTES + 1)
+    except OSError:
+        return None
+
+
+def _there(team: JobTeam, place: str) -> bytes | None:
+    argv = team.login(team.launch_node).command(["head", "-c", str(accelerate.MOST_BYTES + 1), "--", place])
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_READ_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
