@@ -182,7 +182,8 @@ def _asked(look: FirstLook) -> ClusterJobs:
     for name, answer in detached_job.listed(list(logins.values())).items():
         found += [FoundJob(name, job) for job in answer.jobs]
         if answer.problem:
-            problems.append(UnreachableError(f"{name}: {answer.problem}."))
+            kind = UnreachableError if answer.silent else HostFailedError
+            problems.append(kind(f"{name}: {answer.problem}."))
     found.sort(key=lambda one: one.job.since, reverse=True)
     return ClusterJobs(look.cluster, logins, frozenset(users), tuple(found), tuple(problems))
 

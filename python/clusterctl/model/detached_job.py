@@ -51,8 +51,8 @@ class DetachedJob(Fact):
     ended_at: _Seconds = 0.0
     state: Literal["starting", "running", "ended", "lost"]
     reason: _Words = ""
-    rc: Annotated[int, Field(ge=0, le=255)] | None = None
-    signal: Annotated[int, Field(ge=1, le=64)] | None = None
+    rc: Annotated[int, Field(ge=0, le=255, strict=True)] | None = None
+    signal: Annotated[int, Field(ge=1, le=64, strict=True)] | None = None
     problem: _Words = ""
     remains: tuple[_Words, ...] = Field(default=(), max_length=256)
     tail: _Words = ""

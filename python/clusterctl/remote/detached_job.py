@@ -43,10 +43,14 @@ class JobAnswer:
 
 @dataclass(frozen=True)
 class JobsOfNode:
-    """The detached jobs of a node, the newest first, or the problem that kept it from telling."""
+    """The detached jobs of a node, the newest first, or the problem that kept it from telling all.
+
+    ``silent``: the node did not answer at all.
+    """
 
     jobs: tuple[DetachedJob, ...] = ()
     problem: str = ""
+    silent: bool = False
 
 
 def start(login: JobLogin, spec: JobSpec, peers: Sequence[JobLogin], about: Mapping[str, Any]) -> JobAnswer:
@@ -73,15 +77,13 @@ def listed(logins: Sequence[JobLogin]) -> dict[str, JobsOfNode]:
     def one(login: JobLogin) -> JobsOfNode:
         reply = python.ask(login.command(_program(login, "--list")), b"", _LIST_WAIT_S, {"jobs"})
         if reply.answer is None:
-            return JobsOfNode(problem=reply.problem)
+            return JobsOfNode(problem=reply.problem, silent=True)
         told = reply.answer["jobs"]
         if not isinstance(told, list):
             return JobsOfNode(problem=_UNREADABLE)
         found = [_gate(one) for one in told[:MOST_JOBS]]
         bad = sum(one is None for one in found)
-        return JobsOfNode(
-            tuple(one for one in found if one), f"the records of {bad} jobs are not readable" if bad else ""
-        )
+        return JobsOfNode(tuple(one for one in found if one), f"unreadable records of jobs: {bad}" if bad else "")
 
     if not logins:
         return {}
