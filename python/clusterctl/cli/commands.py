@@ -30,6 +30,7 @@ COMMANDS = {
     "check-node": Command("doctor", "check_node", "Say on a node itself whether it is fit for a job."),
     "ca": Command("ca", "app", "Show, renew and revoke the certificates of a cluster's nodes."),
     "run": Command("run", "run", "Start a program on the cluster by mpirun, horovodrun or torchrun."),
+    "jobs": Command("jobs", "app", "List, follow and stop jobs that 'run --detach' has started."),
     "launch": Command("launch", "launch", "Become torchrun inside a pod of an existing scheduler."),
     "render": Command("render", "render", "Print the submission of a job for an existing scheduler."),
     "history": Command("history", "history", "Show the runs of a cluster, their verdicts and what changed."),

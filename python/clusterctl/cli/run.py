@@ -22,6 +22,9 @@ from clusterctl.support.errors import ExitCode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from clusterctl.jobs.run import RunOptions
+    from clusterctl.model.hosts import InventorySources
+
 
 class Prefix(str, Enum):
     """What each line of output begins with."""
@@ -154,6 +157,9 @@ def run(
         str, typer.Option("--exclude", metavar="HOSTS", help="Run without these hosts, such as node7,node9.")
     ] = "",
     limit: options.Limit = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Leave the job to the launch node and return; see 'clusterctl jobs'.")
+    ] = False,
 ) -> int:
     """Start a program on the cluster by mpirun or another launcher.
 
@@ -177,10 +183,7 @@ def run(
     pattern = _pattern(look.pace_pattern)
     pace = look.pace or pattern is not None
     again = look.restarts or look.search
-    if again and (pace or not look.watch):
-        raise typer.BadParameter(
-            "it needs the watch, and goes without --pace", param_hint="--search, --restart-without-suspects"
-        )
+    _refuse_together(look, pace=pace, again=bool(again), detach=detach)
     parameters = _parameters(its.mca or ())
     for word in its.export or ():
         compose.parse(word)
@@ -219,6 +222,8 @@ def run(
         if show:
             sys.stdout.write(jobs.shown(inventory, asked, output.tell) + "\n")
             return ExitCode.OK
+        if detach:
+            return _detached(inventory, asked)
         if pace:
             from clusterctl.jobs import pace as paced  # noqa: PLC0415
 
@@ -227,6 +232,23 @@ def run(
             how = relaunch.RelaunchOptions(look.restarts, look.search)
             return relaunch.run(inventory, asked, how, _take, output.tell)
         return jobs.run(inventory, asked, _take, output.tell)
+
+
+def _refuse_together(look: WatchGroup, *, pace: bool, again: bool, detach: bool) -> None:
+    """Refuse options of the watch that do not go together, and beside ``--detach`` those that need this process."""
+    if again and (pace or not look.watch):
+        raise typer.BadParameter(
+            "it needs the watch, and goes without --pace", param_hint="--search, --restart-without-suspects"
+        )
+    needs = [name for name in options.given(look) if detach and name != "--watch/--no-watch"]
+    if needs:
+        raise typer.BadParameter(f"nobody stays for {needs[0]}; leave out one of the two", param_hint="--detach")
+
+
+def _detached(inventory: InventorySources, asked: RunOptions) -> int:
+    from clusterctl.jobs import detached  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    return detached.detach(inventory, asked, _take, output.tell, output.data)
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 TIMED_OUT = 124  # as timeout(1) has it
-_SIGNALLED = 128
+SIGNALLED = 128
 _MOST_NAMED = 6
 _IN_HOME = "clusterctl"  # the folder of copied code, in the home of the job's user
 
@@ -75,8 +75,8 @@ def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], No
     Raises:
         ClusterctlError: as :func:`run`.
     """
-    with team_of_job.gathered(inventory, _of_team(options), tell) as team:
-        return _plan(team, _started(team, options), tell).shown()
+    with team_of_job.gathered(inventory, of_team(options), tell) as team:
+        return _plan(team, started_in(team, options), tell).shown()
 
 
 @dataclass(frozen=True)
@@ -135,38 +135,24 @@ def run_watched(
     """
     for word in options.wish.exported:
         compose.parse(word)
-    with team_of_job.gathered(inventory, _of_team(options), tell) as team, contextlib.ExitStack() as kept:
-        job_id = f"run-{secrets.token_hex(6)}"
-        started = _started(team, options)
+    with team_of_job.gathered(inventory, of_team(options), tell) as team, contextlib.ExitStack() as kept:
+        job_id = new_id()
+        started = started_in(team, options)
         if options.watch:
             recorder = kept.enter_context(flight.recorded(team, started.wish, job_id, tell))
             started = replace(started, wish=replace(started.wish, exported=(*started.wish.exported, *recorder)))
-        plan = _plan(team, started, tell, job_id)
-        if options.sync is not None:
-            _sync(team, options.sync, started.copied_to, tell)
+        ready = prepared(team, options, started, tell, job_id)
+        plan = ready.plan
         if placed is not None:
             placed(_places(team, options, plan))
-        kills = refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
-        first = team.facts[team.launch_node]
-        session = {name: value for name, value in first.environment.items() if name in compose.ALWAYS}
-        spec = supervised_job.JobSpec(
-            job=job_id,
-            argv=plan.argv,
-            deadline_s=options.timeout_s,
-            environment={**session, **plan.environment},
-            port=plan.port,
-            literal=plan.literal,
-            directory=started.wish.directory,
-        )
         prefixer = Prefixer(plan.hosts, options.prefix, take, options.hear) if plan.tags else None
-        others = [team.login(name) for name in team.hosts if name != team.launch_node]
         quiet = NoiseFilter(prefixer or take)
-        with _watched(team, options, plan, _WatchedStart(job_id, kills), tell) as watch:
+        with _watched(team, options, plan, _WatchedStart(job_id, ready.memory), tell) as watch:
             try:
                 outcome = supervised_job.run(
                     team.login(team.launch_node),
-                    spec,
-                    peers=others,
+                    ready.spec,
+                    peers=team.peers,
                     on_data=quiet if watch is None else watch.through(quiet),
                     on_poll=None if watch is None else watch.poll,
                 )
@@ -184,8 +170,51 @@ def run_watched(
     return RunEnd(code, tuple(team.hosts), watch.suspects if watch is not None and code else ())
 
 
-def _of_team(options: RunOptions) -> team_of_job.TeamOptions:
+def of_team(options: RunOptions) -> team_of_job.TeamOptions:
+    """Return which nodes a job asks for."""
     return team_of_job.TeamOptions(options.inventory, options.launch_node, options.gate, options.look)
+
+
+@dataclass(frozen=True)
+class ReadyJob:
+    """A job that can be started; ``memory`` is what each node had killed for lack of memory before it."""
+
+    plan: LaunchPlan
+    spec: supervised_job.JobSpec
+    memory: Mapping[str, MemoryKills]
+
+
+def new_id() -> str:
+    """Return an id for a job."""
+    return f"run-{secrets.token_hex(6)}"
+
+
+def prepared(
+    team: JobTeam, options: RunOptions, started: StartedIn, tell: Callable[[str], None], job_id: str
+) -> ReadyJob:
+    """Compose the launch line, copy the code, and look for the program on every node.
+
+    Raises:
+        ConfigError: something asked for cannot be, or is missing on a node.
+        UnreachableError: a node does not answer.
+        HostFailedError: the code could not be copied.
+    """
+    plan = _plan(team, started, tell, job_id)
+    if options.sync is not None:
+        _sync(team, options.sync, started.copied_to, tell)
+    memory = refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
+    first = team.facts[team.launch_node]
+    session = {name: value for name, value in first.environment.items() if name in compose.ALWAYS}
+    spec = supervised_job.JobSpec(
+        job=job_id,
+        argv=plan.argv,
+        deadline_s=options.timeout_s,
+        environment={**session, **plan.environment},
+        port=plan.port,
+        literal=plan.literal,
+        directory=started.wish.directory,
+    )
+    return ReadyJob(plan, spec, memory)
 
 
 def _places(team: JobTeam, options: RunOptions, plan: LaunchPlan) -> RankPlaces:
@@ -234,8 +263,8 @@ def _watched(
 
 
 @dataclass(frozen=True)
-class _Started:
-    """The wish with the folder in which the program starts, and where on the nodes the code of ``folder`` goes."""
+class StartedIn:
+    """The wish with the folder in which the program starts, and where on the nodes the code is copied to."""
 
     wish: JobOptions
     copied_to: str = ""
@@ -247,7 +276,7 @@ class _Started:
         return None if self.folder is None else launcher_needs.Synced(self.folder, self.copied_to)
 
 
-def _started(team: JobTeam, options: RunOptions) -> _Started:
+def started_in(team: JobTeam, options: RunOptions) -> StartedIn:
     """Settle where the program starts: in the folder asked for, else in the copied one, else in the home.
 
     Raises:
@@ -260,7 +289,7 @@ def _started(team: JobTeam, options: RunOptions) -> _Started:
     directory = os.path.normpath(f"{copied_to}/{wish.directory}") if _is_below(copied_to, wish) else wish.directory
     if directory and not directory.startswith("/"):
         raise ConfigError(f"--chdir is {directory!r}; it takes an absolute path, which nodes share.")
-    return _Started(replace(wish, directory=directory), copied_to, options.sync and _absolute(options.sync))
+    return StartedIn(replace(wish, directory=directory), copied_to, options.sync and _absolute(options.sync))
 
 
 def _is_below(copied_to: str, wish: JobOptions) -> bool:
@@ -290,7 +319,7 @@ def _absolute(folder: Path) -> Path:
     return Path(os.path.abspath(folder))  # noqa: PTH100 - a link keeps the name that the user typed
 
 
-def _plan(team: JobTeam, started: _Started, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
+def _plan(team: JobTeam, started: StartedIn, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
     launcher_needs.refuse_without(team.facts, started.wish)
     members = {
         name: mpirun_job.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
@@ -320,13 +349,18 @@ def _sync(team: JobTeam, folder: Path, target: str, tell: Callable[[str], None])
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
+def not_started(launch_node: str, problem: str) -> HostFailedError:
+    """Return the error of a job that could not be started."""
+    return HostFailedError(f"The job could not be started on {launch_node}: {problem}.")
+
+
 def _concluded(outcome: JobOutcome, launch_node: str, options: RunOptions, tell: Callable[[str], None]) -> int:
     for swept in outcome.sweeps:
         for words in (*swept.left, swept.problem):
             if words:
                 tell(f"May still be running on {swept.host}: {words}")
     if outcome.ending == "not_started":
-        raise HostFailedError(f"The job could not be started on {launch_node}: {outcome.problem}.")
+        raise not_started(launch_node, outcome.problem)
     if outcome.ending == "lost":
         raise UnreachableError(f"The connection to the launch node {launch_node} was lost: {outcome.problem}.")
     if outcome.ending == "stopped":
@@ -334,7 +368,7 @@ def _concluded(outcome: JobOutcome, launch_node: str, options: RunOptions, tell:
     if outcome.ending == "deadline":
         tell(f"The job had not ended after {options.timeout_s:g} s and was ended.")
         return TIMED_OUT
-    return _SIGNALLED + (outcome.signal or 0) if outcome.rc is None else outcome.rc
+    return SIGNALLED + (outcome.signal or 0) if outcome.rc is None else outcome.rc
 
 
 # --- Find out which nodes lack the user's program, its script or its folder, before anything of a job is started ------

@@ -67,6 +67,11 @@ class JobTeam:
         """How the job's user is reached on each node."""
         return [self.login(name) for name in self.hosts]
 
+    @property
+    def peers(self) -> list[supervised_job.JobLogin]:
+        """How the job's user is reached on each node but the launch node."""
+        return [self.login(name) for name in self.hosts if name != self.launch_node]
+
 
 @contextlib.contextmanager
 def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], None]) -> Iterator[JobTeam]:

@@ -178,19 +178,7 @@ def run(
         StoppedError: ``stop`` was set, and nothing of the job is left.
     """
     others = list(peers)
-    request = {
-        "job": spec.job,
-        "argv": list(spec.argv),
-        "environment": dict(spec.environment),
-        "deadline_s": spec.deadline_s,
-        "files": dict(spec.files),
-        "raw": on_data is not None,
-        "port": spec.port,
-        "literal": spec.literal,
-        "directory": spec.directory,
-        "stacks": spec.stacks,
-        "peers": [_as_peer(peer, spec.job) for peer in others],
-    }
+    asked = request(spec, others, raw=on_data is not None)
     answers = SupervisorAnswers(on_line, on_data, time.monotonic())
     stacks = _Stacks([login, *others], spec.job)
 
@@ -209,18 +197,18 @@ def run(
     ) as process:
         complaint = bytearray()
         try:
-            _send(process, request)
+            _send(process, asked)
             limit = float("inf") if spec.deadline_s is None else spec.deadline_s
             limit += _STACKS_WAIT_S if spec.stacks else 0.0
             limit += _END_WAIT_S
-            if not _listen(process, answers, complaint, limit, meanwhile):
+            if not listen(process, answers, complaint, limit, meanwhile):
                 complaint += f"\nit did not answer within {limit:.0f} s".encode()
         except BaseException as error:
             if isinstance(error, OSError):  # the reader of the output is gone
                 answers.on_data = None
             with contextlib.suppress(OSError):
                 python.pipe(process.stdin).close()
-            _listen(process, answers, complaint, _END_WAIT_S)
+            listen(process, answers, complaint, _END_WAIT_S)
             process.kill()
             sweep([login, *others], spec.job, answers.session)
             raise
@@ -237,6 +225,23 @@ def run(
     own = () if swept is None else (replace(swept, host=login.host.name),)
     elsewhere = sweep([*others] if own else [login, *others], spec.job, answers.session)
     return replace(outcome, sweeps=(*own, *elsewhere))
+
+
+def request(spec: JobSpec, peers: Iterable[JobLogin], *, raw: bool) -> dict[str, Any]:
+    """Return what the supervisor on a node reads; with ``raw`` it sends the output as bytes."""
+    return {
+        "job": spec.job,
+        "argv": list(spec.argv),
+        "environment": dict(spec.environment),
+        "deadline_s": spec.deadline_s,
+        "files": dict(spec.files),
+        "raw": raw,
+        "port": spec.port,
+        "literal": spec.literal,
+        "directory": spec.directory,
+        "stacks": spec.stacks,
+        "peers": [_as_peer(peer, spec.job) for peer in peers],
+    }
 
 
 def sweep(logins: Sequence[JobLogin], job: str, session: str = "") -> tuple[Sweep, ...]:
@@ -318,7 +323,7 @@ def _send(process: subprocess.Popen[bytes], request: Mapping[str, Any]) -> None:
         python.pipe(process.stdin).flush()
 
 
-def _listen(
+def listen(
     process: subprocess.Popen[bytes],
     answers: SupervisorAnswers,
     complaint: bytearray,

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from clusterctl.model.layout import Layout
 
 SUPERVISOR = "job_supervisor.py"
-# The program and what it imports, and what the user's program may import.
+DETACHED = "detached_job.py"
+# The program, what keeps it without a controller, what they import, and what the user's program may import.
 SUPERVISOR_FILES = (
     SUPERVISOR,
+    DETACHED,
     "bounded_run.py",
     "job_members.py",
     "pace/clusterctl/pace.py",

@@ -1,0 +1,90 @@
+"""A detached job as its launch node tells of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from clusterctl.model.base import Fact, Text
+
+MOST_JOBS = 1024  # of a node, which forgets old ones far earlier
+_MOST_TEXT = 1 << 17
+_Words = Annotated[str, Field(max_length=_MOST_TEXT)]
+_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
+_Bytes = Annotated[int, Field(ge=0, lt=1 << 60)]
+_Seconds = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
+TIMED_OUT = 124  # as timeout(1) has it
+SIGNALLED = 128
+
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,63}")
+
+
+class DetachedJob(Fact):
+    """A job whose supervisor stays on its launch node.
+
+    Attributes:
+        job: its id.
+        node: what its launch node calls itself.
+        command: the user's program and its arguments, as typed: a terminal must not get them as they are.
+        nodes: where it runs, by the inventory's names.
+        since: when it was started, by the node's clock in seconds since 1970.
+        ended_at: when it ended, 0 while it runs.
+        state: ``lost`` is a job whose keeper is gone, as after a restart of the node.
+        reason: why it ended, in the supervisor's words.
+        remains: what may still run, in sentences.
+        tail: the end of its output.
+        folder: where its log is.
+        log_from: the first byte of the log that is kept.
+        log_end: the bytes that the log ever had.
+        log_lost: bytes that could not be written, because of ``log_problem``.
+        prefix: what lines of output begin with.
+        hosts: the node of each rank where a prefix needs it.
+    """
+
+    job: Annotated[str, StringConstraints(pattern=rf"^{JOB_ID.pattern}$")]
+    node: Text
+    command: tuple[_Words, ...] = Field(max_length=1 << 14)
+    nodes: tuple[_Name, ...] = Field(default=(), max_length=1 << 14)
+    since: _Seconds
+    ended_at: _Seconds = 0.0
+    state: Literal["starting", "running", "ended", "lost"]
+    reason: _Words = ""
+    rc: Annotated[int, Field(ge=0, le=255, strict=True)] | None = None
+    signal: Annotated[int, Field(ge=1, le=64, strict=True)] | None = None
+    problem: _Words = ""
+    remains: tuple[_Words, ...] = Field(default=(), max_length=256)
+    tail: _Words = ""
+    folder: Text = ""
+    log_from: _Bytes = 0
+    log_end: _Bytes = 0
+    log_lost: _Bytes = 0
+    log_problem: _Words = ""
+    prefix: Literal["none", "rank", "host"] = "none"
+    hosts: tuple[_Name, ...] = Field(default=(), max_length=1 << 17)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended, as far as its node knows."""
+        return self.state in {"starting", "running"}
+
+    @property
+    def word(self) -> Literal["starting", "running", "ended", "timed out", "stopped", "not started", "lost"]:
+        """Its state in a word for people."""
+        if self.state != "ended":
+            return self.state
+        if self.reason in {"exited", "deadline"}:
+            return "ended" if self.reason == "exited" else "timed out"
+        if self.reason in {"not_started", "bad_request"}:
+            return "not started"
+        return "lost" if self.reason in {"", "lost"} else "stopped"
+
+    @property
+    def code(self) -> int | None:
+        """The exit code as ``run`` has it: the launcher's own, or 124 after the deadline; None without one."""
+        if self.word == "timed out":
+            return TIMED_OUT
+        if self.word != "ended":
+            return None
+        return SIGNALLED + (self.signal or 0) if self.rc is None else self.rc
