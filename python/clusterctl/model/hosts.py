@@ -175,7 +175,7 @@ class InventoryOptions:
         return not (self.extra_vars or self.vault_ids)
 
 
-# By the role with whose name a variable begins, the tag that plays all that reads it. Other variables matter to any role.
+# By the role with whose name a variable begins, the tag that plays all that reads it. Others matter to any role.
 ROLES_OF_VARIABLES: Mapping[str, str] = {
     "environment": "environment",
     "fabric": "fabric",
