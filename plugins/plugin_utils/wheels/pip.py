@@ -69,7 +69,9 @@ if "--only-binary=:all:" not in sys.argv:
         sys.exit("This pip is not known, and it could run a source archive here; install another version of pip.")
     def pinned(self, *unused, **more):
         wanted = self.req.req
-        (version,) = (each.version for each in wanted.specifier)
+        stem = self.req.link.filename if self.req.link else ""  # of an archive at an address of its own
+        stem = stem[: -len(".tar.gz")] if stem.endswith(".tar.gz") else stem
+        version = next((each.version for each in wanted.specifier), stem.rpartition("-")[2])
         folder = os.path.join(tempfile.mkdtemp(), wanted.name.replace("-", "_") + "-" + version + ".dist-info")
         os.mkdir(folder)
         with open(os.path.join(folder, "METADATA"), "w", encoding="utf-8") as stream:
@@ -273,7 +275,8 @@ def _own_folder(variable: str) -> str:
 
 
 def _folder_variable(variable: str) -> str:
-    role = re.match(r"[a-z0-9_]+?(?=_(?:requirements|sha256|framework_version|version|build_requirements)$)", variable)
+    asked = r"requirements|sha256|framework_version|version|build_requirements|lock"
+    role = re.match(rf"[a-z0-9_]+?(?=_(?:{asked})(?:$| ))", variable)
     return f"{role.group(0)}_wheel_dir" if role else "the role's wheel folder"
 
 
