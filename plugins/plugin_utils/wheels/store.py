@@ -421,7 +421,7 @@ class WheelStore:
         except PipFailedError as error:
             said = PipFailedError(error.output + self._stranger(argv, markers, scratch, error.output))
             if not away(said.output):
-                raise
+                raise said from None
             try:  # the cache may hold all that is needed
                 run_pip([*argv, "--no-index", f"--find-links={self.wheels}"], markers, scratch)
             except PipFailedError:
