@@ -7,7 +7,7 @@ import gzip
 import re
 import tarfile
 import zlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,8 +80,10 @@ def build_requirements(archive: Path, label: str) -> list[str]:
 def _pyproject(archive: Path, label: str) -> str:
     """Return the text of the ``pyproject.toml`` of an archive, '' without one."""
     try:
-        with gzip.open(archive) as stream, tarfile.open(fileobj=cast("Any", _Bounded(stream)), mode="r|") as tar:
-            return _first(tar)
+        with gzip.open(archive) as stream:
+            bounded: Any = _Bounded(stream)
+            with tarfile.open(fileobj=bounded, mode="r|") as tar:
+                return _first(tar)
     except _TooLargeError as error:
         raise LockError(f"{label}: its source archive is too large to be read; lock a version with a wheel.") from error
     except (OSError, EOFError, zlib.error, tarfile.TarError, UnicodeDecodeError) as error:
