@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import model
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
+    Asked,
     Choice,
+    LockedEnvironment,
     Target,
     WheelStore,
+    locked_environment,
     parse_requirements,
 )
 
@@ -34,6 +37,12 @@ class Controller(model.Controller):
         store = WheelStore(Path(wish.cache_dir), wish.wheel_dir, note=self._note)
         wheels = store.lock(wish.name, Target.of(wish.target), requirements, wish.variable, choice)
         return model.Pinned([asdict(wheel) for wheel in wheels], choice.taken(wheels), store.notes)
+
+    def pin_lock(self, wish: model.LockWish) -> LockedEnvironment:
+        """Read a user's lock and have its files in the cache; see the base class."""
+        store = WheelStore(Path(wish.cache_dir), wish.wheel_dir, note=self._note)
+        asked = Asked.of(wish.extras, wish.groups)
+        return locked_environment(store, Path(wish.path), asked, Target.of(wish.target), wish.python, wish.left_out)
 
     def fetch(self, name: str, version: str, sources: Sequence[Mapping[str, Any]], cache_dir: str) -> source.Fetched:
         """Fetch a file, unless the cache has it; see the base class."""

@@ -77,6 +77,7 @@ class _Stands:
         framework: name, version, cuda, nccl and sha256 of the environment's framework; empty without one.
         operations: which library moves tensors between GPUs: NCCL, MPI or none.
         nccl: key of NCCL, where its operations are wanted.
+        lacking: packages that Horovod imports and the environment of a user's lock does not have.
         gets_nccl: whether the host keeps or gets an NCCL, as far as it is decided.
     """
 
@@ -86,6 +87,7 @@ class _Stands:
     operations: str
     nccl: str = ""
     gets_nccl: bool = True
+    lacking: Sequence[str] = ()
 
 
 def _stands(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> _Stands:
@@ -105,6 +107,7 @@ def _stands(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> _Stands:
         python=uv.python(cluster, plans, host, settings.text("horovod_python") or settings.text("python_env_python")),
         framework=framework,
         operations=operations,
+        lacking=plans["python_env"].told.get("horovod_lacks", {}).get(host.platform, ()),
         **({"nccl": nccl, "gets_nccl": gets_nccl} if operations == "NCCL" else {}),
     )
 
@@ -123,7 +126,7 @@ class _Recipe:
         settings, framework = self.settings, stands.framework
         self.has, self.cuda = str(framework.get("name") or ""), str(framework.get("cuda") or "")
         install = settings.text("horovod_install")
-        self.wanted = install == "always" or (install == "auto" and bool(self.has))
+        self.wanted = install == "always" or (install == "auto" and bool(self.has) and not stands.lacking)
         self.asked = settings.texts("horovod_with")
         self.framework = (self.asked or [self.has])[0]
         self.version, self.archive = settings.text("horovod_version"), settings.text("horovod_archive")
@@ -189,6 +192,11 @@ class _Recipe:
     def _lack(self, host: str) -> str:
         """Say what the host lacks that Horovod is compiled against; '' if it has all."""
         stands = self.stands
+        if stands.lacking:
+            return (
+                f"horovod_install is always, and the environment of {host} lacks {', '.join(stands.lacking)}, which"
+                " Horovod imports; add them to python_env_lock, or set horovod_install to auto."
+            )
         if not stands.openmpi:
             return uv.without_library(host, "Open MPI", self.openmpi, "Horovod")
         if stands.operations == "NCCL" and not stands.nccl:

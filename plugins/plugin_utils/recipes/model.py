@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import Fetched
+    from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import Built, LockedEnvironment
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -133,11 +134,40 @@ class Pinned:
         wheels: name, version, filename and sha256 of each.
         taken: the place in ``first_of`` of the list that was taken.
         notes: warnings for the user.
+        built: packages of a user's lock that are built from their source archives.
+        left_out: packages of a user's lock that come from elsewhere.
     """
 
     wheels: Sequence[Mapping[str, str]]
     taken: int = 0
     notes: Sequence[str] = ()
+    built: Sequence[Built] = ()
+    left_out: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class LockWish:
+    """The environment of a user's lock, which a recipe needs to know.
+
+    Attributes:
+        path: the lock on the controller.
+        target: the id of the platform that it must fit.
+        python: version of the nodes' Python, with all its numbers.
+        cache_dir: the controller's cache.
+        wheel_dir: a folder that replaces the index; '' for the index.
+        extras: names of the lock's extras.
+        groups: names of the lock's groups, beside its default groups.
+        left_out: names of packages that come from elsewhere.
+    """
+
+    path: str
+    target: str
+    python: str
+    cache_dir: str
+    wheel_dir: str = ""
+    extras: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    left_out: Sequence[str] = ()
 
 
 class Controller:
@@ -148,6 +178,14 @@ class Controller:
 
         Raises:
             ArtifactError: there are none; the message is one sentence with the cure.
+        """
+        raise NotImplementedError(wish)
+
+    def pin_lock(self, wish: LockWish) -> LockedEnvironment:
+        """Return what a user's lock brings, the same files each time.
+
+        Raises:
+            ArtifactError: the lock cannot be used; the message is one sentence with the cure.
         """
         raise NotImplementedError(wish)
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import python_lock, uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.frameworks import (
     drivers_below,
     framework_choice,
@@ -20,6 +20,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.frameworks 
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     APT,
     Artifact,
+    Pinned,
     Plan,
     Refusal,
     WheelWish,
@@ -33,7 +34,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model impor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Cluster, Host
+    from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Cluster, Controller, Host
 
 # Source archives whose sums are verified. Debian's source package has python.org's own archive.
 RELEASES = {"3.13.5": "93e583f243454e6e9e4588ca2c2662206ad961659863277afcdb96801647d640"}
@@ -117,22 +118,27 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     refusals = list(dict.fromkeys(_refusals(recipes)))
     if refusals or any(plan.refusals for plan in plans.values()):
         return Plan((), refusals)
-    wheels: dict[str, Sequence[Mapping[str, str]]] = {}
+    pins: dict[str, Pinned] = {}
     warnings: list[str] = []
     for recipe in recipes:
-        if recipe.platform not in wheels:
+        if recipe.platform not in pins:
             try:
-                pinned = cluster.controller.pin(recipe.wish)
+                pinned = recipe.pin(cluster.controller)
             except (ArtifactError, OSError) as error:
                 return Plan((), [Refusal("", str(error))], warnings)
-            wheels[recipe.platform] = pinned.wheels
+            pins[recipe.platform] = pinned
             warnings += [f"{recipe.platform}: {recipe.otherwise()}"] if pinned.taken > 0 else []
             warnings += pinned.notes
-        recipe.take(wheels[recipe.platform])
-    refusals = [refusal for recipe in recipes for refusal in recipe.pinned_refusals()]
+        recipe.take(pins[recipe.platform])
+    refusals = list(dict.fromkeys(refusal for recipe in recipes for refusal in recipe.pinned_refusals()))
     if refusals:
         return Plan((), refusals, warnings)
-    told = {"wheels": wheels, "frameworks": {recipe.platform: recipe.framework for recipe in recipes}}
+    warnings += dict.fromkeys(warning for recipe in recipes for warning in recipe.warnings())
+    told = {
+        "wheels": {platform: pinned.wheels for platform, pinned in pins.items()},
+        "frameworks": {recipe.platform: recipe.framework for recipe in recipes},
+        "horovod_lacks": {recipe.platform: recipe.horovod_lacks for recipe in recipes},
+    }
     return Plan([artifact for recipe in recipes for artifact in recipe.artifacts()], (), warnings, told)
 
 
@@ -157,9 +163,9 @@ def _refusals(recipes: Sequence[_Recipe]) -> Iterator[Refusal]:
     if differ:
         yield Refusal(
             "",
-            "python_env_framework, its version and build, python_env_python and python_env_requirements must be the"
-            " same on all hosts of one platform, which get the same bytes; they differ between"
-            f" {', '.join(recipe.hosts[0].name for recipe in differ)}.",
+            "python_env_framework, its version and build, python_env_python, python_env_requirements and"
+            " python_env_lock must be the same on all hosts of one platform, which get the same bytes; they differ"
+            f" between {', '.join(recipe.hosts[0].name for recipe in differ)}.",
         )
     for recipe in recipes:
         if recipe.asked_build == "cuda" and recipe.version.endswith("+cpu"):
@@ -175,9 +181,10 @@ class _Recipe:
 
     def __init__(self, cluster: Cluster, hosts: Sequence[Host]) -> None:
         settings = hosts[0].settings
-        self.settings, self.hosts, self.members = settings, hosts, cluster.members
+        self.settings, self.hosts, self.members, self.roles = settings, hosts, cluster.members, cluster.roles
         self.prefix, self.platform = cluster.prefix, hosts[0].platform
-        self.asked = settings.text("python_env_framework")
+        self.lock = python_lock.Lock.of(settings)
+        self.asked = settings.text("python_env_framework") if self.lock is None else "none"
         self.named = settings.text("python_env_framework_version")
         self.asked_build = settings.text("python_env_framework_build")
         has_gpus = platform_cuda(cluster.members, self.platform)["gpus"]
@@ -193,6 +200,7 @@ class _Recipe:
         self.builders = builders(hosts, settings.text("python_env_builder"), "python_env")
         self.packages = of_family(_PACKAGES, self.builders[0])
         self.version = ""  # of the framework; the first refusals find it out
+        self.pinned = Pinned(())
         self.wheels: Sequence[Mapping[str, str]] = ()
         self.framework: Mapping[str, str] = {}
         self.nccl = "bundled"
@@ -222,7 +230,13 @@ class _Recipe:
     def asks(self) -> tuple[Any, ...]:
         """What must be equal on all hosts of a platform."""
         wish = self.wish
-        return bool(self.managed), wish.target, wish.requirements, wish.first_of
+        return bool(self.managed), wish.target, wish.requirements, wish.first_of, self.lock
+
+    def pin(self, controller: Controller) -> Pinned:
+        """Return the wheels that the controller finds."""
+        if self.lock is None:
+            return controller.pin(self.wish)
+        return self.lock.pin(controller, self.lock.wish(self.settings, self.target, self.hosts, self.managed))
 
     def otherwise(self) -> str:
         """Return the warning where the index lacks the framework's first choice."""
@@ -246,6 +260,7 @@ class _Recipe:
         yield from found
 
     def _invalid(self) -> Iterator[Refusal]:
+        yield from python_lock.unused_settings(self.settings, self.lock)
         if self.asked != "none" and not _VERSION.fullmatch(self.named):
             yield Refusal(
                 "",
@@ -269,17 +284,33 @@ class _Recipe:
 
     # --- what the wheels tell ---
 
-    def take(self, wheels: Sequence[Mapping[str, str]]) -> None:
+    def take(self, pinned: Pinned) -> None:
         """Use these pinned wheels."""
-        self.wheels, self.framework = wheels, framework_in_wheels(wheels)
+        self.pinned, self.wheels, self.framework = pinned, pinned.wheels, framework_in_wheels(pinned.wheels)
         self.nccl = _nccl_of(self.hosts[0]) if self.framework["nccl"] else "bundled"
+
+    @property
+    def horovod_lacks(self) -> Sequence[str]:
+        """The packages that Horovod imports and the environment does not have."""
+        return python_lock.horovod_lacks(self.pinned) if self.lock and self.framework["name"] else ()
+
+    def warnings(self) -> Iterator[str]:
+        """Yield sentences about what comes otherwise than a lock says."""
+        if self.lock and self.horovod_lacks and "horovod" in self.roles:
+            yield self.lock.without_horovod(self.horovod_lacks, self.settings)
 
     def pinned_refusals(self) -> Iterator[Refusal]:
         """Yield why the pinned framework cannot run."""
         framework = self.framework
+        has, variable = "the index", "python_env_framework_version"
+        if self.lock:
+            has, variable = self.lock.path, "python_env_lock"
+            yield from self.lock.lacks(self.roles, self.pinned)
+            idle = gpus_left_idle(self.members, self.platform, framework["name"] or "none", self.asked_build)
+            yield from [Refusal(host.name, idle) for host in self.hosts if idle and not framework["cuda"]]
         name, version, cuda = framework["name"], framework["version"], framework["cuda"]
         label = "PyTorch" if name == "pytorch" else "TensorFlow"
-        cure = "name a version that does (python_env_framework_version), or set python_env_framework_build to cpu."
+        cure = f"name a version that does ({variable}), or set python_env_framework_build to cpu."
         # auto takes a PyTorch without CUDA where the index has no other, as for some releases on aarch64; a TensorFlow
         # never.
         wanted = (self.asked_build == "cuda" and name == "pytorch") or (self.kind == "cuda" and name == "tensorflow")
@@ -288,7 +319,7 @@ class _Recipe:
             if wanted and not cuda:
                 yield Refusal(
                     host.name,
-                    f"The GPUs of {self.platform} need a build with CUDA, but what the index has of {label} {version}"
+                    f"The GPUs of {self.platform} need a build with CUDA, but what {has} has of {label} {version}"
                     f" brings no CUDA; {cure}",
                 )
             elif self.kind == "cuda" and host.name in old:
@@ -297,12 +328,12 @@ class _Recipe:
                     host.name,
                     f"{name} {version} was built for CUDA {cuda}, and the NVIDIA driver {driver['driver']} of"
                     f" {host.name} runs CUDA up to {driver['cuda']}; install a newer driver there, choose a release or"
-                    " build for that CUDA (python_env_framework_version), or set python_env_framework_build to cpu.",
+                    f" build for that CUDA ({variable}), or set python_env_framework_build to cpu.",
                 )
             elif self.asked_build == "auto" and self.kind == "cuda" and name and not cuda:
                 yield Refusal(
                     host.name,
-                    f"The GPUs of {self.platform} need a build with CUDA, and {name} {version} of the index brings no"
+                    f"The GPUs of {self.platform} need a build with CUDA, and {name} {version} of {has} brings no"
                     f" CUDA; {cure}",
                 )
 
@@ -387,15 +418,16 @@ class _Recipe:
             "framework": {field: framework[field] for field in ("name", "version", "cuda", "nccl")},
             "nccl_align": self.nccl,
         }
+        inputs |= python_lock.inputs(self.pinned.built)
         if interpreter:  # an environment of the node's own Python has no entry, so that its key stays
             inputs["interpreter"] = interpreter.key
-        pinned = {
-            "name": "python_env",
-            "pinned": self.wheels,
+        variable = self.lock.variable if self.lock else "python_env_requirements"
+        source = {
             "platform": self.target,
             "wheel_dir": settings.text("python_env_wheel_dir"),
-            "variable": "python_env_requirements",
+            "variable": variable,
         }
+        pinned = {"name": "python_env", "pinned": self.wheels, **source}
         pins = [f"{wheel['name']}=={wheel['version']} --hash=sha256:{wheel['sha256']}\n" for wheel in self.wheels]
         based_on = self.interpreter_link if interpreter else ""
         return Artifact(
@@ -412,14 +444,16 @@ class _Recipe:
                 **places(settings, "python_env"),
                 "packages": [] if interpreter else self.packages["environment"],
                 "package_options": self.packages["options"],
+                **python_lock.packages(self.pinned.built, self.builders[0], managed=bool(self.managed)),
                 "files": [
                     *uv.brought(settings, "python_env", self.target, variable="requirements"),
                     {"wheels": pinned, "dest": "wheels"},
                     {"content": "".join(pins), "dest": "pinned.txt"},
+                    *python_lock.files(self.pinned.built, source),
                     {"content": "".join(f"{folder}\n" for folder in linked), "dest": "clusterctl.pth"},
                 ],
                 "steps": self._steps(),
-                "prune": _PRUNED,
+                "prune": [*_PRUNED, *(python_lock.NOTES if self.pinned.built else [])],
                 "needs_bytes": _NEEDS_BYTES[kind],
             },
             install={
@@ -438,6 +472,7 @@ class _Recipe:
                         "argv": [
                             *("@LINK@/bin/python", "-", "@LINK@"),
                             *(framework["name"], framework["version"], based_on),
+                            *(python_lock.distributions(self.pinned) if self.lock else []),
                         ],
                         "stdin": role_file("python_env", "environment_check.py").rstrip(),
                         "expect": ['"trace": 180'],
@@ -463,7 +498,9 @@ class _Recipe:
                 *("pip", "install", "--python=@TREE@/bin/python", "--no-index", "--find-links=wheels"),
                 *("--no-deps", "--require-hashes", "--compile-bytecode", "--requirements=pinned.txt"),
             ),
-            uv.step("consistency", "pip", "check", "--python=@TREE@/bin/python"),
+            *python_lock.steps(self.pinned.built),
+            # what a lock leaves out comes from elsewhere
+            *([] if self.pinned.left_out else [uv.step("consistency", "pip", "check", "--python=@TREE@/bin/python")]),
             {"name": "links", "argv": ["install", "-m", "0644", "clusterctl.pth", f"{packages}/clusterctl.pth"]},
             {"name": "nccl", "argv": library if self.nccl == "cluster" else ["true"]},
         ]

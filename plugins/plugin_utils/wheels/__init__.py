@@ -7,6 +7,8 @@ user's own pip configuration says which index the controller asks.
 
 from __future__ import annotations
 
+from .lock import Asked, LockError
+from .locked import Built, LockedEnvironment, locked_environment, read_lock, uv_program
 from .packages import NothingFitsError, Sdist, Target, Wheel, WheelError
 from .pip import explain, lacking
 from .requirements import NO_CHOICE, Choice, Metadata, closure, parse_requirements, read_metadata
@@ -15,7 +17,11 @@ from .store import LOCK_SCHEMA, WheelStore, bring
 __all__ = [
     "LOCK_SCHEMA",
     "NO_CHOICE",
+    "Asked",
+    "Built",
     "Choice",
+    "LockError",
+    "LockedEnvironment",
     "Metadata",
     "NothingFitsError",
     "Sdist",
@@ -27,6 +33,9 @@ __all__ = [
     "closure",
     "explain",
     "lacking",
+    "locked_environment",
     "parse_requirements",
+    "read_lock",
     "read_metadata",
+    "uv_program",
 ]

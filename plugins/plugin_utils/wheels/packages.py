@@ -6,11 +6,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Self
 
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 
@@ -74,7 +77,7 @@ class Wheel:
     sha256: str
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> Wheel:
+    def of(cls, entry: Mapping[str, Any]) -> Self:
         """Return the typed form of an entry of a lock; what else it has is left out.
 
         Raises:
@@ -92,13 +95,13 @@ class Sdist:
     sha256: str
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any], variable: str) -> Sdist:
+    def of(cls, entry: Mapping[str, Any], variable: str) -> Self:
         """Return the typed form of a mapping.
 
         Raises:
             WheelError: name, version or sha256 is not valid.
         """
-        sdist = cls(*(str(entry.get(field) or "") for field in ("name", "version", "sha256")))
+        sdist = cls(*(str(entry.get(field.name) or "") for field in fields(cls)))
         if not _NAME.match(sdist.name) or not _VERSION.match(sdist.version):
             raise WheelError(f"'{sdist.name} {sdist.version}' is not the name and version of a Python package.")
         if not _SHA256.match(sdist.sha256):
@@ -107,6 +110,20 @@ class Sdist:
                 " one that its publisher names, or choose a known version."
             )
         return sdist
+
+
+@dataclass(frozen=True)
+class PlacedWheel(Wheel):
+    """A pinned wheel of a user's lock; ``url`` is where the lock found it, '' where only the index is asked."""
+
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class PlacedSdist(Sdist):
+    """A pinned source archive of a user's lock; ``url`` is where the lock found it."""
+
+    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,3 +178,19 @@ class Target:
             "python_version": self.python,
             "sys_platform": "linux",
         }
+
+
+def place_of(pinned: Wheel | Sdist) -> str:
+    """Return where a user's lock found a file; '' where only the index is asked."""
+    return pinned.url if isinstance(pinned, (PlacedWheel, PlacedSdist)) else ""
+
+
+def beside(pinned: Sequence[Wheel | Sdist], package: str) -> set[str]:
+    """Return the names of packages whose files lie on the same server as those of a package, and its own name.
+
+    Args:
+        pinned: files of packages.
+        package: the canonical name; empty without an address.
+    """
+    servers = {one.name: urlsplit(place).netloc for one in pinned if (place := place_of(one))}
+    return {name for name, server in servers.items() if package in servers and server == servers[package]}

@@ -36,6 +36,15 @@ NO_ANSWER = re.compile(r"Retrying \(Retry|Could not fetch URL|ConnectionError|Ma
 # What is added to pip's words if the index answered with a page that is not an index; the host follows.
 _NOT_AN_INDEX = "clusterctl: a page that names no file came from"
 
+# What is added if the index refuses this controller; the code and the host follow.
+_REFUSED = "clusterctl: an index refuses with"
+
+_REFUSALS = re.compile(
+    r"WARNING: (?P<login>401) Error, Credentials not correct for (?P<index>\S+)"
+    r"|Could not fetch URL \S+: (?P<code>40[13]) Client Error: .* for url: (?P<page>\S+)"
+    r"|HTTP error (?P<status>4\d\d) while getting (?P<file>\S+)"
+)
+
 _FETCHED = re.compile(r"^\s*Fetched page (\S+)", re.MULTILINE)
 
 _LINK = re.compile(r"^\s*(?:Found link|Skipping link).*\.(?:whl|zip|tar\.\w+|tgz|egg|exe)\b", re.MULTILINE)
@@ -69,7 +78,9 @@ if "--only-binary=:all:" not in sys.argv:
         sys.exit("This pip is not known, and it could run a source archive here; install another version of pip.")
     def pinned(self, *unused, **more):
         wanted = self.req.req
-        (version,) = (each.version for each in wanted.specifier)
+        stem = self.req.link.filename if self.req.link else ""  # of an archive at an address of its own
+        stem = stem[: -len(".tar.gz")] if stem.endswith(".tar.gz") else stem
+        version = next((each.version for each in wanted.specifier), stem.rpartition("-")[2])
         folder = os.path.join(tempfile.mkdtemp(), wanted.name.replace("-", "_") + "-" + version + ".dist-info")
         os.mkdir(folder)
         with open(os.path.join(folder, "METADATA"), "w", encoding="utf-8") as stream:
@@ -135,7 +146,7 @@ def away(output: str) -> bool:
 
 
 def not_an_index(verbose: str) -> str:
-    """Return the line to add to pip's words if the index's page names no file, '' otherwise.
+    """Return the line to add to pip's words if the index refuses, or its page names no file; '' otherwise.
 
     A login page or an error page of a mirror comes with the code 200, so pip takes it for an index without files. An
     index that lacks a package answers with 404, and pip fetches no page.
@@ -143,6 +154,9 @@ def not_an_index(verbose: str) -> str:
     Args:
         verbose: what the failed pip wrote with ``-vv``.
     """
+    refused = _refused(verbose)
+    if refused:
+        return f"\n{_REFUSED} {' '.join(refused)}\n"
     page = _FETCHED.search(verbose)
     if page is None or _LINK.search(verbose):
         return ""
@@ -212,7 +226,7 @@ def explain(output: str, target: Target | None, variable: str) -> str:
     nothing = _NOTHING_FITS.search(output)
     no_answer = bool(NO_ANSWER.search(output))
     place = _own_folder(variable)
-    page = _page_of_html(output, variable)
+    page = _page_of_html(output, variable) or _refusal(output, variable)
     if page:
         return page
     if no_answer and (nothing is None or "from versions: none" in output):
@@ -246,6 +260,40 @@ def explain(output: str, target: Target | None, variable: str) -> str:
     return f"{variable}: pip failed on this controller: {' '.join(lines[-3:])}"
 
 
+def _refused(output: str) -> tuple[str, str] | None:
+    """Return the code and the host of an index or a server that refuses; None without one."""
+    told = re.search(rf"{re.escape(_REFUSED)} (\d+) (\S+)", output)
+    if told:
+        return told.group(1), told.group(2)
+    found = _REFUSALS.search(output)
+    if found is None:
+        return None
+    address = found["index"] or found["page"] or found["file"]
+    return found["login"] or found["code"] or found["status"], urlsplit(address).hostname or "the server"
+
+
+def _refusal(output: str, variable: str) -> str:
+    """Return a sentence where an index or a server of a lock refuses, '' otherwise."""
+    refused = _refused(output)
+    if refused is None:
+        return ""
+    code, host = refused
+    nothing = _NOTHING_FITS.search(output)
+    direct = re.search(r"HTTP error \d+ while getting (\S+)", output)
+    what = (
+        nothing.group(1) if nothing else unquote(urlsplit(direct.group(1)).path).rpartition("/")[2] if direct else "it"
+    )
+    if code in ("401", "403"):
+        return (
+            f"{variable}: the package index on {host} refuses to give {what} to this controller (HTTP {code}); give pip"
+            f" a login for it (index-url of pip's configuration, or ~/.netrc), or {_own_folder(variable)}."
+        )
+    return (
+        f"{variable}: {host} does not have {what} (HTTP {code}), and neither does the index of pip's configuration;"
+        f" lock another version, or {_own_folder(variable)}."
+    )
+
+
 def _page_of_html(output: str, variable: str) -> str:
     """Return a sentence where the index answered with a page of HTML, '' otherwise."""
     place = _own_folder(variable)
@@ -273,7 +321,8 @@ def _own_folder(variable: str) -> str:
 
 
 def _folder_variable(variable: str) -> str:
-    role = re.match(r"[a-z0-9_]+?(?=_(?:requirements|sha256|framework_version|version|build_requirements)$)", variable)
+    asked = r"requirements|sha256|framework_version|version|build_requirements|lock"
+    role = re.match(rf"[a-z0-9_]+?(?=_(?:{asked})(?:$| ))", variable)
     return f"{role.group(0)}_wheel_dir" if role else "the role's wheel folder"
 
 

@@ -46,15 +46,21 @@ def parse_requirements(texts: Iterable[Any], variable: str) -> list[Requirement]
             requirement = Requirement(str(text))
         except InvalidRequirement as error:
             raise WheelError(
-                f"{variable}: {str(text)!r} is not a requirement; write the name of a package, with versions if needed,"
-                " like numpy or numpy>=1.26,<3."
+                f"{variable}: {_shown(text)} is not a requirement; write the name of a package, with versions if"
+                " needed, like numpy or numpy>=1.26,<3."
             ) from error
         if requirement.url:
             raise WheelError(
-                f"{variable}: {str(text)!r} names an address; put the wheel into the wheel folder and name the package."
+                f"{variable}: {_shown(text)} names an address; put the wheel into the wheel folder and name the"
+                " package."
             )
         parsed.append(requirement)
     return parsed
+
+
+def _shown(text: Any) -> str:
+    """Return a text for messages, without a login in an address."""
+    return repr(re.sub(r"://[^/@\s]*@", "://****@", str(text)[:200]))
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,24 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.source import disk_full
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from packaging.requirements import Requirement
 
-from .packages import NoAnswerError, NothingFitsError, OtherFileError, PipFailedError, Sdist, Target, Wheel, WheelError
+from .packages import (
+    NoAnswerError,
+    NothingFitsError,
+    OtherFileError,
+    PipFailedError,
+    PlacedSdist,
+    PlacedWheel,
+    Sdist,
+    Target,
+    Wheel,
+    WheelError,
+    beside,
+    place_of,
+)
 from .pip import away, explain, lacking, none_fits, not_an_index, options_for, other_file, refuse_more_indexes, run_pip
 from .requirements import (
     NO_CHOICE,
@@ -68,7 +81,7 @@ class WheelStore:
         self._note = note
         self.notes: list[str] = []  # warnings for the user
         self.wheels = self._cache / "wheels"
-        self._locks = self._cache / "locks"
+        self.locks = self._cache / "locks"
         self._sources = self._cache / "sources"
         self._own = Path(wheel_dir).expanduser() if wheel_dir else None
         if self._own and not self._own.is_dir():
@@ -107,14 +120,14 @@ class WheelStore:
         if choice.alternatives:
             asked["first_of"] = [texts(alternative) for alternative in choice.alternatives]
         digest = hashlib.sha256(canonical(asked)).hexdigest()[:16]
-        path = self._locks / f"{name}-{digest}.json"
+        path = self.locks / f"{name}-{digest}.json"
         question = _Question(
             asked, target, list(requirements), variable, choice, self._shipped_for(requirements, target, choice)
         )
         known = _read_lock(path, question)
         if known is not None and known.final:
             return known.wheels
-        with self._full_disk_named("wheels"), self._alone(path):
+        with self._full_disk_named("wheels"), self.alone(path):
             known = _read_lock(path, question)
             if known is not None and known.final:
                 return known.wheels
@@ -127,9 +140,14 @@ class WheelStore:
                 return known.wheels
             document = {"schema": LOCK_SCHEMA, "asked": asked, "wheels": [asdict(wheel) for wheel in wheels]}
             document |= {"instead_of": question.shipped_digest} if question.shipped else {}
-            text = json.dumps(document, indent=1, sort_keys=True) + "\n"
-            _replace_by(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+            self.keep(path, document)
             return wheels
+
+    @staticmethod
+    def keep(path: Path, document: Mapping[str, Any]) -> None:
+        """Write a lock into the cache."""
+        text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+        _replace_by(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
     def files(self, wheels: Sequence[Wheel], target: Target, variable: str) -> list[Path]:
         """Return the files of locked wheels; missing and changed files are fetched again.
@@ -140,9 +158,7 @@ class WheelStore:
         with self._full_disk_named("wheels"):
             lost = [wheel for wheel in wheels if not self._has(wheel)]
             if lost:
-                pins = [f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}" for wheel in lost]
-                options = ["--no-deps", "--require-hashes", *options_for(target)]
-                self._download(options, pins, target, variable)
+                self._fetch(lost, ["--no-deps", "--require-hashes", *options_for(target)], target, variable)
             still = [wheel for wheel in lost if not self._has(wheel)]
         if still:
             raise WheelError(f"{still[0].filename} could not be fetched again with the sha256 that its lock names.")
@@ -165,12 +181,40 @@ class WheelStore:
                 return target
             # pip checks the hash; neither the archive nor what builds it is run here
             options = ["--no-deps", "--require-hashes", f"--no-binary={sdist.name}"]
-            pins = [f"{sdist.name}=={sdist.version} --hash=sha256:{sdist.sha256}"]
-            for path in self._download(options, pins, None, variable):
+            for path in self._fetch([sdist], options, None, variable):
                 if sha256_of(path) == sdist.sha256:
                     path.replace(target)
                     return target
         raise WheelError(f"{sdist.name} {sdist.version} could not be fetched with the sha256 {sdist.sha256}.")
+
+    def chosen(self, pins: Sequence[str], options: Sequence[str], target: Target | None, variable: str) -> list[Path]:
+        """Return the files that the index chooses for packages with an exact version and several hashes.
+
+        Args:
+            pins: lines of a requirements.txt with hashes.
+            options: of ``pip download``, such as ``--no-binary``.
+            target: the target of wheels; None for source archives.
+            variable: the user's variable that names the packages, for messages.
+
+        Raises:
+            WheelError: the index does not have them.
+        """
+        with self._full_disk_named("packages"):
+            return self._download(["--no-deps", "--require-hashes", *options], pins, target, variable)
+
+    def _fetch(
+        self, pinned: Sequence[Wheel | Sdist], options: Sequence[str], target: Target | None, variable: str
+    ) -> list[Path]:
+        """Fetch pinned files from the index; those that it lacks come from where a user's lock found them."""
+        direct: set[str] = set()
+        while True:
+            try:
+                return self._download(options, [_pin(one, direct) for one in pinned], target, variable)
+            except (NothingFitsError, OtherFileError) as error:
+                more = beside(pinned, error.package) - direct
+                if self._own or not more:
+                    raise
+                direct |= more
 
     def _shipped_for(self, requirements: Sequence[Requirement], target: Target, choice: Choice) -> list[Answer]:
         found = answers(self._shipped, target, requirements, choice)
@@ -377,7 +421,7 @@ class WheelStore:
         except PipFailedError as error:
             said = PipFailedError(error.output + self._stranger(argv, markers, scratch, error.output))
             if not away(said.output):
-                raise
+                raise said from None
             try:  # the cache may hold all that is needed
                 run_pip([*argv, "--no-index", f"--find-links={self.wheels}"], markers, scratch)
             except PipFailedError:
@@ -398,7 +442,7 @@ class WheelStore:
         return _is(self.wheels / wheel.filename, wheel)
 
     @contextmanager
-    def _alone(self, path: Path) -> Iterator[None]:
+    def alone(self, path: Path) -> Iterator[None]:
         """Hold the right to write a lock; a second run waits and then reads it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with disk_files.held(
@@ -443,13 +487,14 @@ def bring(
         wanted: Mapping[str, Any] = item["sdist"]
         variable = str(wanted.get("variable") or f"{wanted['name']}_sha256")
         store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""))
-        return [(store.sdist(Sdist.of(wanted, variable), variable), dest)]
+        kind = PlacedSdist if "url" in wanted else Sdist
+        return [(store.sdist(kind.of(wanted, variable), variable), dest)]
     wanted = item["wheels"]
     variable = str(wanted.get("variable") or f"{wanted['name']}_requirements")
     target = Target.of(str(wanted["platform"]))
     store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""), note=note)
     if "pinned" in wanted:
-        wheels = [Wheel.of(entry) for entry in wanted["pinned"]]
+        wheels = [(PlacedWheel if "url" in entry else Wheel).of(entry) for entry in wanted["pinned"]]
     else:
         requirements = parse_requirements(wanted["requirements"], variable)
         wheels = store.lock(str(wanted["name"]), target, requirements, variable)
@@ -457,6 +502,12 @@ def bring(
             warn(text)
     paths = store.files(wheels, target, variable)
     return [(path, dest if item.get("unpack") else f"{dest}/{path.name}") for path in paths]
+
+
+def _pin(one: Wheel | Sdist, direct: Container[str]) -> str:
+    """Return the line of a requirements.txt for a pinned file; ``direct`` has the names of those with an address."""
+    place = f" @ {place_of(one)}" if one.name in direct else f"=={one.version}"
+    return f"{one.name}{place} --hash=sha256:{one.sha256}"
 
 
 def _existing(path: Path) -> Path:

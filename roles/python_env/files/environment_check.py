@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves that the cluster's Python is the one that runs and that its framework computes; no GPU is needed.
 
-Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER <environment_check.py
+Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER [PACKAGE==VERSION ...] <environment_check.py
 
 FRAMEWORK is pytorch, tensorflow or empty, VERSION the one that its wheel was pinned with. INTERPRETER is the prefix of
-the Python that the environment was made of; empty takes any. Prints one JSON line and
+the Python that the environment was made of; empty takes any. Of the packages of a user's lock, each is held against
+its version, and numpy is loaded only if it is among them. Prints one JSON line and
 exits 0, or exits 1 with a sentence on standard error. A framework whose NCCL is the cluster's is not loaded before that
 is there.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -78,25 +80,55 @@ def awaited_nccl(link: str) -> str:
     return ""
 
 
-def prove(link: str, framework: str, version: str, interpreter: str = "") -> dict[str, object]:
+def compare(link: str, packages: tuple[str, ...]) -> None:
+    """Hold the installed packages against the versions of a lock.
+
+    Raises:
+        WrongError: one is missing, has another version, or lies elsewhere.
+    """
+    for pinned in packages:
+        name, _unused, version = pinned.partition("==")
+        try:
+            its = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            raise WrongError(f"{name} of the lock is not in this environment.") from None
+        place = str(its.locate_file(""))
+        if its.version != version or not place.startswith(f"{link}/lib/"):
+            raise WrongError(f"{name} is {its.version} in {place}, not the lock's {version} in {link}.")
+
+
+def with_numpy() -> dict[str, object]:
+    """Return what numpy computes."""
+    import numpy as np  # noqa: PLC0415
+
+    trace = int((np.arange(9).reshape(3, 3) @ np.arange(9).reshape(3, 3)).trace())
+    return {"numpy": np.__version__, "path": np.__file__, "trace": trace, "gradient": GRADIENT}
+
+
+def without_numpy() -> dict[str, object]:
+    """Return what Python alone computes."""
+    numbers = [[3 * row + column for column in range(3)] for row in range(3)]
+    trace = sum(numbers[row][column] * numbers[column][row] for row in range(3) for column in range(3))
+    return {"path": sysconfig.get_path("platlib"), "trace": trace, "gradient": GRADIENT}
+
+
+def prove(link: str, framework: str, version: str, interpreter: str = "", *packages: str) -> dict[str, object]:
     """Return what was found.
 
     Raises:
         WrongError: something is not as it should be.
     """
-    import numpy as np  # noqa: PLC0415
-
     if sys.prefix != link:
         raise WrongError(f"{link}/bin/python runs in {sys.prefix}.")
     if interpreter and sys.base_prefix != interpreter:
         raise WrongError(f"{link}/bin/python is the Python in {sys.base_prefix}, not the managed one in {interpreter}.")
-    found: dict[str, object] = {"numpy": np.__version__, "path": np.__file__, "trace": TRACE, "gradient": GRADIENT}
+    compare(link, packages)
+    has_numpy = not packages or any(pinned.startswith("numpy==") for pinned in packages)
+    found = with_numpy() if has_numpy else without_numpy()
     awaited = awaited_nccl(link)
     if awaited:
         found["waits_for"] = awaited
-    if awaited or not framework:
-        found["trace"] = int((np.arange(9).reshape(3, 3) @ np.arange(9).reshape(3, 3)).trace())
-    else:
+    if framework and not awaited:
         pinned = pinned_version(framework)
         if pinned != version:
             raise WrongError(f"{framework} is {pinned} here, not {version}.")
@@ -108,16 +140,15 @@ def prove(link: str, framework: str, version: str, interpreter: str = "") -> dic
     if not str(found["path"]).startswith(f"{link}/lib/"):
         raise WrongError(f"What was loaded is {found['path']}, not {link}'s; look for a PYTHONPATH that names it.")
     if (found["trace"], found["gradient"]) != (TRACE, GRADIENT):
-        raise WrongError(
-            f"{framework or 'numpy'} computed {found['trace']} and {found['gradient']}, not {TRACE} and {GRADIENT}."
-        )
+        what = framework or ("numpy" if has_numpy else "Python")
+        raise WrongError(f"{what} computed {found['trace']} and {found['gradient']}, not {TRACE} and {GRADIENT}.")
     return found
 
 
 def main() -> int:
     """Say what was found or what is wrong."""
     try:
-        print(json.dumps(prove(*sys.argv[1:5])), flush=True)
+        print(json.dumps(prove(*sys.argv[1:])), flush=True)
     except WrongError as error:
         print(error, file=sys.stderr, flush=True)
         return 1

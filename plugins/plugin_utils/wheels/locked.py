@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python environment that a user's lock describes, for one target: its wheels, and what is built from source.
+
+:func:`locked_environment` is the way in. It reads the lock, has the store fetch each file with its sha256, and keeps
+the answer in the cache. A second call with an unchanged lock fetches nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import zipfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import canonical, sha256_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from .store import WheelStore
+
+from .fitting import Wanted, wanted
+from .lock import Asked, Lock, LockedPackage, LockError, lock_text
+from .lock_requirements import read_requirements
+from .lock_uv import export
+from .packages import NothingFitsError, PlacedSdist, PlacedWheel, Target, Wheel, WheelError
+from .pip import options_for
+from .pylock import read_pylock
+from .requirements import applies, parse_requirements, read_metadata
+from .sdist import build_requirements
+
+_SCHEMA = 1
+_MOST_BUILT = 60  # a build has at most 100 steps
+
+
+@dataclass(frozen=True)
+class Built:
+    """A package that is built from its source archive.
+
+    Attributes:
+        source: the archive.
+        tools: wheels of what its build needs.
+    """
+
+    source: PlacedSdist
+    tools: tuple[Wheel, ...]
+
+
+@dataclass(frozen=True)
+class LockedEnvironment:
+    """What a lock brings to a target.
+
+    Attributes:
+        wheels: those that are installed.
+        built: packages that are built first.
+        left_out: name and version of packages that the lock has and the environment does not get.
+        notes: sentences for the user.
+    """
+
+    wheels: tuple[PlacedWheel, ...]
+    built: tuple[Built, ...] = ()
+    left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_lock(path: Path, asked: Asked, store: WheelStore) -> Lock:
+    """Return the lock in a file.
+
+    Args:
+        path: a ``uv.lock``, a ``pylock.toml`` (also ``pylock.NAME.toml``), or a requirements file (``.txt``).
+        asked: the extras and groups that are wanted.
+        store: brings uv, for a ``uv.lock``.
+
+    Raises:
+        WheelError: the file cannot be used; the message is one sentence.
+    """
+    path = path.expanduser()
+    text = lock_text(path)
+    file = str(path)
+    if path.name == "uv.lock":
+        with tempfile.TemporaryDirectory() as folder:
+            exported = export(path.absolute(), asked, uv_program(store, Path(folder)))
+        # uv has checked extras and groups, and its answer has no marker about them
+        return read_pylock(exported, file, path.absolute().parent, Asked())
+    if path.suffix == ".toml":
+        return read_pylock(text, file, path.absolute().parent, asked)
+    if path.suffix != ".txt":
+        raise LockError(
+            f"python_env_lock: {file} is neither a uv.lock nor a .toml (pylock.toml) nor a .txt (requirements.txt);"
+            " export the lock in one of these forms."
+        )
+    if asked != Asked():
+        raise LockError(
+            f"python_env_lock_extras and python_env_lock_groups are for uv.lock and pylock.toml; {file} has neither, so"
+            " leave them empty."
+        )
+    return read_requirements(text, file)
+
+
+def locked_environment(
+    store: WheelStore,
+    path: Path,
+    asked: Asked,
+    target: Target,
+    python: str,
+    left_out: Sequence[str] = (),
+) -> LockedEnvironment:
+    """Return the environment of a lock on a target; its files are in the cache when it is returned the first time.
+
+    Args:
+        store: the cache.
+        path: the lock.
+        asked: the extras and groups that are wanted.
+        target: the nodes' Python, machine and C library.
+        python: version of the nodes' Python, with all its numbers.
+        left_out: canonical names of packages that come from elsewhere.
+
+    Raises:
+        WheelError: the lock cannot be used, or a file of it cannot be had; the message is one sentence.
+    """
+    lock = read_lock(path, asked, store)
+    variable = f"python_env_lock ({path.name})"
+    need = _Need(store, lock, wanted(lock, target, python, left_out), target, variable)
+    spared = _spared(lock, left_out)
+    digest = hashlib.sha256(canonical(need.question)).hexdigest()
+    kept = store.locks / f"python_env_lock-{digest[:16]}.json"
+    found = _read(kept, need.question)
+    notes: tuple[str, ...] = ()
+    if found is None:
+        with store.alone(kept):
+            found = _read(kept, need.question)
+            if found is None:
+                found = need.resolved(left_out)
+                store.keep(kept, {"schema": _SCHEMA, "asked": need.question, **asdict(found)})
+                notes = (_told(lock, found, kept),) if lock.requirements else ()
+    places = {wheel.filename: wheel.url for one in lock.packages for wheel in one.wheels}
+    wheels = tuple(replace(wheel, url=places.get(wheel.filename, wheel.url)) for wheel in found.wheels)
+    return replace(found, wheels=wheels, left_out=spared or found.left_out, notes=(*notes, *store.notes))
+
+
+def uv_program(store: WheelStore, folder: Path) -> Path:
+    """Return uv for this controller: the store's pinned one, else the one that is installed.
+
+    Args:
+        store: brings its wheel.
+        folder: where it is unpacked.
+
+    Raises:
+        WheelError: there is none.
+    """
+    installed = shutil.which("uv")
+    library, release = platform.libc_ver()
+    if library != "glibc":
+        if installed:
+            return Path(installed)
+        raise LockError(
+            "python_env_lock: this controller has no uv, which reads uv.lock; install it, or export the lock"
+            " ('uv export --format pylock.toml -o pylock.toml') and name that file."
+        )
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    try:
+        target = Target.of(f"controller-{platform.machine()}-glibc{release}-py{python}")
+        (wheel,) = store.lock("uv", target, parse_requirements(["uv"], "python_env_lock"), "python_env_lock")
+        (file,) = store.files([wheel], target, "python_env_lock")
+    except WheelError:
+        if installed:
+            return Path(installed)
+        raise
+    with zipfile.ZipFile(file) as archive:
+        (member,) = [name for name in archive.namelist() if name.endswith(".data/scripts/uv")]
+        program = folder / "uv"
+        with archive.open(member) as source, program.open("wb") as copy:
+            shutil.copyfileobj(source, copy)
+    program.chmod(0o700)
+    return program
+
+
+def _spared(lock: Lock, left_out: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"{one.name} {one.version}" for one in lock.packages if one.name in left_out))
+
+
+def _told(lock: Lock, found: LockedEnvironment, kept: Path) -> str:
+    return (
+        f"{lock.file} has no hashes, so the index chose {len(found.wheels)} packages; {kept} keeps their versions and"
+        " sha256 from now on."
+    )
+
+
+@dataclass(frozen=True)
+class _Need:
+    """What a target needs of a lock, and how it comes."""
+
+    store: WheelStore
+    lock: Lock
+    wanted: Wanted
+    target: Target
+    variable: str
+
+    @property
+    def question(self) -> dict[str, Any]:
+        """What the answer depends on: content, and no path or address."""
+        need, target = self.wanted, self.target
+        environment = target.environment()
+        loose = parse_requirements(self.lock.requirements, self.lock.file)
+        return {
+            "python": target.python,
+            "machine": target.machine,
+            "glibc": target.glibc,
+            "wheels": {file.filename: file.sha256 for one in need.wheels for file in one.wheels},
+            "sdists": {one.sdist.filename: one.sdist.sha256 for one in need.sdists if one.sdist},
+            "hashed": {f"{one.name}=={one.version}": list(one.hashes) for one in need.hashed},
+            "requirements": [str(one) for one in loose if applies(one, environment)],
+        }
+
+    def resolved(self, left_out: Sequence[str]) -> LockedEnvironment:
+        """Return the answer; all files of it are in the cache then."""
+        wheels = [
+            PlacedWheel(one.name, one.version, file.filename, file.sha256, file.url)
+            for one in self.wanted.wheels
+            for file in one.wheels
+        ]
+        sources = [
+            PlacedSdist(one.name, one.version, one.sdist.sha256, one.sdist.url)
+            for one in self.wanted.sdists
+            if one.sdist
+        ]
+        spared: list[Wheel] = []
+        if self.lock.requirements:
+            loose = parse_requirements(self.lock.requirements, self.lock.file)
+            for wheel in self.store.lock("python_env_lock_requirements", self.target, loose, self.variable):
+                if wheel.name in left_out:
+                    spared.append(wheel)
+                else:
+                    wheels.append(PlacedWheel(**asdict(wheel)))
+        for one in self._by_hash():
+            (wheels if isinstance(one, PlacedWheel) else sources).append(one)  # type: ignore[arg-type]
+        if len(sources) > _MOST_BUILT:
+            raise LockError(
+                f"{self.lock.file} has {len(sources)} packages without a wheel for {self.target}, and at most"
+                f" {_MOST_BUILT} are built; build wheels of them and lock those."
+            )
+        self.store.files(wheels, self.target, self.variable)
+        built = tuple(self._built(source) for source in sorted(sources, key=lambda source: source.name))
+        names = tuple(f"{wheel.name} {wheel.version}" for wheel in spared)
+        return LockedEnvironment(tuple(sorted(wheels, key=lambda wheel: wheel.name)), built, names)
+
+    def _by_hash(self) -> list[PlacedWheel | PlacedSdist]:
+        """Return the files of packages that the lock names by their hashes alone: a wheel where the index has one."""
+        left = {one.name: one for one in self.wanted.hashed}
+        found: list[PlacedWheel | PlacedSdist] = []
+        while left:
+            try:
+                paths = self.store.chosen(
+                    [_line(one) for one in left.values()], options_for(self.target), self.target, self.variable
+                )
+            except NothingFitsError as error:
+                if not error.certain or error.package not in left:
+                    raise
+                found.append(self._source(left.pop(error.package), error))
+                continue
+            for path in paths:
+                its = read_metadata(path)
+                found.append(PlacedWheel(its.name, its.version, path.name, sha256_of(path)))
+            break
+        return found
+
+    def _source(self, one: LockedPackage, none_fits: NothingFitsError) -> PlacedSdist:
+        try:
+            (path,) = self.store.chosen([_line(one)], [f"--no-binary={one.name}"], None, self.variable)
+        except NothingFitsError:
+            raise none_fits from None
+        sha256, name = sha256_of(path), path.name
+        path.unlink()  # the store keeps source archives elsewhere
+        if not name.endswith(".tar.gz"):
+            raise LockError(
+                f"{self.lock.file}: the source of {one.name} is {name}, and only .tar.gz is read; build its wheel."
+            )
+        return PlacedSdist(one.name, one.version, sha256)
+
+    def _built(self, source: PlacedSdist) -> Built:
+        label = f"{self.lock.file}: {source.name} {source.version}"
+        archive = self.store.sdist(source, self.variable)
+        requirements = parse_requirements(build_requirements(archive, label), label)
+        tools = self.store.lock(
+            "python_env_build", self.target, requirements, f"{self.variable}, build of {source.name}"
+        )
+        self.store.files(tools, self.target, self.variable)
+        return Built(source, tuple(tools))
+
+
+def _line(one: LockedPackage) -> str:
+    return f"{one.name}=={one.version}" + "".join(f" --hash=sha256:{digest}" for digest in one.hashes)
+
+
+def _read(path: Path, question: Mapping[str, Any]) -> LockedEnvironment | None:
+    """Return a kept answer; None without one."""
+    try:
+        document = json.loads(path.read_bytes())
+        if document["schema"] != _SCHEMA or document["asked"] != question:
+            return None
+        return LockedEnvironment(
+            tuple(PlacedWheel.of(entry) for entry in document["wheels"]),
+            tuple(
+                Built(PlacedSdist.of(entry["source"], "python_env_lock"), tuple(map(Wheel.of, entry["tools"])))
+                for entry in document["built"]
+            ),
+            tuple(map(str, document["left_out"])),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
