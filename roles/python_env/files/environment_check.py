@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves that the cluster's Python is the one that runs and that its framework computes; no GPU is needed.
 
-Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER <environment_check.py
+Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER [FOLDER...] <environment_check.py
 
 FRAMEWORK is pytorch, tensorflow or empty, VERSION the one that its wheel was pinned with. INTERPRETER is the prefix of
-the Python that the environment was made of; empty takes any. Prints one JSON line and
-exits 0, or exits 1 with a sentence on standard error. A framework whose NCCL is the cluster's is not loaded before that
-is there.
+the Python that the environment was made of; empty takes any. A FOLDER is one of the user's, whose packages count as
+well. Prints one JSON line and exits 0, or exits 1 with a sentence on standard error. A framework whose NCCL is the
+cluster's is not loaded before that is there.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ def pinned_version(framework: str) -> str:
         except metadata.PackageNotFoundError:
             continue
     raise WrongError(f"{framework} is not in this environment.")
+
+
+def plain(version: str) -> str:
+    """Return a version as the names of folders spell it."""
+    return version.replace("-", "_")
 
 
 def with_torch() -> dict[str, object]:
@@ -78,7 +83,7 @@ def awaited_nccl(link: str) -> str:
     return ""
 
 
-def prove(link: str, framework: str, version: str, interpreter: str = "") -> dict[str, object]:
+def prove(link: str, framework: str, version: str, interpreter: str = "", *folders: str) -> dict[str, object]:
     """Return what was found.
 
     Raises:
@@ -98,14 +103,14 @@ def prove(link: str, framework: str, version: str, interpreter: str = "") -> dic
         found["trace"] = int((np.arange(9).reshape(3, 3) @ np.arange(9).reshape(3, 3)).trace())
     else:
         pinned = pinned_version(framework)
-        if pinned != version:
+        if plain(pinned) != plain(version):
             raise WrongError(f"{framework} is {pinned} here, not {version}.")
         try:
             found.update(with_torch() if framework == "pytorch" else with_tensorflow())
         except Exception as error:
             raise WrongError(f"{framework} {version} does not work here: {type(error).__name__}: {error}.") from error
         found[framework] = version
-    if not str(found["path"]).startswith(f"{link}/lib/"):
+    if not str(found["path"]).startswith((f"{link}/lib/", *(f"{folder}/" for folder in folders))):
         raise WrongError(f"What was loaded is {found['path']}, not {link}'s; look for a PYTHONPATH that names it.")
     if (found["trace"], found["gradient"]) != (TRACE, GRADIENT):
         raise WrongError(
@@ -117,7 +122,7 @@ def prove(link: str, framework: str, version: str, interpreter: str = "") -> dic
 def main() -> int:
     """Say what was found or what is wrong."""
     try:
-        print(json.dumps(prove(*sys.argv[1:5])), flush=True)
+        print(json.dumps(prove(*sys.argv[1:])), flush=True)
     except WrongError as error:
         print(error, file=sys.stderr, flush=True)
         return 1
