@@ -100,29 +100,35 @@ def changes(known: Json, silent: frozenset[str] | set[str] = frozenset()) -> str
         return str(now["problem"])
     version = str(known.get("python"))
     found = [] if now["version"] == version else [f"Python {now['version']} where the proof had {version}"]
-    found += differences(before if isinstance(before, dict) else {}, now["packages"], "where the proof had", "it")
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"{path} has {', '.join(found[:_SHOWN])}{more}" if found else ""
+    its = before if isinstance(before, dict) else {}
+    found += differences(
+        its, now["packages"], "where the proof had", "which the proof had", "which came after the proof"
+    )
+    return f"{path} has {_first(found)}" if found else ""
 
 
-def differences(before: Json, now: Json, whose: str, other: str) -> list[str]:
+def differences(before: Json, now: Json, than: str, theirs: str, later: str) -> list[str]:
     """Return how the packages of an environment differ from others, each as what follows 'it has'.
 
     Args:
         before: versions of the others, by package.
         now: its own.
-        whose: words between its version and theirs.
-        other: who has a package that it lacks.
+        than: words between its version and theirs.
+        theirs: words after the packages that it lacks.
+        later: words after the packages that the others lack.
     """
-    return [
-        f"no {name}, which {other} had"
-        if name not in now
-        else f"{name} {now[name]}, which {other} had not"
-        if name not in before
-        else f"{name} {now[name]} {whose} {before[name]}"
-        for name in sorted({*before, *now})
-        if before.get(name) != now.get(name)
+    found = [
+        f"{name} {now[name]} {than} {before[name]}" for name in sorted(now) if before.get(name, now[name]) != now[name]
     ]
+    gone = [name for name in sorted(before) if name not in now]
+    more = [f"{name} {now[name]}".rstrip() for name in sorted(now) if name not in before]
+    found += [f"no {_first(gone)}, {theirs}"] if gone else []
+    return found + ([f"{_first(more)}, {later}"] if more else [])
+
+
+def _first(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return f"{', '.join(names[:_SHOWN])}{f' and {rest} more' if rest > 0 else ''}"
 
 
 # --- the environment -------------------------------------------------------------------------------------------------

@@ -65,10 +65,10 @@ class Existing:
         return ".".join(self.version.split(".")[:2])
 
     @property
-    def label(self) -> str:
-        """What of it must be the same on all nodes, beside its packages."""
-        cuda = ", ".join(f"{name} for CUDA {of}" for name, of in sorted(self.cuda.items()) if of)
-        return ", ".join(filter(None, (f"Python {self.version} of {self.real}", cuda)))
+    def labels(self) -> dict[str, str]:
+        """What of it must be the same on all nodes beside its packages: its Python, and the CUDA of each framework."""
+        cuda = {name: f"{name} for CUDA {of}" if of else f"{name} without CUDA" for name, of in self.cuda.items()}
+        return {"python": f"Python {self.version} of {self.real}", **cuda}
 
     def framework(self, name: str) -> dict[str, str]:
         """Return name, version, cuda, nccl and sha256 of a framework; all of them '' where it is missing."""
@@ -200,19 +200,20 @@ def differing(found: Mapping[str, Existing]) -> tuple[str, str]:
     Returns:
         The first of these hosts, and the sentence; both are '' where all hosts have the same.
     """
-    same = Counter(json.dumps([one.label, dict(one.packages)], sort_keys=True) for one in found.values())
-    if len(same) < 2:  # noqa: PLR2004 - one is all the same
-        return "", ""
-    usual = same.most_common(1)[0][0]
-    most = [name for name, one in found.items() if json.dumps([one.label, dict(one.packages)], sort_keys=True) == usual]
+    kinds = {name: json.dumps([one.labels, dict(one.packages)], sort_keys=True) for name, one in found.items()}
+    usual = Counter(kinds.values()).most_common(1)[0][0]
+    most = [name for name, words in kinds.items() if words == usual]
     other, whose = found[most[0]], most[0] if len(most) == 1 else "the others"
     parts: dict[str, list[str]] = {}
-    for name, one in found.items():
-        lines = [] if one.label == other.label else [f"{one.label} and {whose} {other.label}"]
-        if lines or one.packages != other.packages:
-            lines += existing_python.differences(dict(other.packages), dict(one.packages), f"and {whose}", whose)
-            more = f" and {len(lines) - _MOST_PACKAGES} more" if len(lines) > _MOST_PACKAGES else ""
-            parts.setdefault(f"{one.path} has {', '.join(lines[:_MOST_PACKAGES])}{more}", []).append(name)
+    for name in (one for one in found if one not in most):
+        one, theirs = found[name], other.labels
+        lines = [f"{its} and {whose} {theirs[of]}" for of, its in one.labels.items() if theirs.get(of, its) != its]
+        has, lacks = (f"which {whose} {verb}" for verb in (("has", "lacks") if len(most) == 1 else ("have", "lack")))
+        lines += existing_python.differences(dict(other.packages), dict(one.packages), f"and {whose}", has, lacks)
+        more = f" and {len(lines) - _MOST_PACKAGES} more" if len(lines) > _MOST_PACKAGES else ""
+        parts.setdefault(f"{one.path} has {', '.join(lines[:_MOST_PACKAGES])}{more}", []).append(name)
+    if not parts:
+        return "", ""
     words = [f"{_named(names)}: {line}" for line, names in parts.items()]
     first = next(iter(parts.values()))[0]
     return first, f"{'; '.join(words)}; make {other.path} the same on all nodes of the platform."
