@@ -296,6 +296,30 @@ _ARTIFACT = _record(
     problem=_SENTENCE,
     inputs=_mapping(_KEY, _plain, 256),
 )
+_PACKAGE = _pattern(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}", "the name of a package")
+_PACKAGE_VERSION = _pattern(r"[A-Za-z0-9_.+!~=]{0,160}", "the version of a package")
+_EXISTING_PYTHON = _record(
+    "path",
+    "folder",
+    "problem",
+    "cure",
+    path=_BUILD_PATH,
+    folder=_BUILD_PATH,
+    problem=_text(1024),
+    cure=_text(1024),
+    kind=_WORD,
+    interpreter=_BUILD_PATH,
+    real=_BUILD_PATH,
+    version=_VERSION,
+    machine=_KEY,
+    base=_BUILD_PATH,
+    headers=_flag,
+    shares=_flag,
+    folders=_many(_BUILD_PATH, 64),
+    packages=_mapping(_PACKAGE, _PACKAGE_VERSION, 8192),
+    cuda=_mapping(_KEY, _VERSION, 8),
+    nccl=_record("path", "version", path=_BUILD_PATH, version=_VERSION),
+)
 _LIBRARY_FILE = {"path": _PATH, "real": _PATH, "version": _VERSION, "via": _PATH}
 _LAUNCH = _record(name=_KEY, path=_PATH, real=_PATH, own=_PATH, own_real=_PATH, own_state=_WORD)
 
@@ -369,6 +393,7 @@ FORMS: Mapping[str, Rule] = {
     "slurm": _or_none(_SLURM),
     "tools": _mapping(_KEY, _plain, 256),
     "artifacts": _many(_ARTIFACT),
+    "existing_python": _or_none(_EXISTING_PYTHON),
     "libraries": _many(_record(soname=_PATH, others=_many(_record(**_LIBRARY_FILE)), **_LIBRARY_FILE)),
     "watch": _many(_plain, 65536),
     "problems": _many(_SENTENCE),

@@ -44,6 +44,11 @@ options:
     description: Folder of the cluster's software.
     type: path
     default: /usr/local
+  existing_python:
+    description:
+      - Folder of a Python environment of the user, or its python, to look at. Nothing of it runs. Left out, none is
+        looked at.
+    type: str
   check_sudo:
     description:
       - Whether to find out if the login user may use sudo without a password. This starts one process on the node. A
@@ -155,6 +160,11 @@ node:
     launch: {description: "name, path, real, own, own_real, own_state of mpirun, prterun, prted, orted.", type: list}
     tools: {description: "Which of gcc, make, zstd, libzstd, nvcc, ucx and ssh are there.", type: dict}
     artifacts: {description: "name, link, target, version, key, linked, ok, problem, inputs.", type: list}
+    existing_python:
+      description: >-
+        path, folder, problem and cure of the environment asked for (null where none is). Where it can be used, also
+        kind, interpreter, real, version, machine, base, headers, shares, folders, packages, cuda and nccl.
+      type: dict
     libraries:
       description: >-
         soname, path (empty where it is missing), real (links resolved), version (empty where it is unknown), via
@@ -177,6 +187,7 @@ def main() -> None:
             "artifacts": {"type": "list", "elements": "dict"},
             "libraries": {"type": "list", "elements": "dict", "default": []},
             "prefix": {"type": "path", "default": "/usr/local"},
+            "existing_python": {"type": "str"},
             "check_sudo": {"type": "bool", "default": False},
             "job_user": {"type": "str"},
         },

@@ -10,6 +10,7 @@ import re
 import stat
 import zlib
 
+from . import existing_python
 from .reading import Json, list_folder, read_regular, read_text, sha256, user_name
 
 # --- artifacts -------------------------------------------------------------------------------------------------------
@@ -28,9 +29,14 @@ SLICES = 7  # of an artifact's files: one a night, so that each byte is read wit
 class Verifier:
     """Verifies artifacts for one record: each tree once, by whatever links it is reached."""
 
-    def __init__(self, content: list[int] | None = None) -> None:
-        """Take the slices (:func:`slice_of`) of the files whose content is compared as well; None compares none."""
-        self._content = content or []
+    def __init__(self, content: list[int] | None = None, silent: frozenset[str] | set[str] = frozenset()) -> None:
+        """Take the slices of the files whose content is compared as well, and folders that do not answer.
+
+        Args:
+            content: see :func:`slice_of`; None compares none.
+            silent: folders on file systems that do not answer.
+        """
+        self._content, self._silent = content or [], silent
         self._known: dict[tuple[str, str], tuple[int, str]] = {}
 
     def verify(self, path: str) -> tuple[Json, int, str]:
@@ -57,8 +63,15 @@ class Verifier:
             return {}, 0, f"{folder}/{MARKER} is not a marker: it must hold a JSON object"
         tree = folder, str(marker.get("manifest_sha256", ""))
         if tree not in self._known:
-            self._known[tree] = _compare_with_manifest(*tree, self._content)
+            count, problem = _compare_with_manifest(*tree, self._content)
+            self._known[tree] = count, problem or self._of_existing(marker.get("inputs"))
         return (marker, *self._known[tree])
+
+    def _of_existing(self, inputs: object) -> str:
+        """Return how the user's environment differs from what the marker names; '' for an artifact without one."""
+        if not isinstance(inputs, dict) or not existing_python.PLAIN.fullmatch(str(inputs.get("existing", ""))):
+            return ""
+        return existing_python.changes(inputs, self._silent)
 
 
 def slice_of(name: str) -> int:

@@ -11,7 +11,20 @@ import signal
 import sys
 import time
 
-from . import artifacts, gpu, libraries, login, machine, network, parameters, path_state, processes, ssh, users
+from . import (
+    artifacts,
+    existing_python,
+    gpu,
+    libraries,
+    login,
+    machine,
+    network,
+    parameters,
+    path_state,
+    processes,
+    ssh,
+    users,
+)
 from .reading import Json, read_text
 from .users import SHOWN_VARIABLES
 
@@ -163,7 +176,8 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
     home = "" if home in silent else home
     login_user = users.login_user()
     root = str(request.get("prefix") or artifacts.DEFAULT_PREFIX)
-    verifier = artifacts.Verifier(request.get("content"))
+    verifier = artifacts.Verifier(request.get("content"), silent)
+    existing = str(request.get("existing_python") or "")
     asked, library_path = request.get("libraries") or [], variables.get("LD_LIBRARY_PATH", "")
     return [
         ("session_start", processes.session_start, {"session_start_s": 0.0}),
@@ -231,6 +245,7 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         ),
         ("tools", machine.tools, {"tools": tools}),
         ("artifacts", lambda: artifacts.artifacts(request.get("artifacts"), verifier, root), {"artifacts": []}),
+        ("existing_python", lambda: _existing_python(existing, uid, silent), {"existing_python": None}),
         ("libraries", lambda: libraries.libraries(asked, library_path, root), {"libraries": []}),
         (
             "watch",
@@ -238,6 +253,12 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
             {"watch": []},
         ),
     ]
+
+
+def _existing_python(path: str, uid: int, silent: frozenset[str] | set[str]) -> Json:
+    if not existing_python.PLAIN.fullmatch(path):  # the controller refuses it
+        return {"existing_python": None}
+    return {"existing_python": existing_python.look(path, uid, silent)}
 
 
 def platform_id(facts: Json) -> str:
@@ -268,6 +289,7 @@ def collect(request: Json) -> Json:
               relative link is below the prefix. None verifies every artifact below the prefix.
             - ``libraries``: libraries to find as the loader does, each ``{soname}``, and ``also``: patterns of further
               files to report, which may be relative to the prefix.
+            - ``existing_python``: a Python environment of the user to look at; '' looks at none.
             - ``resolve``: names to look up besides the node's own; None looks up nothing.
             - ``leftovers``: find ranks whose launcher is gone.
             - ``busy``: find ranks, and processes that use an artifact.
@@ -285,6 +307,9 @@ def collect(request: Json) -> Json:
     session = users.Session(request.get("session"))
     folders = [os.path.dirname(str(entry["path"])) for entry in request.get("watch") or []]
     folders += session_folders(session.variables)
+    root = str(request.get("prefix") or artifacts.DEFAULT_PREFIX)
+    environments = (existing_python.in_use(root), existing_python.folder_of(str(request.get("existing_python") or "")))
+    folders += filter(None, environments)
     silent = frozen_paths([*users.homes(request.get("job_user")), *folders])
     problems += [f"storage: {path} is on a file system that does not answer" for path in sorted(silent)]
     for name, answer, fallback in sections(request, session, silent):

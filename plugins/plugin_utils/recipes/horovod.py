@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Plan,
@@ -32,6 +32,7 @@ _URL = re.compile(r"[a-z]+://")
 _TOOLKIT = "/usr/local/cuda"
 # setuptools 81 removed functions that Horovod's setup.py uses. The others are required by setup.py.
 _TOOLS = ["setuptools>=70,<81", "packaging", "cffi>=1.4", "cloudpickle", "psutil", "pyyaml"]
+_IMPORTS = ("cloudpickle", "packaging", "psutil", "pyyaml")  # at run time
 _COMPILERS = {
     "Debian": ["g++", "make", "cmake", "libc6-dev"],
     "RedHat": ["gcc-c++", "make", "cmake", "glibc-devel"],
@@ -104,7 +105,9 @@ def _stands(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> _Stands:
         operations = "NCCL" if framework.get("cuda") and comes and for_gpus else "none"
     return _Stands(
         openmpi=str(cluster.comes(plans, "openmpi", host, "openmpi").get("key") or ""),
-        python=uv.python(cluster, plans, host, settings.text("horovod_python") or settings.text("python_env_python")),
+        python=existing_env.python(
+            cluster, plans, host, settings.text("horovod_python") or settings.text("python_env_python")
+        ),
         framework=framework,
         operations=operations,
         lacking=plans["python_env"].told.get("horovod_lacks", {}).get(host.platform, ()),
@@ -140,7 +143,9 @@ class _Recipe:
         self.openmpi, self.nccl = f"{self.prefix}/openmpi", f"{self.prefix}/nccl"
         self.environment = f"{self.prefix}/python_env"
         self.interpreter = f"{self.environment}/bin/python"
-        self.packages = f"{self.environment}/lib/python{stands.python.release}/site-packages"
+        own = f"{self.environment}/lib/python{stands.python.release}/site-packages"
+        self.folders = stands.python.folders or (own,)
+        self.packages = self.folders[0]
 
     def refusals(self) -> Iterator[Refusal]:
         """Yield why it cannot be built."""
@@ -153,7 +158,9 @@ class _Recipe:
                 f" the 64 hex digits that its publisher names for {file}.",
             )
         for host in self.hosts:
-            problem = self._misfit(host.name) or self._lack(host.name)
+            problem = existing_env.unusable(host) or self._misfit(host.name) or self._lack(host.name)
+            problem = problem or existing_env.without_packages(host, "Horovod", _IMPORTS)
+            problem = problem or existing_env.without_headers(host, "Horovod")
             if problem:
                 yield Refusal(host.name, problem)
 
@@ -225,7 +232,7 @@ class _Recipe:
             uses=["openmpi", "cpython", "python_env", "nccl"],
             build={
                 **places(settings, "horovod"),
-                **uv.packages(its_builders[0], _COMPILERS, managed=python.managed),
+                **uv.packages(its_builders[0], _COMPILERS, own_headers=python.own_headers),
                 "files": self._files(),
                 "steps": self._steps(uv.system_python(its_builders[0])),
                 "prune": [*uv.NOTES, "site-packages/bin", *pruned],
@@ -262,6 +269,7 @@ class _Recipe:
             "arch_flags": self.arch_flags,
             "platform": stands.python.target,
             **stands.python.inputs,
+            **({"folders": list(stands.python.folders)} if stands.python.folders else {}),
         }
 
     def _files(self) -> list[dict[str, Any]]:
@@ -280,7 +288,7 @@ class _Recipe:
             "edit_source.py": role_file("horovod", "edit_source.py"),
             "horovod_check.py": role_file("horovod", "clusterctl-horovod-check"),
             # The tools stand apart from the framework, whose environment comes after them.
-            "framework.pth": f"{self.packages}\n",
+            "framework.pth": "".join(f"{folder}\n" for folder in self.folders),
             "mpicxx": _MPICXX.format(openmpi=self.openmpi),
             "horovodrun": _HOROVODRUN.format(interpreter=self.interpreter),
         }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Plan,
@@ -41,7 +41,7 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     def stands_on(host: Host) -> tuple[str, uv.Python]:
         asked = host.settings.text("mpi4py_python") or host.settings.text("python_env_python")
         openmpi = cluster.comes(plans, "openmpi", host, "openmpi")
-        return str(openmpi.get("key") or ""), uv.python(cluster, plans, host, asked)
+        return str(openmpi.get("key") or ""), existing_env.python(cluster, plans, host, asked)
 
     groups = cluster.alike("mpi4py", also=stands_on)
     return plan_of(_Recipe(cluster.prefix, hosts, *stands_on(hosts[0])) for hosts in groups)
@@ -68,6 +68,8 @@ class _Recipe:
             if not self.openmpi:
                 link = f"{self.prefix}/openmpi"
                 yield Refusal(host.name, uv.without_library(host.name, "Open MPI", link, "mpi4py"))
+            elif problem := existing_env.unusable(host) or existing_env.without_headers(host, "mpi4py"):
+                yield Refusal(host.name, problem)
             elif self.python.managed and not self.python.key:
                 yield Refusal(host.name, uv.without_python(host.name, self.prefix, "mpi4py"))
 
@@ -104,7 +106,7 @@ class _Recipe:
             uses=["openmpi", "cpython"],
             build={
                 **places(settings, "mpi4py"),
-                **uv.packages(its_builders[0], _COMPILERS, managed=python.managed),
+                **uv.packages(its_builders[0], _COMPILERS, own_headers=python.own_headers),
                 "files": [
                     *uv.brought(settings, "mpi4py", python.target, _TOOLS),
                     {"sdist": sdist, "dest": "source", "unpack": True},

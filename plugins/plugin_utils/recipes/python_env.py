@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import python_lock, uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, python_lock, uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.frameworks import (
     drivers_below,
     framework_choice,
@@ -114,8 +114,10 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     Wheels are pinned only where neither this recipe nor one before it refuses anything. Then ``told`` has ``wheels``
     and ``frameworks``: for each platform its pinned wheels, and the framework in them.
     """
-    recipes = [_Recipe(cluster, hosts) for hosts in cluster.alike("python_env", also=_nccl_of)]
-    refusals = list(dict.fromkeys(_refusals(recipes)))
+    groups = cluster.alike("python_env", also=_nccl_of)
+    existing = existing_env.decide(cluster, groups, [f"{cluster.prefix}/{folder}" for folder in _LINKED])
+    recipes = [_Recipe(cluster, hosts) for hosts in groups if not existing_env.path_of(hosts[0])]
+    refusals = list(dict.fromkeys([*existing.refusals, *_refusals(recipes)]))
     if refusals or any(plan.refusals for plan in plans.values()):
         return Plan((), refusals)
     pins: dict[str, Pinned] = {}
@@ -136,10 +138,11 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     warnings += dict.fromkeys(warning for recipe in recipes for warning in recipe.warnings())
     told = {
         "wheels": {platform: pinned.wheels for platform, pinned in pins.items()},
-        "frameworks": {recipe.platform: recipe.framework for recipe in recipes},
+        "frameworks": {**existing.told["frameworks"], **{recipe.platform: recipe.framework for recipe in recipes}},
         "horovod_lacks": {recipe.platform: recipe.horovod_lacks for recipe in recipes},
     }
-    return Plan([artifact for recipe in recipes for artifact in recipe.artifacts()], (), warnings, told)
+    artifacts = [*existing.artifacts, *(artifact for recipe in recipes for artifact in recipe.artifacts())]
+    return Plan(artifacts, (), warnings, told)
 
 
 def _nccl_of(host: Host) -> str:

@@ -48,13 +48,17 @@ class Python:
         path: the interpreter that makes environments for a build.
         target: the host's platform with this Python; wheels are pinned for it.
         managed: whether it is the one that python_env compiles, not the distribution's.
-        key: of the managed one; '' for the distribution's, and where the host has none.
+        key: of the managed one, or of the user's; '' for the distribution's, and where the host has none.
+        own_headers: whether its headers come with it, not with a package of the distribution.
+        folders: those of the packages of an environment that the user made; empty for the cluster's own.
     """
 
     path: str
     target: str
     managed: bool = False
     key: str = ""
+    own_headers: bool = False
+    folders: tuple[str, ...] = ()
 
     @property
     def release(self) -> str:
@@ -64,7 +68,7 @@ class Python:
     @property
     def inputs(self) -> dict[str, str]:
         """What a key has of it. The distribution's Python has no entry, so that keys of builds for it stay."""
-        return {"interpreter": self.key} if self.managed else {}
+        return {"interpreter": self.key} if self.key else {}
 
 
 def python(cluster: Cluster, plans: Mapping[str, Plan], host: Host, asked: str) -> Python:
@@ -80,7 +84,9 @@ def python(cluster: Cluster, plans: Mapping[str, Plan], host: Host, asked: str) 
         return Python(system_python(host), host.platform)
     comes = cluster.comes(plans, "python_env", host, "cpython")
     target = platform_with_python(host.platform, str(comes.get("version") or ""))
-    return Python(f"{cluster.prefix}/cpython/bin/python3", target, managed=True, key=str(comes.get("key") or ""))
+    return Python(
+        f"{cluster.prefix}/cpython/bin/python3", target, managed=True, key=str(comes.get("key") or ""), own_headers=True
+    )
 
 
 def system_python(host: Host) -> str:
@@ -91,17 +97,17 @@ def system_python(host: Host) -> str:
     return host.interpreter if _OF_SYSTEM.fullmatch(host.interpreter) else SYSTEM_PYTHON
 
 
-def packages(host: Host, compilers: Mapping[str, Sequence[str]], *, managed: bool) -> dict[str, Any]:
+def packages(host: Host, compilers: Mapping[str, Sequence[str]], *, own_headers: bool) -> dict[str, Any]:
     """Return what a builder needs from its distribution, as options of a build.
 
     Args:
         host: the builder.
         compilers: packages of each family beside Python's headers.
-        managed: whether it builds for the managed Python, which has its own headers.
+        own_headers: whether it builds for a Python that has its own headers.
     """
     known = of_family(_PACKAGES, host)
     release = "".join(str(host.node["python"]["version"]).split(".")[:2])
-    headers = [] if managed else [name.format(release=release) for name in known["headers"]]
+    headers = [] if own_headers else [name.format(release=release) for name in known["headers"]]
     return {"packages": [*compilers[host.families[0]], *headers], "package_options": known["options"]}
 
 

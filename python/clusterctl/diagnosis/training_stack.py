@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import gpu_devices
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 ARTIFACTS: tuple[dict[str, Any], ...] = (
     {"name": "openmpi", "link": "openmpi"},
     {"name": "cpython", "link": "cpython"},
-    {"name": "python_env", "link": "python_env", "inputs": ["framework"]},
+    {"name": "python_env", "link": "python_env", "inputs": ["framework", "existing", "python"]},
     {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi"]},
     {"name": "nccl", "link": "nccl", "inputs": ["cuda", "source"]},
     {
@@ -84,6 +85,22 @@ def versions(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:
             if name and version:
                 found.setdefault(name, set()).add(version)
     return {name: "+".join(sorted(several)) for name, several in sorted(found.items())}
+
+
+def environment_notes(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
+    """Return which Python environments of the user the nodes have, a sentence each; () where all are clusterctl's."""
+    found: dict[str, list[str]] = {}
+    for host, node in nodes.items():
+        inputs = node.artifact("python_env").inputs
+        if inputs.get("existing"):
+            has = of(node)
+            framework = f" and {has.framework} {has.framework_version}" if has.framework else ""
+            words = f"{inputs['existing']} with Python {inputs.get('python')}{framework}"
+            found.setdefault(words, []).append(host)
+    return tuple(
+        f"{folded(hosts)} ran the checks in {words}, an environment that clusterctl did not make."
+        for words, hosts in found.items()
+    )
 
 
 def of(node: NodeFacts) -> NodeStack:

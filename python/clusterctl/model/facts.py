@@ -563,6 +563,7 @@ class NodeFacts(Fact):
     slurm: SlurmSettings | None = None
     tools: dict[str, bool | str] = Field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
+    existing_python: dict[str, Any] | None = None
     libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()
     problems: tuple[str, ...] = ()

@@ -291,6 +291,7 @@ class _Validation:
         self._launcher: Literal["mpirun", "srun"] = "srun" if by_srun else "mpirun"
         self._srun_cannot = srun_cannot(nodes) if by_srun else ""
         self._versions = training_stack.versions(nodes)
+        self._notes = (*self._notes, *training_stack.environment_notes(nodes))
         measured = MeasuredRun(paths.cluster_id(cluster.sources), len(cluster.selected_hosts), self._versions)
         self._expectations = Expectations(options.suite, measured, nodes, remembered=options.remembered)
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves that the cluster's Python is the one that runs and that its framework computes; no GPU is needed.
 
-Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER [PACKAGE==VERSION ...] <environment_check.py
+Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER [PACKAGE==VERSION | FOLDER ...] <environment_check.py
 
 FRAMEWORK is pytorch, tensorflow or empty, VERSION the one that its wheel was pinned with. INTERPRETER is the prefix of
 the Python that the environment was made of; empty takes any. Of the packages of a user's lock, each is held against
-its version, and numpy is loaded only if it is among them. Prints one JSON line and
-exits 0, or exits 1 with a sentence on standard error. A framework whose NCCL is the cluster's is not loaded before that
-is there.
+its version, and numpy is loaded only if it is among them. A FOLDER, which begins with '/', is one of the user's, whose
+packages count as well. Prints one JSON line and exits 0, or exits 1 with a sentence on standard error. A framework
+whose NCCL is the cluster's is not loaded before that is there.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ def pinned_version(framework: str) -> str:
         except metadata.PackageNotFoundError:
             continue
     raise WrongError(f"{framework} is not in this environment.")
+
+
+def plain(version: str) -> str:
+    """Return a version as the names of folders spell it."""
+    return version.replace("-", "_")
 
 
 def with_torch() -> dict[str, object]:
@@ -112,12 +117,14 @@ def without_numpy() -> dict[str, object]:
     return {"path": sysconfig.get_path("platlib"), "trace": trace, "gradient": GRADIENT}
 
 
-def prove(link: str, framework: str, version: str, interpreter: str = "", *packages: str) -> dict[str, object]:
+def prove(link: str, framework: str, version: str, interpreter: str = "", *others: str) -> dict[str, object]:
     """Return what was found.
 
     Raises:
         WrongError: something is not as it should be.
     """
+    folders = [word for word in others if word.startswith("/")]
+    packages = tuple(word for word in others if word not in folders)
     if sys.prefix != link:
         raise WrongError(f"{link}/bin/python runs in {sys.prefix}.")
     if interpreter and sys.base_prefix != interpreter:
@@ -130,14 +137,14 @@ def prove(link: str, framework: str, version: str, interpreter: str = "", *packa
         found["waits_for"] = awaited
     if framework and not awaited:
         pinned = pinned_version(framework)
-        if pinned != version:
+        if plain(pinned) != plain(version):
             raise WrongError(f"{framework} is {pinned} here, not {version}.")
         try:
             found.update(with_torch() if framework == "pytorch" else with_tensorflow())
         except Exception as error:
             raise WrongError(f"{framework} {version} does not work here: {type(error).__name__}: {error}.") from error
         found[framework] = version
-    if not str(found["path"]).startswith(f"{link}/lib/"):
+    if not str(found["path"]).startswith((f"{link}/lib/", *(f"{folder}/" for folder in folders))):
         raise WrongError(f"What was loaded is {found['path']}, not {link}'s; look for a PYTHONPATH that names it.")
     if (found["trace"], found["gradient"]) != (TRACE, GRADIENT):
         what = framework or ("numpy" if has_numpy else "Python")
