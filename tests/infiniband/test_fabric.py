@@ -29,6 +29,8 @@ ALL_LINKS = len(NODES) + len(FAR_NODES) + len(TRUNKS)
 LINKS = {"node3": "1xQDR", "node4": "4xSDR"}
 WAIT_S = 60.0
 NAME = "libumad2sim.so"
+READER = "node2"
+BY = f" (as {READER} read it)"  # the nodes at the ends say nothing of themselves
 
 
 def net() -> str:
@@ -132,9 +134,10 @@ def told(
 def test_slow_links_and_growing_errors_are_named_with_both_ends(fabric: Fabric) -> None:
     fabric.tell('PerformanceSet "leaf1"[5] PortCounters.SymbolErrorCounter=9')  # a total from before
     first = fabric.until(lambda look: any(one.value == 9 for one in look.counters) and seen(look) == ALL_LINKS)
+    words = "the link of leaf1 port {0} to node{0} port 1 runs at {1}, and most such links at 4X 10 Gb/s"
     slow = [
-        (("node3",), "the link of leaf1 port 3 to node3 port 1 runs at 1X 10 Gb/s, and most such links at 4X 10 Gb/s"),
-        (("node4",), "the link of leaf1 port 4 to node4 port 1 runs at 4X 2.5 Gb/s, and most such links at 4X 10 Gb/s"),
+        (("node3", READER), f"{words.format(3, '1X 10 Gb/s')}{BY}"),
+        (("node4", READER), f"{words.format(4, '4X 2.5 Gb/s')}{BY}"),
     ]
     assert told(first) == slow
     fabric.tell('PerformanceSet "leaf1"[2] PortCounters.SymbolErrorCounter=77')
@@ -143,7 +146,7 @@ def test_slow_links_and_growing_errors_are_named_with_both_ends(fabric: Fabric) 
     later = later.model_copy(update={"time": first.time + 60})
     down = "losses of the link grew (LinkDownedCounter): leaf1 port 1 to node1 port 1 by 1 in 60 s"
     symbols = "symbol errors grew (SymbolErrorCounter): leaf1 port 2 to node2 port 1 by 77 in 60 s"
-    grown = [(("node1",), down), (("node2",), f"{symbols}, and the limit is 120 an hour")]
+    grown = [(("node1", READER), f"{down}{BY}"), (("node2",), f"{symbols}, and the limit is 120 an hour")]
     assert sorted(told(later, first)[len(slow) :]) == grown
 
 
@@ -158,7 +161,7 @@ def test_a_link_that_is_gone_is_named_with_the_node_at_its_end(fabric: Fabric) -
     fabric.tell('Unlink "node6"[1]')
     gone = fabric.until(lambda look: seen(look) == ALL_LINKS - 1)
     words = "the link of leaf2 port 4 to node6 port 1 is gone; an earlier look saw it"
-    assert lost(gone, past) == [(("node6",), words)]
+    assert lost(gone, past) == [(("node6", READER), f"{words}{BY}")]
     fabric.tell('ReLink "node6"[1]')
     back = fabric.until(lambda look: seen(look) == ALL_LINKS)
     assert lost(back, past) == []
@@ -170,7 +173,7 @@ def test_a_lossy_link_is_named_with_the_node_at_its_end_and_no_counter_is_made_u
     fabric.tell('Error "leaf2"[5] 90')
     lossy = fabric.until(lambda look: "silent" in look.values("fabric_link", "ends").values())
     words = "the link of leaf2 port 5 to node7 port 1 is up, and what is at its other end gives no answer"
-    assert lost(lossy, past) == [(("node7",), f"{words}: it loses packets")]
+    assert lost(lossy, past) == [(("node7", READER), f"{words}: it loses packets{BY}")]
     fabric.tell('Error "leaf2"[5] 0')
     back = fabric.until(lambda look: seen(look) == ALL_LINKS)
     assert lost(back, past) == []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 
-from .. import known_messages
+from .. import clock_rules, known_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -299,33 +299,20 @@ def _size(count: float) -> str:
 # --- clocks ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Clock:
-    """How far a node's clock is ahead of the controller's, as two bounds in seconds.
+Clock = clock_rules.Bounds
+
+
+def clock(before_s: float, node_s: float, after_s: float) -> Clock:
+    """Return the bounds from the controller's times before and after the look at the node.
 
     The node's time was read between the start and the end of a task, so the truth lies within the bounds. A slow node
     has wide bounds, but never a wrong result.
     """
-
-    low_s: float
-    high_s: float
-
-    @property
-    def middle_s(self) -> float:
-        """The middle of the bounds, which is the best estimate."""
-        return (self.low_s + self.high_s) / 2
-
-
-def clock(before_s: float, node_s: float, after_s: float) -> Clock:
-    """Return the bounds from the controller's times before and after the look at the node."""
     return Clock(low_s=node_s - after_s, high_s=node_s - before_s)
 
 
 def clock_problems(clocks: Mapping[str, Clock], limit_s: float) -> list[Problem]:
-    """Return the clocks that are certainly further from the others than the limit.
-
-    The reference is the median of all clocks, including the controller's. So of two nodes, the one that agrees with the
-    controller is not reported. A controller whose own clock is wrong causes no report.
+    """Return the clocks that are certainly further from the others than the limit, as ``clock_rules`` judges them.
 
     Args:
         clocks: bounds per host.
@@ -333,22 +320,22 @@ def clock_problems(clocks: Mapping[str, Clock], limit_s: float) -> list[Problem]
     """
     if len(clocks) < 2:  # noqa: PLR2004 - one clock has nothing to differ from
         return []
-    votes = sorted([*clocks.values(), Clock(0.0, 0.0)], key=lambda one: one.middle_s)
-    reference = votes[(len(votes) - 1) // 2]
-    found: list[Problem] = []
-    for host, its in clocks.items():
-        ahead = its.low_s - reference.high_s
-        behind = reference.low_s - its.high_s
-        if max(ahead, behind) > limit_s:
-            found.append(_skewed(host, its.middle_s - reference.middle_s, "most of the cluster"))
-    if found:
+    told = clock_rules.judge(clocks, limit_s)
+    first, last = clock_rules.furthest(clocks)
+    if told.wrong and not told.together:
+        return [_skewed(host, ahead, "most of the cluster") for host, ahead in told.wrong.items()]
+    if told.wrong:
+        found = []
+        for host, its in clocks.items():
+            far = max(first, last, key=lambda end: abs(its.middle_s - clocks[end].middle_s))
+            found.append(_skewed(host, its.middle_s - clocks[far].middle_s, far))
         return found
-    # Every clock is near the middle, but two may be far from each other.
-    first = max(clocks, key=lambda host: clocks[host].low_s)
-    last = min(clocks, key=lambda host: clocks[host].high_s)
-    if clocks[first].low_s - clocks[last].high_s > limit_s:
-        apart = clocks[first].middle_s - clocks[last].middle_s
-        return [_skewed(first, apart, last), _skewed(last, -apart, first)]
+    # Every clock is near the middle, but two may be far from each other. One that is near the middle is right.
+    if clocks[first].beyond(clocks[last]) > limit_s:
+        apart_s = clocks[first].middle_s - clocks[last].middle_s
+        ends = ((first, apart_s, last), (last, -apart_s, first))
+        middle_s = told.reference.middle_s
+        return [_skewed(*end) for end in ends if abs(clocks[end[0]].middle_s - middle_s) * 2 > limit_s]
     return []
 
 

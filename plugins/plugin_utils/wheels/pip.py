@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import errno
 import importlib.util
 import json
 import os
 import re
+import select
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -19,10 +22,19 @@ if TYPE_CHECKING:
 
     from .packages import Target
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
+
 from .packages import PipFailedError, WheelError
 from .requirements import canonicalize_name
 
 _PIP_TIMEOUT_S = 1800
+
+# pip reads a page of an index whole, and a page may have no end. Of the memory that is left, pip gets a part.
+_MIB = 1 << 20
+_MOST_MEMORY_MIB, _LEAST_MEMORY_MIB, _PART_OF_MEMORY = 4096, 512, 0.75
+_MOST_FILE_MIB = 16 * 1024  # the largest wheels have 4 GiB
+_MOST_OUTPUT_MIB = 64  # with -vv, a line for each file of an index
+_BLOCK = 1 << 16
 
 _PIP_OPTIONS = ("--disable-pip-version-check", "--no-input")
 _PIP_ENVIRONMENT = {"LC_ALL": "C", "NO_COLOR": "1", "COLUMNS": "200", "PIP_PROGRESS_BAR": "off"}
@@ -59,14 +71,28 @@ _CONSTRAINT = "The user requested (constraint) "
 
 _VERSIONS = re.compile(r"\(from versions: ([^)]*)\)")
 
+_NO_MEMORY = re.compile(r"^\s*MemoryError\b|Cannot allocate memory", re.MULTILINE)
+
+_LARGE_FILE = os.strerror(errno.EFBIG)
+
+_WITHOUT_END = (
+    "as where an index answers slowly or without end; see which index-url 'pip config list' names, and repair it."
+)
+
 # On Linux, pip ends with the process that started it (PR_SET_PDEATHSIG, SIGTERM): a cancelled run leaves no pip. It
 # judges markers by its own Python, even with --python-version (pypa/pip #6117), so the node's answers replace its own.
 # Of a source archive, pip asks for its metadata: it would install the newest build requirements of the index, and run
 # them and the archive here (pypa/pip #1884). The archive is pinned, so its name and version are known without.
 _RUN_PIP = """
-import ctypes, json, os, runpy, sys, tempfile
+import ctypes, json, os, resource, runpy, sys, tempfile
+limits = json.loads(sys.argv.pop(1))
 if sys.platform.startswith("linux"):
     ctypes.CDLL(None).prctl(1, 15)
+    for name, most in limits.items():
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
 environment = json.loads(sys.argv.pop(1))
 if environment:
     from pip._vendor.packaging import markers
@@ -336,7 +362,7 @@ def run_pip(arguments: Sequence[str], markers: Mapping[str, str], scratch: str) 
 
     Raises:
         PipFailedError: pip ended with an error.
-        WheelError: pip is not installed, or did not end in time.
+        WheelError: pip is not installed, did not end in time, or needed more memory or output than it may have.
         OSError: the disk is full.
     """
     if importlib.util.find_spec("pip") is None:
@@ -344,24 +370,59 @@ def run_pip(arguments: Sequence[str], markers: Mapping[str, str], scratch: str) 
             f"The Python that runs ansible ({sys.executable}) has no pip, which fetches wheels for the nodes; add it,"
             f" for example with 'uv pip install --python {sys.executable} pip' or the distribution's python3-pip."
         )
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _RUN_PIP, json.dumps(dict(markers)), *_PIP_OPTIONS, *arguments],
-            env={**os.environ, **_PIP_ENVIRONMENT, "TMPDIR": scratch},
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_PIP_TIMEOUT_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise WheelError(f"pip did not end within {_PIP_TIMEOUT_S} s on this controller.") from error
-    if done.returncode:
-        if "No space left on device" in done.stdout:
+    memory_mib = _memory_mib()
+    limits = {"RLIMIT_DATA": memory_mib * _MIB, "RLIMIT_FSIZE": _MOST_FILE_MIB * _MIB}
+    with subprocess.Popen(
+        [sys.executable, "-c", _RUN_PIP, json.dumps(limits), json.dumps(dict(markers)), *_PIP_OPTIONS, *arguments],
+        env={**os.environ, **_PIP_ENVIRONMENT, "TMPDIR": scratch},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        try:
+            output = _output(process, time.monotonic() + _PIP_TIMEOUT_S)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        if "No space left on device" in output:
             raise OSError(errno.ENOSPC, "No space left on device")
-        raise PipFailedError(done.stdout)
+        if _NO_MEMORY.search(output):
+            raise WheelError(f"pip needed more than {memory_mib} MiB of memory on this controller, {_WITHOUT_END}")
+        if _LARGE_FILE in output:
+            raise WheelError(f"pip received a file of more than {_MOST_FILE_MIB} MiB, {_WITHOUT_END}")
+        raise PipFailedError(output)
+
+
+def _memory_mib() -> int:
+    """Return how much memory pip may take."""
+    try:
+        left = int(machine.available_memory_bytes() * _PART_OF_MEMORY) // _MIB
+    except (OSError, ValueError, KeyError):  # this system does not tell
+        return _MOST_MEMORY_MIB
+    return min(_MOST_MEMORY_MIB, max(_LEAST_MEMORY_MIB, left))
+
+
+def _output(process: subprocess.Popen[bytes], until: float) -> str:
+    """Return what pip writes until it ends.
+
+    Raises:
+        WheelError: it does not end by that time (of time.monotonic()), or it writes without end.
+    """
+    stream = process.stdout
+    assert stream is not None  # noqa: S101 - it is a pipe
+    found = bytearray()
+    while select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
+        block = os.read(stream.fileno(), _BLOCK)
+        found += block
+        if not block:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+                return found.decode("utf-8", "replace")
+            break
+        if len(found) > _MOST_OUTPUT_MIB * _MIB:
+            raise WheelError(f"pip wrote more than {_MOST_OUTPUT_MIB} MiB on this controller, {_WITHOUT_END}")
+    raise WheelError(f"pip did not end within {_PIP_TIMEOUT_S} s on this controller, {_WITHOUT_END}")
 
 
 def options_for(target: Target) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clusterctl.support import content
+from clusterctl.support import content, held_path
 from clusterctl.support.errors import ConfigError
 
 _VARIABLES = Path("group_vars", "all.yml")
@@ -38,6 +38,8 @@ def write_example(path: Path, *, force: bool = False) -> tuple[Path, ...]:
     Raises:
         ConfigError: the inventory exists and ``force`` is not given, or the folder cannot be written.
     """
+    from clusterctl.state import files  # noqa: PLC0415 - see cli.main: --help stays quick
+
     example = content.root() / "inventories" / "example"
     pairs = [(example / "inventory.ini", path)]
     if force or not (path.parent / _VARIABLES).exists():
@@ -49,7 +51,8 @@ def write_example(path: Path, *, force: bool = False) -> tuple[Path, ...]:
     try:
         for source, target in pairs:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
+            with held_path.to_file(target) as held:
+                files.write_atomically(held, source.read_bytes(), mode=None)
     except OSError as error:
         raise ConfigError(f"{error.filename} cannot be written: {error.strerror}.") from None
     return tuple(target for _, target in pairs)

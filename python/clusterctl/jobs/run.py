@@ -255,6 +255,7 @@ def _watched(
             name: ranks.count(name) + unplaced if ranks else options.wish.processes or slots_of(team.hosts[name], node)
             for name, node in team.facts.items()
         },
+        speakers=plan.hosts if plan.tags else None,
     )
     return contextlib.closing(WatchedRun(start.job, nodes, options.stall_after_s, tell, ends=options.ends_at_stall))
 
@@ -282,7 +283,7 @@ def started_in(team: JobTeam, options: RunOptions) -> StartedIn:
     Raises:
         ConfigError: the folder is not valid, or the homes of the nodes differ.
     """
-    wish = replace(options.wish, tagged=options.prefix != "none" or options.hear is not None)
+    wish = replace(options.wish, tagged=_has_tags(options))
     copied_to = "" if options.sync is None else _copied_to(team, options.sync, options.remote_dir)
     if options.sync is None and options.remote_dir:
         raise ConfigError("--remote-dir says where --sync copies to; give it with --sync DIR.")
@@ -290,6 +291,11 @@ def started_in(team: JobTeam, options: RunOptions) -> StartedIn:
     if directory and not directory.startswith("/"):
         raise ConfigError(f"--chdir is {directory!r}; it takes an absolute path, which nodes share.")
     return StartedIn(replace(wish, directory=directory), copied_to, options.sync and _absolute(options.sync))
+
+
+def _has_tags(options: RunOptions) -> bool:
+    """Whether it counts who prints a line: a job that is started again must not leave a node out by another's words."""
+    return options.prefix != "none" or options.hear is not None or options.ends_at_stall
 
 
 def _is_below(copied_to: str, wish: JobOptions) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import rank_deaths
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
+from clusterctl.launch import mpirun
 from clusterctl.model import fabric
 from clusterctl.model.job_outcome import NodeKills, StallRecord, StallVerdict
 from clusterctl.model.nodeset import folded
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _CONNECT_S = 2.0
 _TAIL = 16 * 1024  # bytes of the output that the launcher's last words fit into
 _LAST_LINES = 100
+_LAUNCHER = ""  # in the place of a node
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class WatchedNodes:
         control: folder of shared connections.
         memory: what each node had killed for lack of memory before the job.
         counts: how many ranks each node has at most.
+        speakers: the node of each rank that mpirun tags a line of output with; None where lines have no tags.
     """
 
     cluster: str
@@ -57,6 +61,43 @@ class WatchedNodes:
     control: Path
     memory: Mapping[str, MemoryKills] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    speakers: Sequence[str] | None = None
+
+
+class _LastWords:
+    """The end of a job's output, by line, with the node whose rank printed it where mpirun tags the lines."""
+
+    def __init__(self, speakers: Sequence[str] | None) -> None:
+        self._speakers = speakers
+        self._rest = {"stdout": b"", "stderr": b""}
+        self._lines: deque[tuple[str | None, bytes]] = deque()  # None: the launcher's own, or nobody's for certain
+        self._size = 0
+
+    def take(self, stream: str, data: bytes) -> None:
+        """Take some output; of a line that is too long its beginning is kept."""
+        *complete, rest = (self._rest[stream] + data).split(b"\n")
+        self._rest[stream] = rest[:_TAIL]
+        for line in complete:
+            self._lines.append(self._told(line[:_TAIL]))
+            self._size += len(self._lines[-1][1]) + 1
+            while self._size > _TAIL:
+                self._size -= len(self._lines.popleft()[1]) + 1
+
+    def text(self, of: str | None = None) -> str:
+        """Return the words of all, or those of the launcher and of one node's ranks."""
+        lines = [*self._lines, *(self._told(rest) for rest in self._rest.values() if rest)]
+        kept = (words for speaker, words in lines if of is None or speaker in {_LAUNCHER, of})
+        return b"\n".join(kept).decode("utf-8", "replace")
+
+    def _told(self, line: bytes) -> tuple[str | None, bytes]:
+        if self._speakers is None:
+            return _LAUNCHER, line
+        rank, words = mpirun.untagged(line)
+        if rank is None:
+            return (None if mpirun.has_tag(line) else _LAUNCHER), line
+        # Lines of two ranks may share one that has no end yet; it is nobody's.
+        is_one = not mpirun.has_tag(words) and rank < len(self._speakers)
+        return (self._speakers[rank] if is_one else None), words
 
 
 @dataclass(frozen=True)
@@ -101,7 +142,8 @@ class WatchedRun:
         }
         watched = WatchedJob(job, nodes.logins, nodes.ranks, self._addresses, nodes.memory, nodes.counts)
         self._watch = Watch(watched, stall_after_s, self._facts, self._broken, self._stalled, tell)
-        self._tail = bytearray()
+        self._heard = _LastWords(nodes.speakers)
+        self._looked: dict[tuple[str, ...], Sequence[str]] = {}
         self._found: StallRecord | None = None
         self._kept = ""
 
@@ -110,8 +152,7 @@ class WatchedRun:
 
         def both(stream: str, data: bytes) -> None:
             self._watch.heard(data)
-            self._tail += data
-            del self._tail[:-_TAIL]
+            self._heard.take(stream, data)
             take(stream, data)
 
         return both
@@ -135,7 +176,7 @@ class WatchedRun:
     @property
     def lost_a_daemon(self) -> bool:
         """Whether the launcher gave the job up because a node's daemon was gone."""
-        return rank_deaths.lost_a_daemon(self._tail.decode("utf-8", "replace"))
+        return rank_deaths.lost_a_daemon(self._heard.text())
 
     def died(self, *, by_itself: bool) -> None:
         """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.
@@ -147,14 +188,14 @@ class WatchedRun:
             by_itself: nobody ended the job. Otherwise the launcher's words tell of what ended it.
         """
         began = time.monotonic()
-        output = self._tail.decode("utf-8", "replace")
+        output = self._heard.text()
         lost, untold = suspects.lost_since(self._nodes.logins, self._job, self._nodes.memory)
         words = output if by_itself else ""
         blamed = rank_deaths.blame(lost, words, self._names(), self._watch.seen)
         found = self._ended_by(words, blamed, lost)
         if found is not None:
             verdict, facts = found
-            self.suspects = verdict.hosts
+            self.suspects = tuple(host for host in verdict.hosts if self._is_confirmed(host, blamed, lost, by_itself))
             record = StallRecord(
                 job=self._job,
                 at=datetime.now(timezone.utc),
@@ -170,10 +211,21 @@ class WatchedRun:
             )
             self._keep(record)
             self._tell(f"{_words(record)}{self._record_words()}")
+            if self._ends and (doubted := [host for host in verdict.hosts if host not in self.suspects]):
+                self._tell(f"{folded(doubted)} is not left out: only words of other nodes' ranks name it.")
         if blamed.others:
             self._tell(f"Note: {suspects.others_words(blamed, lost)}")
         if untold:
             self._tell(f"Note: {suspects.untold_words(untold)}")
+
+    def _is_confirmed(self, host: str, blamed: MemoryBlame, lost: Mapping[str, NodeLoss], by_itself: bool) -> bool:
+        """Whether the kernel, the launcher or the node's own ranks name it: the others' ranks can print any words."""
+        words = self._heard.text(host) if by_itself else ""
+        left = rank_deaths.first_exit(words)
+        if left is not None and tuple(self._nodes.ranks[left.rank : left.rank + 1]) == (host,):
+            return True
+        found = self._ended_by(words, blamed, lost)
+        return found is not None and host in found[0].hosts
 
     def _ended_by(
         self, output: str, blamed: MemoryBlame, lost: Mapping[str, NodeLoss]
@@ -217,6 +269,12 @@ class WatchedRun:
         return found
 
     def _facts(self, names: Sequence[str]) -> Sequence[str]:
+        asked = tuple(names)
+        if asked not in self._looked:
+            self._looked[asked] = self._look(asked)
+        return self._looked[asked]
+
+    def _look(self, names: Sequence[str]) -> Sequence[str]:
         nodes = self._nodes
         try:
             return suspects.facts_of(names, suspects.JobNodes(nodes.cluster, nodes.hosts, nodes.facts, nodes.control))

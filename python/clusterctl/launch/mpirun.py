@@ -215,6 +215,11 @@ def untagged(line: bytes) -> tuple[int | None, bytes]:
     return (int(match.group(1)), line[match.end() :]) if match else (None, line)
 
 
+def has_tag(line: bytes) -> bool:
+    """Whether a tag is anywhere in a line; a rank may have begun a line and not ended it."""
+    return _TAG.search(line) is not None
+
+
 def present_name(speech: Dialect, name: str) -> str:
     """Return the name that a parameter of TCP networks has in a dialect."""
     return name if speech is Dialect.ORTE else _RENAMED.get(name, name)

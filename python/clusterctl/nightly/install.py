@@ -21,6 +21,7 @@ from clusterctl.nightly import notify, schedule, scheduler, storage
 from clusterctl.nightly.records import Job, JobStatus
 from clusterctl.remote import facts
 from clusterctl.state import paths
+from clusterctl.support import held_path
 from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import registry
 
@@ -103,9 +104,9 @@ def enable(request: EnableRequest) -> Enabled:
     before = _before(name)
     scope: Scope = request.scope or ("system" if os.geteuid() == 0 else "user")
     job = _job(request, name, chosen.name, options, target, at)
-    for folder in (request.reports, request.prometheus.absolute().parent if request.prometheus else None):
-        if folder is not None and not os.access(folder, os.W_OK | os.X_OK):
-            raise ConfigError(f"The folder {folder} does not exist or cannot be written; create it first.")
+    for file in (request.reports / at.isoformat() if request.reports else None, request.prometheus):
+        if file is not None:
+            _refuse_unwritable(file.absolute())
     storage.write_job(job)  # first, so that a timer never starts a missing job
     try:
         place, notes = _schedule(name, at, scope)
@@ -134,6 +135,17 @@ def disable(name: str) -> Job:
     scheduler.remove(job.place, name)
     storage.forget_job(name)
     return job
+
+
+def _refuse_unwritable(file: Path) -> None:
+    """Refuse a file whose folder is missing, or to which a link leads that another user can change."""
+    try:
+        with held_path.to_file(file) as held:
+            is_writable = os.access(held.parent, os.W_OK | os.X_OK)
+    except OSError:
+        is_writable = False
+    if not is_writable:
+        raise ConfigError(f"The folder {file.parent} does not exist or cannot be written; create it first.")
 
 
 def program() -> list[str]:
@@ -187,7 +199,7 @@ def _job(
         hook=target,
         wait_s=request.wait_s,
         keep_days=request.keep_days,
-        reports=str(request.reports.resolve()) if request.reports else None,
+        reports=str(request.reports.absolute()) if request.reports else None,
         prometheus=str(request.prometheus.absolute()) if request.prometheus else None,
         place=SchedulePlace(method="cron", scope="user", name=""),
     )

@@ -20,13 +20,14 @@ from clusterctl.report import files as report_files
 from clusterctl.report import slow_nodes
 from clusterctl.state import files, paths
 from clusterctl.state import history as run_history
+from clusterctl.support import held_path
 from clusterctl.support.errors import ClusterctlError, ExitCode, LockedError
 from clusterctl.validation import run as validation
 from clusterctl.validation import via_slurm
 from clusterctl.validation.checks import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import tzinfo
 
     from clusterctl.model.results import ValidationEvent, ValidationRecord
@@ -320,22 +321,32 @@ def write_reports(job: Job, night: Night, record: ValidationRecord) -> tuple[dic
     written: dict[str, str] = {}
     problems: list[str] = []
     try:
-        folder, mode = _folder(job, night)
+        with _folder(job, night) as (folder, shown, mode):
+            for kind, (name, make) in _MAKERS.items():
+                try:
+                    content = make(night, record if kind == "record" else noted)
+                    files.write_atomically(folder / name, content, mode=mode, errors="replace")
+                    written[kind] = str(shown / name)
+                except Exception as error:  # noqa: BLE001 - an error in one report leaves the others
+                    problems.append(_unwritten(shown / name, error))
+    except ClusterctlError as error:
+        return {}, (str(error),)
     except OSError as error:
         return {}, (f"The folder {job.reports} cannot be written: {error.strerror}.",)
-    for kind, (name, make) in _MAKERS.items():
-        path = folder / name
+    if "prometheus" in written and job.prometheus is not None:
         try:
-            make(path, night, record if kind == "record" else noted)
-            path.chmod(mode)
-            written[kind] = str(path)
-            if kind == "prometheus" and job.prometheus is not None:
-                files.write_atomically(Path(job.prometheus), path.read_bytes(), mode=_FOR_ALL)
-        except Exception as error:  # noqa: BLE001 - an error in one report leaves the others
-            ours = isinstance(error, ClusterctlError)
-            why = str(error) if ours else f"The report {path} cannot be written: {type(error).__name__}: {error}."
-            problems.append(why)
+            with held_path.to_file(Path(job.prometheus)) as target:
+                files.write_atomically(target, metrics(night, noted), mode=_FOR_ALL)
+        except (ClusterctlError, OSError) as error:
+            problems.append(_unwritten(Path(job.prometheus), error))
     return written, tuple(problems)
+
+
+def _unwritten(path: Path, error: Exception) -> str:
+    if isinstance(error, ClusterctlError):
+        return str(error)
+    why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return f"The report {path} cannot be written: {why}."
 
 
 def metrics(night: Night, record: ValidationRecord) -> str:
@@ -355,27 +366,26 @@ def metrics(night: Night, record: ValidationRecord) -> str:
     )
 
 
-def _folder(job: Job, night: Night) -> tuple[Path, int]:
-    """Return the folder of the reports and the mode of their files, as readable as the folder that the user chose."""
+@contextlib.contextmanager
+def _folder(job: Job, night: Night) -> Iterator[tuple[Path, Path, int]]:
+    """Yield the folder of the reports, how it is called, and the mode of their files.
+
+    Whoever may read the folder that the user chose may read the reports. Nobody else may write them.
+    """
     if job.reports is None:
-        return Path(night.folder), 0o600
+        yield Path(night.folder), Path(night.folder), 0o600
+        return
     chosen = Path(job.reports)
-    mode = chosen.stat().st_mode & 0o777
-    folder = chosen / night.night
-    folder.mkdir(exist_ok=True)
-    folder.chmod(mode)
-    return folder, mode & 0o666
+    mode = chosen.stat().st_mode & 0o755
+    with held_path.folder(chosen / night.night, mode) as held:
+        yield held, chosen / night.night, mode & 0o644
 
 
-def _write_record(path: Path, record: ValidationRecord) -> None:
-    files.write_atomically(path, record.model_dump_json(indent=1) + "\n")
-
-
-# Kind of report, the name of its file, and what writes it.
-_MAKERS: dict[str, tuple[str, Callable[[Path, Night, ValidationRecord], object]]] = {
-    "record": (paths.validation_record(Path()).name, lambda path, _night, record: _write_record(path, record)),
-    "html": ("report.html", lambda path, _night, record: report_files.write(record, report_files.Places(html=path))),
-    "junit": ("junit.xml", lambda path, _night, record: report_files.write(record, report_files.Places(junit=path))),
-    "prometheus": ("metrics.prom", lambda path, night, record: files.write_atomically(path, metrics(night, record))),
-    "jsonl": ("report.jsonl", lambda path, _night, record: report_files.write(record, report_files.Places(jsonl=path))),
+# Kind of report, the name of its file, and its text.
+_MAKERS: dict[str, tuple[str, Callable[[Night, ValidationRecord], str | Iterable[str]]]] = {
+    "record": (paths.validation_record(Path()).name, lambda _night, record: record.model_dump_json(indent=1) + "\n"),
+    "html": ("report.html", lambda _night, record: report_files.parts("--html", record)),
+    "junit": ("junit.xml", lambda _night, record: report_files.parts("--junit", record)),
+    "prometheus": ("metrics.prom", metrics),
+    "jsonl": ("report.jsonl", lambda _night, record: report_files.parts("--jsonl", record)),
 }

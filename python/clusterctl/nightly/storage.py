@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from clusterctl.model.base import Record
 from clusterctl.nightly.records import Job, Night, Told
 from clusterctl.state import files, locks, paths
+from clusterctl.support import held_path
 from clusterctl.support.errors import ConfigError, LockedError
 
 if TYPE_CHECKING:
@@ -118,9 +119,11 @@ def remove_night(night: Night) -> None:
     """Remove a night and the reports that it wrote elsewhere; other files of their folder stay."""
     for path in map(Path, night.reports.values()):
         if path.parent.name == night.night:
-            path.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # other files keep the folder
-                path.parent.rmdir()
+            with contextlib.suppress(OSError, ConfigError):  # others keep what they put there in its place
+                with held_path.folder(path.parent) as held:
+                    (held / path.name).unlink(missing_ok=True)
+                with held_path.to_file(path.parent) as emptied:  # other files keep the folder
+                    emptied.rmdir()
     shutil.rmtree(night.folder, ignore_errors=True)
 
 

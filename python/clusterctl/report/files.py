@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.state import files, paths
+from clusterctl.support import held_path
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def write(record: ValidationRecord, places: Places, folder: Path | None = None) 
     """
     for option, path in places.asked.items():
         try:
-            # A link keeps its place, and its target is replaced. The umask decides who may read a report.
-            files.write_atomically(path.resolve(), _parts(option, record, folder), mode=None, errors="replace")
+            with held_path.to_file(path) as target:  # the umask decides who may read a report
+                files.write_atomically(target, parts(option, record, folder), mode=None, errors="replace")
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None
     return tuple(places.asked.values())
@@ -106,7 +107,8 @@ def _log(folder: Path, check: CheckResult) -> str:
     return f"{head}\n… {size - _LOG_HEAD - _LOG_TAIL} bytes are left out here; the whole log is {path} …\n{tail}"
 
 
-def _parts(option: str, record: ValidationRecord, folder: Path | None) -> Iterable[str]:
+def parts(option: str, record: ValidationRecord, folder: Path | None = None) -> Iterable[str]:
+    """Return the text of one report, as :func:`write` takes its option and the folder of the run."""
     # Each report imports its own libraries, and only where it is requested: the page needs the most time.
     if option == "--html":
         from clusterctl.report import page  # noqa: PLC0415

@@ -38,6 +38,7 @@ from clusterctl.sandbox.model import (
 )
 from clusterctl.sandbox.podman import File, pack
 from clusterctl.state import files, locks, paths
+from clusterctl.support import held_path
 from clusterctl.support.errors import ConfigError, HostFailedError
 
 if TYPE_CHECKING:
@@ -255,7 +256,8 @@ def _describe(spec: SandboxSpec, subnet: Subnet, inventory: Path, extras: tuple[
 def _write(path: Path, text: str) -> None:
     """Replace a file in one step, readable for its owner alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_atomically(path, text)
+    with held_path.to_file(path) as held:
+        files.write_atomically(held, text)
 
 
 def _containers(engine: Podman, name: str) -> dict[str, str]:

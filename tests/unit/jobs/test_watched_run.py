@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,19 @@ class Job:
     """A job of two nodes, of which the kernel of node2 may have killed something."""
 
     def __init__(
-        self, cluster: str, tell: Callable[[str], None], before: MemoryKills, now: MemoryKills, silent: int
+        self,
+        cluster: str,
+        tell: Callable[[str], None],
+        before: MemoryKills,
+        now: MemoryKills,
+        silent: int,
+        speakers: Sequence[str] | None = None,
     ) -> None:
         nodes = {name: factory.provisioned(name, number) for number, name in enumerate(("node1", "node2"), start=1)}
         hosts = [Host(name, f"10.0.0.{number}") for number, name in enumerate(nodes, start=1)]
         logins = (telling("node2", now, silent=silent),)
         watched = WatchedNodes(cluster, hosts, nodes, logins, ("node1", "node2"), Path("/nowhere"), {"node2": before})
-        self.run = WatchedRun("run-12", watched, 300.0, tell)
+        self.run = WatchedRun("run-12", replace(watched, speakers=speakers), 300.0, tell, ends=speakers is not None)
 
     def ends(self, output: str, *, by_itself: bool = True) -> None:
         self.run.through(lambda _stream, _data: None)("stderr", output.encode())
@@ -51,8 +58,10 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]) -> Cal
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(suspects, "facts_of", lambda names, _job: (FACT,) if list(names) == ["node2"] else ())
 
-    def start(now: MemoryKills, before: MemoryKills | None = None, silent: int = 0) -> Job:
-        return Job("lab", told.append, before or MemoryKills(all=0, log=()), now, silent)
+    def start(
+        now: MemoryKills, before: MemoryKills | None = None, silent: int = 0, speakers: Sequence[str] | None = None
+    ) -> Job:
+        return Job("lab", told.append, before or MemoryKills(all=0, log=()), now, silent, speakers)
 
     return start
 
@@ -176,6 +185,50 @@ def test_what_the_launcher_says_of_a_node_names_it(
     (found,) = kept()
     assert (found.verdict.cause, found.verdict.hosts) == (cause, ("node2",))
     assert told[0].startswith(words)
+
+
+def tagged(output: str, rank: int) -> str:
+    return "".join(f"[1,{rank}]<stderr>: {line}\n" for line in output.splitlines())
+
+
+MIXED = "[1,1]<stderr>: half a line" + tagged(KILLED.replace("\n", " "), 0)  # rank 1 has not ended its line
+
+
+@pytest.mark.parametrize(
+    ("output", "out"),
+    [
+        (KILLED, ("node2",)),
+        (DAEMON_KILLED, ("node2",)),
+        (tagged(KILLED, 0), ()),
+        (tagged(LEFT, 0), ()),
+        (tagged(DAEMON_KILLED, 0), ()),
+        (tagged(PEER.format(1, 2), 0) + EXITED, ("node2",)),
+        (tagged(SOCKET_CLOSED, 0), ()),
+        (tagged(KILLED, 1), ("node2",)),  # its own words
+        (MIXED, ()),
+        (tagged(KILLED.replace("step", "[1,1]<stderr>: step").replace("prterun", "[1,1]<stderr>: prterun"), 0), ()),
+    ],
+    ids=["killed", "daemon", "forged", "left", "told", "exited", "lost", "own", "mixed", "tags"],
+)
+def test_no_words_of_another_nodes_ranks_alone_leave_a_node_out(
+    job: Callable[..., Job], told: list[str], output: str, out: tuple[str, ...]
+) -> None:
+    ended = job(MemoryKills(all=0), speakers=("node1", "node2"))
+    take = ended.run.through(lambda _stream, _data: None)
+    for begin in range(0, len(output), 7):
+        take("stderr", output[begin : begin + 7].encode())
+        if begin < 7:  # the first line has not ended yet
+            take("stdout", b"[1,0]<stdout>: step\n")
+    ended.ends("")
+    assert ended.run.suspects == out
+    doubted = "node2 is not left out: only words of other nodes' ranks name it."
+    assert (doubted in told) is (not out and bool(kept()))
+
+
+def test_a_kill_by_the_kernel_confirms_what_ranks_say(job: Callable[..., Job]) -> None:
+    ended = job(MemoryKills(all=2, own=2), MemoryKills(all=0, own=0), speakers=("node1", "node2"))
+    ended.ends(tagged(KILLED, 0))
+    assert ended.run.suspects == ("node2",)
 
 
 def test_a_lost_daemon_is_no_good_end(job: Callable[..., Job], told: list[str]) -> None:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import threading
 import time as clock
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,42 @@ def test_reports_elsewhere_and_what_is_pruned_there(world: World, tmp_path: Path
     assert {path.name for path in place.iterdir()} == {"mine.txt", old.night, new.night}
     assert [path.name for path in (place / old.night).iterdir()] == ["notes.txt"]
     assert Path(new.reports["junit"]).exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of another user")
+def test_a_folder_of_reports_in_which_others_write_leads_nowhere(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where a link has the name of the night before it, nor where one takes it before the night is removed."""
+    place, victim = tmp_path / "reports", tmp_path / "victim"
+    place.mkdir()
+    victim.mkdir(mode=0o700)
+    place.chmod(0o777)
+    (victim / "report.html").write_text("precious")
+    job = a_job(reports=str(place))
+    made = storage.new_night
+
+    def planted(name: str, started: datetime) -> tuple[str, Path]:
+        night_name, folder = made(name, started)
+        (place / night_name).symlink_to(victim)
+        os.lchown(place / night_name, 65534, 65534)
+        return night_name, folder
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "new_night", planted)
+        came = night.run(job, timing=world.timing())
+    assert came.reports == {}
+    assert "is a link that another user can change" in came.problems[0]
+    clock.sleep(1.1)  # nights are named by the second
+    later = night.run(job, timing=world.timing())
+    folder = Path(later.reports["html"]).parent
+    assert folder.stat().st_mode & 0o777 == 0o755
+    folder.rename(place / "moved")
+    folder.symlink_to(victim)
+    os.lchown(folder, 65534, 65534)
+    storage.remove_night(later)
+    assert (victim / "report.html").read_text() == "precious"
+    assert victim.stat().st_mode & 0o777 == 0o700
 
 
 def test_reports_that_cannot_be_written_cost_a_sentence(world: World, tmp_path: Path) -> None:

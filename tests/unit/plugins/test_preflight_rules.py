@@ -479,13 +479,21 @@ class TestClocks:
             ({"a": at(0.1), "b": at(-7200.0), "c": at(0.0), "d": at(0.2)}, "b", "2.0 hours behind"),
             ({"a": at(0.0), "b": at(8.0, width_s=20.0)}, "", ""),  # a slow look proves nothing
             ({"a": at(1000.0)}, "", ""),
+            ({"a": at(4.9, 0.0), "b": at(-0.2, 0.0), "c": at(0.0)}, "a", "5.1 s ahead of that of b"),
         ],
-        ids=["agree", "controller", "ahead", "behind", "odd-one", "slow-look", "alone"],
+        ids=["agree", "controller", "ahead", "behind", "odd-one", "slow-look", "alone", "within-the-limit"],
     )
     def test_the_clock_that_differs_is_named(self, clocks: dict[str, rules.Clock], host: str, words: str) -> None:
         found = rules.clock_problems(clocks, 5)
         assert [one.host for one in found] == ([host] if host else [])
         assert all(words in one.problem for one in found)
+
+    def test_a_node_that_agrees_with_the_controller_is_not_named_alone(self) -> None:
+        """Two nodes that lie in the same way are as many votes as the third and the controller; three are more."""
+        lying = {"a": at(90.0), "b": at(90.0)}
+        assert [one.host for one in rules.clock_problems({**lying, "c": at(0.0)}, 5)] == ["a", "b", "c"]
+        found = rules.clock_problems({**lying, "c": at(90.1), "d": at(0.0)}, 5)
+        assert {one.host for one in found} > {"d"}
 
     def test_two_far_apart_on_both_sides_of_the_middle_name_each_other(self) -> None:
         found = rules.clock_problems({"a": at(3.5), "b": at(-3.5), "c": at(0.0)}, 5)

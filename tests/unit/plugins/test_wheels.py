@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import http.server
 import io
 import json
 import tarfile
+import threading
+import time
 import zipfile
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -376,3 +381,56 @@ def test_pip_runs_where_the_c_library_has_no_prctl_as_on_macos(tmp_path: Path, m
     assert program != runner._RUN_PIP  # noqa: SLF001
     monkeypatch.setattr(runner, "_RUN_PIP", program)
     runner.run_pip(["--version"], {}, str(tmp_path))
+
+
+class _Endless(http.server.BaseHTTPRequestHandler):
+    """An index whose page does not end: in large blocks, or a byte at a time."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        slow = self.path.startswith("/slow")
+        with contextlib.suppress(OSError):
+            for _ in range(1000):
+                self.wfile.write(b"<" if slow else b"<a>" * (1 << 20))
+                time.sleep(0.1 if slow else 0)
+
+    def log_message(self, *_words: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def endless() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Endless) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("path", "words"), [("fast", "needed more than 256 MiB"), ("slow", "did not end within 6 s")])
+def test_an_index_page_without_end_neither_fills_the_memory_nor_holds_the_run(
+    tmp_path: Path, endless: str, monkeypatch: pytest.MonkeyPatch, path: str, words: str
+) -> None:
+    monkeypatch.setattr(runner, "_MOST_MEMORY_MIB", 256)
+    monkeypatch.setattr(runner, "_PIP_TIMEOUT_S", 6 if path == "slow" else 60)
+    argv = ["download", "--no-deps", f"--index-url={endless}/{path}", f"--dest={tmp_path}", "some-package"]
+    began = time.monotonic()
+    with pytest.raises(w.WheelError, match=words):
+        runner.run_pip(argv, {}, str(tmp_path))
+    assert time.monotonic() - began < 30
+
+
+def test_words_of_pip_and_files_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_RUN_PIP", "print('x' * (2 << 20))")
+    monkeypatch.setattr(runner, "_MOST_OUTPUT_MIB", 1)
+    with pytest.raises(w.WheelError, match="wrote more than 1 MiB"):
+        runner.run_pip([], {}, str(tmp_path))
+    monkeypatch.undo()
+    with zipfile.ZipFile(make_wheel(tmp_path / "given", "top", "1.0"), "a") as archive:
+        archive.writestr("large", b"x" * (2 << 20))
+    monkeypatch.setattr(runner, "_MOST_FILE_MIB", 1)
+    argv = ["download", "--no-index", f"--find-links={tmp_path / 'given'}", f"--dest={tmp_path / 'out'}", "top"]
+    with pytest.raises(w.WheelError, match="a file of more than 1 MiB"):
+        runner.run_pip(argv, {}, str(tmp_path))

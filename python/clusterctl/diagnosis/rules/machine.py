@@ -16,20 +16,26 @@ from clusterctl.diagnosis.rules.engines import LEAST, SHOWN, beyond, groups, gro
 from clusterctl.diagnosis.rules.table import MEMORY, MODULE, PROCESSORS, SLOW_PROCESSORS
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare
 from clusterctl.model.findings import Finding, Severity, majority
+from clusterctl.support import content
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from module_utils import clock_rules as _rules  # mypy finds it by mypy_path
 
     from clusterctl.diagnosis.rules.engines import CounterKey, Growth
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.clock import Clock
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hardware import Hardware, HardwareLooks
+else:
+    _rules = content.module_util("clock_rules")
 
 _GIB = 1 << 30
 _SLOW_START, _SLOW_START_S = 3.0, 2.0  # times what others take, and seconds more; a session takes tenths of a second
 _CLOCK_WARNING_S, _CLOCK_ERROR_S = 2.0, 60.0  # make and Horovod's logs; certificates and Kerberos
+_SET_CLOCK = "have chrony or systemd-timesyncd set it"
 _SWAPPED_PART = 0.1
 _SHOWN_LEFTOVERS = 2
 
@@ -163,18 +169,29 @@ def clocks_of(nodes: Mapping[str, NodeFacts]) -> dict[str, Clock]:
 
 
 def clocks(found: Mapping[str, Clock]) -> Iterator[Finding]:
-    """Name nodes whose clock is away from the median of all by more than the measurement's own error."""
-    if len(found) < 2:  # noqa: PLR2004 - a difference needs two
+    """Name nodes whose clock differs by more than the measurement's own error, as ``clock_rules`` judges it."""
+    bounds = {
+        host: _rules.Bounds(its.offset_s - its.uncertainty_s, its.offset_s + its.uncertainty_s)
+        for host, its in found.items()
+    }
+    told = _rules.judge(bounds, _CLOCK_WARNING_S)
+    if told.together:
+        first, last = _rules.furthest(bounds)
+        severity = _clock_severity(bounds[first].beyond(bounds[last]))
+        apart = bounds[first].middle_s - bounds[last].middle_s
+        cause = (
+            f"their clocks are up to {apart:.1f} s apart ({first} is ahead of {last}), and most confirm none of them"
+        )
+        yield Finding("clock", severity, tuple(told.wrong), cause, _SET_CLOCK)
         return
-    middle = statistics.median(clock.offset_s for clock in found.values())
-    unsure = statistics.median(clock.uncertainty_s for clock in found.values())
-    for host, clock in found.items():
-        away = clock.offset_s - middle
-        least = abs(away) - clock.uncertainty_s - unsure
-        if least > _CLOCK_WARNING_S:
-            severity: Severity = "error" if least > _CLOCK_ERROR_S else "warning"
-            cause = f"its clock is {abs(away):.1f} s {'ahead of' if away > 0 else 'behind'} most nodes'"
-            yield Finding("clock", severity, (host,), cause, "have chrony or systemd-timesyncd set it")
+    whose = "this machine's" if len(found) <= 2 else "most nodes'"  # noqa: PLR2004 - of two, none is most
+    for host, ahead in told.wrong.items():
+        cause = f"its clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} {whose}"
+        yield Finding("clock", _clock_severity(bounds[host].beyond(told.reference)), (host,), cause, _SET_CLOCK)
+
+
+def _clock_severity(least_s: float) -> Severity:
+    return "error" if least_s > _CLOCK_ERROR_S else "warning"
 
 
 # --- processors and machine checks ------------------------------------------------------------------------------------

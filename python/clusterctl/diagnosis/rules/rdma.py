@@ -6,8 +6,10 @@ Growth is that since the first look of this run, or since the last run where the
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +22,7 @@ from clusterctl.model.findings import Finding, majority
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from clusterctl.diagnosis.rules.engines import Growing
     from clusterctl.diagnosis.rules.evidence import View
@@ -374,14 +376,18 @@ _FABRIC_CURE = "reseat or replace the cable between them, then try another port 
 
 
 def fabric(view: View) -> Iterator[Finding]:
-    """Return one finding for each such link; the host is the one at its end, or the one that read the fabric."""
+    """Return one finding for each such link.
+
+    It names the host at the link's end. The host that read the fabric is named beside it, unless the end shows the same
+    of itself: a reader could make up what it says of others.
+    """
     for reader, looks in view.hardware.items():
         yield from _slow(view.hardware, reader, looks.now)
         yield from _port_errors(view.hardware, reader, looks)
         yield from _lost(view.hardware, reader, looks.now)
 
 
-def _slow(hosts: Collection[str], reader: str, look: Hardware) -> Iterator[Finding]:
+def _slow(hosts: Mapping[str, HardwareLooks], reader: str, look: Hardware) -> Iterator[Finding]:
     """Name links that could run faster by what both ends can do, where most links of that kind do."""
     lanes, speeds = look.numbers("fabric_link", "lanes"), look.numbers("fabric_link", "lane_gbps")
     kinds, hints = look.texts("fabric_link", "ends"), look.texts("fabric_link", "could_be")
@@ -392,7 +398,8 @@ def _slow(hosts: Collection[str], reader: str, look: Hardware) -> Iterator[Findi
         for link, rate in alike.items():
             if hints.get(link) and rate[0] * rate[1] < usual[0] * usual[1] and number * 2 > len(alike):
                 cause = f"the link of {link} runs at {_lanes(rate)}, and most such links at {_lanes(usual)}"
-                yield Finding("fabric", "warning", (_host(hosts, reader, link),), cause, _FABRIC_CURE)
+                named, whose = _accused(hosts, (reader,), link, partial(_runs_at, rate=rate))
+                yield Finding("fabric", "warning", named, cause + whose, _FABRIC_CURE)
 
 
 def _lanes(rate: tuple[float, float]) -> str:
@@ -404,7 +411,7 @@ def _lost(hosts: Mapping[str, HardwareLooks], reader: str, look: Hardware) -> It
     links, kinds = look.numbers("fabric_link", "lanes"), look.texts("fabric_link", "ends")
     if not links:
         return
-    before = _before(hosts)
+    witness, before = _before(hosts)
     there = {end for link in links for end in _ends(link)}
     told: set[str] = set()
     for port in (port for port, ends in kinds.items() if ends == "silent"):
@@ -412,18 +419,20 @@ def _lost(hosts: Mapping[str, HardwareLooks], reader: str, look: Hardware) -> It
         if link not in told:
             told.add(link)
             cause = f"the link of {link} is up, and what is at its other end gives no answer: it loses packets"
-            yield Finding("fabric", "error", (_host(hosts, reader, link),), cause, _FABRIC_CURE)
+            named, whose = _accused(hosts, (reader,), link)
+            yield Finding("fabric", "error", named, cause + whose, _FABRIC_CURE)
     for link in before:
         if link not in told and there.isdisjoint(_ends(link)):
             cause = f"the link of {link} is gone; an earlier look saw it"
-            yield Finding("fabric", "error", (_host(hosts, reader, link),), cause, _FABRIC_CURE)
+            named, whose = _accused(hosts, dict.fromkeys((reader, witness)), link, _has_a_port_without_link)
+            yield Finding("fabric", "error", named, cause + whose, _FABRIC_CURE)
 
 
-def _before(hosts: Mapping[str, HardwareLooks]) -> tuple[str, ...]:
-    """Return the links of the newest of the hosts' last looks that read the fabric; one host reads it in each run."""
-    looks = [looks.past[-1] for looks in hosts.values() if looks.past]
-    seen = [(look.time, tuple(look.numbers("fabric_link", "lanes"))) for look in looks]
-    return max((one for one in seen if one[1]), default=(0.0, ()))[1]
+def _before(hosts: Mapping[str, HardwareLooks]) -> tuple[str, tuple[str, ...]]:
+    """Return the host that read the fabric last in an earlier run, and its links; one host reads it in each run."""
+    looks = [(host, looks.past[-1]) for host, looks in hosts.items() if looks.past]
+    seen = [(look.time, host, tuple(look.numbers("fabric_link", "lanes"))) for host, look in looks]
+    return max((one for one in seen if one[2]), default=(0.0, "", ()))[1:]
 
 
 def _ends(link: str) -> tuple[str, ...]:
@@ -435,7 +444,8 @@ def _port_errors(hosts: Mapping[str, HardwareLooks], reader: str, looks: Hardwar
     for one in above(looks, FABRIC_PORTS):
         if not _own(hosts, one.device):
             cause = f"{one.limit.what} grew ({one.name}): {one.device} by {one.how}{one.limit.beside}"
-            yield one.finding("fabric", _host(hosts, reader, one.device), cause)
+            named, whose = _accused(hosts, (reader,), one.device)
+            yield replace(one.finding("fabric", reader, cause + whose), hosts=named)
 
 
 def _own(hosts: Collection[str], device: str) -> bool:
@@ -444,10 +454,28 @@ def _own(hosts: Collection[str], device: str) -> bool:
     return found is not None and _named(hosts, found.group(1)) != ""
 
 
-def _host(hosts: Collection[str], reader: str, device: str) -> str:
+def _accused(
+    hosts: Mapping[str, HardwareLooks],
+    readers: Iterable[str],
+    device: str,
+    shows_it: Callable[[Hardware], bool] = lambda _own_look: False,
+) -> tuple[tuple[str, ...], str]:
+    """Return the hosts to name for a link or port, and a clause that says who read it, '' where it needs none."""
     found = _END.fullmatch(device)
-    ends = found.groups() if found else ()
-    return next((host for host in (_named(hosts, end) for end in ends) if host), reader)
+    end = next((host for host in (_named(hosts, end) for end in (found.groups() if found else ())) if host), "")
+    others = [reader for reader in readers if reader not in {"", end}]
+    if end and (not others or shows_it(hosts[end].now)):
+        return (end,), ""
+    return tuple(filter(None, (end, *others))), f" (as {and_more(others, SHOWN)} read it)" if end else ""
+
+
+def _runs_at(own: Hardware, rate: tuple[float, float]) -> bool:
+    widths, rates = own.numbers("rdma_port", "width"), own.numbers("rdma_port", "rate_gbps")
+    return any(widths.get(port) == rate[0] and math.isclose(found, math.prod(rate)) for port, found in rates.items())
+
+
+def _has_a_port_without_link(own: Hardware) -> bool:
+    return any(state != "ACTIVE" for state in own.texts("rdma_port", "state").values())
 
 
 def _named(hosts: Collection[str], description: str) -> str:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable
 
 import pytest
-from clusterctl.diagnosis.rules import engines, registry
+from clusterctl.diagnosis.rules import engines, rdma, registry
 from clusterctl.diagnosis.rules.evidence import View
+from clusterctl.diagnosis.rules.table import FABRIC_PORTS
 from clusterctl.model.hardware import FORMS, Counter, Hardware, HardwareLooks, HardwareReading, Value
 from clusterctl.state import hardware_looks
 
@@ -87,3 +88,64 @@ def test_a_node_with_all_that_it_may_tell_holds_no_run(kind: str, name: str, *, 
     told({**{host: HardwareLooks(look(())) for host in HOSTS[:2]}, "node3": HardwareLooks(now, past=(before,))})
     hardware_looks._to_keep(now)  # noqa: SLF001
     assert time.monotonic() - began < 20
+
+
+LINKS = {f"leaf1 port {number} to node{number} port 1": (4, 10.0) for number in (1, 2, 3)}
+
+
+def fabric_look(links: dict[str, tuple[int, float]], at: float = 60.0, **silent: str) -> Hardware:
+    readings: list[tuple[str, str, str, Value]] = []
+    for link, (lanes, speed) in links.items():
+        readings += [("fabric_link", link, "lanes", lanes), ("fabric_link", link, "lane_gbps", speed)]
+        readings += [("fabric_link", link, "ends", "CA"), ("fabric_link", link, "could_be", "wider")]
+    readings += [("fabric_link", port, "ends", "silent") for port in silent.values()]
+    return look(readings, at=at)
+
+
+def port_look(state: str, lanes: int, gbps: float) -> HardwareLooks:
+    its = {"state": state, "width": lanes, "rate_gbps": gbps}
+    return HardwareLooks(look(("rdma_port", "mlx5_0/1", name, value) for name, value in its.items()))
+
+
+def named(reader: HardwareLooks, end: HardwareLooks) -> list[tuple[str, ...]]:
+    hardware = {"node1": reader, "node2": HardwareLooks(look(())), "node3": end}
+    return [one.hosts for one in rdma.fabric(View(hosts=(), nodes={}, hardware=hardware))]
+
+
+GOOD = port_look("ACTIVE", 4, 40.0)
+THIRD = "leaf1 port 3 to node3 port 1"
+
+
+@pytest.mark.parametrize(
+    ("now", "past", "end", "hosts"),
+    [
+        (fabric_look({**LINKS, THIRD: (1, 10.0)}), None, GOOD, ("node3", "node1")),
+        (fabric_look({**LINKS, THIRD: (1, 10.0)}), None, port_look("ACTIVE", 1, 10.0), ("node3",)),
+        (fabric_look({**LINKS, THIRD: (4, 2.5)}), None, port_look("ACTIVE", 4, 10.0), ("node3",)),
+        (fabric_look(dict(list(LINKS.items())[:2])), fabric_look(LINKS), GOOD, ("node3", "node1")),
+        (fabric_look(dict(list(LINKS.items())[:2])), fabric_look(LINKS), port_look("DOWN", 4, 40.0), ("node3",)),
+        (fabric_look(LINKS, port=THIRD), None, GOOD, ("node3", "node1")),
+    ],
+    ids=["slow", "slow by its own word", "slow lanes by its own word", "gone", "gone by its own word", "silent"],
+)
+def test_the_reader_of_the_fabric_blames_nobody_on_its_word_alone(
+    now: Hardware, past: Hardware | None, end: HardwareLooks, hosts: tuple[str, ...]
+) -> None:
+    assert named(HardwareLooks(now, past=(past,) if past else ()), end) == [hosts]
+
+
+def test_a_link_that_an_earlier_reader_made_up_names_that_reader() -> None:
+    rest = dict(list(LINKS.items())[:2])
+    hardware = {
+        "node1": HardwareLooks(fabric_look(rest)),
+        "node2": HardwareLooks(look(()), past=(fabric_look(LINKS, at=1.0),)),
+        "node3": GOOD,
+    }
+    (found,) = rdma.fabric(View(hosts=(), nodes={}, hardware=hardware))
+    assert found.hosts == ("node3", "node1", "node2")
+
+
+def test_errors_of_a_switchs_port_name_who_read_them() -> None:
+    kind, name = next(iter(FABRIC_PORTS))
+    first, now = (look((), (kind, THIRD, name, count), at=at) for count, at in ((0, 0.0), (10**6, 60.0)))
+    assert named(HardwareLooks(now, first=first), GOOD) == [("node3", "node1")]

@@ -319,6 +319,27 @@ def test_a_clock_is_wrong_only_beyond_what_the_round_trip_may_hide(
     )
 
 
+@pytest.mark.parametrize(
+    ("offsets", "named"),
+    [
+        ({"node1": 0.1, "node2": 120.0}, [("node2",)]),
+        ({"node1": 120.0, "node2": 0.1}, [("node1",)]),
+        ({"node1": -3600.0, "node2": -3480.0}, [("node1", "node2")]),
+        ({"node1": 3600.0, "node2": 3600.1}, []),
+        ({"node1": 0.0, "node2": 0.1, "node3": 50.0, "node4": -50.0}, [("node3",), ("node4",)]),
+        ({"node1": 90.0, "node2": 90.1, "node3": 0.1}, [("node1", "node2", "node3")]),
+        ({"node1": 90.0, "node2": 90.1, "node3": 90.2, "node4": 0.1}, [("node1", "node2", "node3", "node4")]),
+        ({"node1": 90.0, "node2": 90.1, "node3": 90.2, "node4": 200.0}, [("node4",)]),
+    ],
+    ids=["2nd", "1st", "neither", "this machine is wrong", "two lie", "as many lie", "most lie", "odd one"],
+)
+def test_lying_clocks_blame_no_node_that_agrees_with_this_machine(
+    offsets: dict[str, float], named: list[tuple[str, ...]]
+) -> None:
+    found = machine.clocks({host: login_probe.Clock(offset, 0.01) for host, offset in offsets.items()})
+    assert [one.hosts for one in found] == named
+
+
 # --- names ---
 
 
