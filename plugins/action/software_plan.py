@@ -69,6 +69,10 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
             **result,
             "changed": False,
             "artifacts": artifacts,
+            "planned_trees": {
+                host: {str(one["name"]): str(one["tree"]) for one in artifacts if host in one["hosts"]}
+                for host in whole
+            },
             "brought": [*_brought(given), *artifacts],
             "warnings": self._told([text for plan in plans.values() for text in plan.warnings], given),
         }

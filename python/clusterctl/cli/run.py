@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +21,12 @@ from clusterctl.launch.mpirun import MapBy
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from clusterctl.jobs.run import RunOptions
-    from clusterctl.model.hosts import InventorySources
+    from clusterctl.model.hosts import InventoryOptions, InventorySources
+    from clusterctl.model.run_record import RunObserver
 
 
 class Prefix(str, Enum):
@@ -61,6 +64,12 @@ class FoldersGroup:
     sync: Annotated[
         Path | None,
         typer.Option("--sync", metavar="DIR", help="Copy this folder to ~/clusterctl/NAME on all nodes; start there."),
+    ] = None
+    project: Annotated[
+        Path | None,
+        typer.Option(
+            "--project", metavar="DIR", help="As --sync, in an environment on all nodes that the folder's lock decides."
+        ),
     ] = None
     remote_dir: Annotated[
         str,
@@ -176,10 +185,7 @@ def run(
     inventory = which.sources
     if not program or not program[0]:
         raise ConfigError("There is no program to start; name it behind '--', as in: -- ./program --its-option.")
-    if timeout is not None and not 0 < timeout < float("inf"):
-        raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
-    if not 0 < look.stall_after < float("inf"):
-        raise typer.BadParameter("it is a positive number of seconds", param_hint="--stall-after")
+    _refuse_times(timeout, look)
     pattern = _pattern(look.pace_pattern)
     pace = look.pace or pattern is not None
     again = look.restarts or look.search
@@ -188,50 +194,115 @@ def run(
     for word in its.export or ():
         compose.parse(word)
     of_inventory = login.options(_without(exclude, limit))
+    if folders.sync is not None and folders.project is not None:
+        raise typer.BadParameter(
+            "it copies the folder as --sync does; leave out one of the two", param_hint="--project"
+        )
     from clusterctl.jobs import first_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    with first_look.begun(inventory, of_inventory) as first:  # the nodes answer while the rest is imported
-        from clusterctl.jobs import relaunch  # noqa: PLC0415
-        from clusterctl.jobs import run as jobs  # noqa: PLC0415
+    def start(environment: str = "") -> int:
+        with first_look.begun(inventory, of_inventory) as first:  # the nodes answer while the rest is imported
+            from clusterctl.jobs import run as jobs  # noqa: PLC0415
 
-        asked = jobs.RunOptions(
-            wish=JobOptions(
-                program=tuple(program),
-                launcher=launcher,
-                ranks=its.ranks,
-                processes=its.processes,
-                exported=tuple(its.export or ()),
-                caller=dict(os.environ),
-                mca=parameters,
-                path=path.wish(its.map_by),
-                oversubscribe=its.oversubscribe,
-                directory=folders.chdir,
-                pace=pace,
-            ),
-            inventory=of_inventory,
-            launch_node=launch_node,
-            sync=folders.sync,
-            remote_dir=folders.remote_dir,
-            prefix=prefix.value,
-            gate=gate,
-            timeout_s=timeout,
-            watch=look.watch,
-            stall_after_s=look.stall_after,
-            look=first,
+            asked = jobs.RunOptions(
+                wish=JobOptions(
+                    program=tuple(program),
+                    launcher=launcher,
+                    ranks=its.ranks,
+                    processes=its.processes,
+                    exported=tuple(its.export or ()),
+                    caller=dict(os.environ),
+                    mca=parameters,
+                    path=path.wish(its.map_by),
+                    oversubscribe=its.oversubscribe,
+                    directory=folders.chdir,
+                    pace=pace,
+                ),
+                inventory=of_inventory,
+                launch_node=launch_node,
+                sync=folders.sync or folders.project,
+                remote_dir=folders.remote_dir,
+                prefix=prefix.value,
+                gate=gate,
+                timeout_s=timeout,
+                watch=look.watch,
+                stall_after_s=look.stall_after,
+                look=first,
+                environment=environment,
+            )
+            return _carried_out(inventory, asked, look, pattern, show=show, detach=detach)
+
+    if folders.project is None:
+        return start()
+    if folders.sync is not None:
+        raise typer.BadParameter(
+            "it copies the folder as --sync does; leave out one of the two", param_hint="--project"
         )
-        if show:
-            sys.stdout.write(jobs.shown(inventory, asked, output.tell) + "\n")
-            return ExitCode.OK
-        if detach:
-            return _detached(inventory, asked)
-        if pace:
-            from clusterctl.jobs import pace as paced  # noqa: PLC0415
+    return _in_project(folders.project, inventory, of_inventory, start, show=show)
 
-            return paced.run(inventory, asked, _take, output.tell, pattern)
-        if again:
-            how = relaunch.RelaunchOptions(look.restarts, look.search)
-            return relaunch.run(inventory, asked, how, _take, output.tell)
-        return jobs.run(inventory, asked, _take, output.tell)
+
+def _carried_out(
+    inventory: InventorySources,
+    asked: RunOptions,
+    look: WatchGroup,
+    pattern: re.Pattern[str] | None,
+    *,
+    show: bool,
+    detach: bool,
+) -> int:
+    from clusterctl.jobs import relaunch  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.jobs import run as jobs  # noqa: PLC0415
+
+    if show:
+        sys.stdout.write(jobs.shown(inventory, asked, output.tell) + "\n")
+        return ExitCode.OK
+    if detach:
+        return _detached(inventory, asked)
+    if asked.wish.pace:
+        from clusterctl.jobs import pace as paced  # noqa: PLC0415
+
+        return paced.run(inventory, asked, _take, output.tell, pattern)
+    if look.restarts or look.search:
+        how = relaunch.RelaunchOptions(look.restarts, look.search)
+        return relaunch.run(inventory, asked, how, _take, output.tell)
+    return jobs.run(inventory, asked, _take, output.tell)
+
+
+def _in_project(
+    folder: Path,
+    inventory: InventorySources,
+    of_inventory: InventoryOptions,
+    start: Callable[[str], int],
+    *,
+    show: bool,
+) -> int:
+    """Start the job in the environment of a project, which is installed before where it is missing."""
+    from clusterctl.cli import change  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.jobs import project as projects  # noqa: PLC0415
+    from clusterctl.jobs.run import EnvironmentGoneError  # noqa: PLC0415
+
+    def observer() -> AbstractContextManager[RunObserver]:
+        return change.observer_for(output.StreamFormat.TEXT, ask=False)
+
+    project = projects.Project.of(folder)
+    place = partial(projects.environment, project, inventory, of_inventory, None if show else observer)
+    try:
+        try:
+            return start(place())
+        except EnvironmentGoneError as error:
+            if show:
+                raise
+            output.tell(str(error))
+            return start(place(gone_from=error.hosts))
+    except projects.NotInstalledError as error:
+        return change.show(error.record, output.StreamFormat.TEXT)
+
+
+def _refuse_times(timeout: float | None, look: WatchGroup) -> None:
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise typer.BadParameter("a deadline is a positive number of seconds", param_hint="--timeout")
+    if not 0 < look.stall_after < float("inf"):
+        raise typer.BadParameter("it is a positive number of seconds", param_hint="--stall-after")
 
 
 def _refuse_together(look: WatchGroup, *, pace: bool, again: bool, detach: bool) -> None:

@@ -49,12 +49,23 @@ def refuse_without(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> None:
     Raises:
         ConfigError: a node lacks it; the sentence says what to do.
     """
+    if any(node.layout.environment for node in nodes.values()):
+        _refuse_horovod(wish.launcher)
+        return  # its packages are looked for in it
     have = {name: training_stack.of(node) for name, node in nodes.items()}
     for need in TRAITS[wish.launcher].needs:
         if need == "PyTorch":
             _refuse(wish.launcher, need, [name for name, one in have.items() if one.framework != "pytorch"])
         elif need == "Horovod":
             _refuse(wish.launcher, need, [name for name, one in have.items() if not one.horovod])
+
+
+def _refuse_horovod(launcher: Launcher) -> None:
+    if "Horovod" in TRAITS[launcher].needs:
+        raise ConfigError(
+            f"--launcher {launcher.value} starts the cluster's Horovod, which is built against the cluster's own "
+            "environment; leave out --project, or take another launcher."
+        )
 
 
 def package_files(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> dict[str, dict[str, str]]:
@@ -69,32 +80,38 @@ def package_files(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> dict[str,
     packages = [need for need in TRAITS[wish.launcher].needs if need.islower()]
     found: dict[str, dict[str, str]] = {}
     for name, node in nodes.items():
-        version = node.artifact("python_env").version
+        place, version = node.layout.link("python_env"), node.artifact("python_env").version
+        if node.layout.environment:
+            place, version = node.layout.environment, node.layout.environment.rpartition("/")[2].split("-")[1]
+            packages = ["torch" if need == "PyTorch" else need for need in TRAITS[wish.launcher].needs]
         if packages and _VERSION.fullmatch(version):
-            folder = f"{node.layout.link('python_env')}/lib/python{version}/site-packages"
+            folder = f"{place}/lib/python{version}/site-packages"
             found[name] = {need: f"{folder}/{need}/__init__.py" for need in packages}
     return found
 
 
-def refuse_without_packages(launcher: Launcher, files: Mapping[str, Mapping[str, str]], looks: Sequence[Look]) -> None:
+def refuse_without_packages(
+    launcher: Launcher, files: Mapping[str, Mapping[str, str]], looks: Sequence[Look], *, in_project: bool = False
+) -> None:
     """Refuse nodes whose Python lacks a package.
 
     Args:
         launcher: that needs them.
         files: of :func:`package_files`.
         looks: where each node has them.
+        in_project: whether the Python is that of a project.
 
     Raises:
         ConfigError: a node lacks one; the sentence says what to do.
     """
-    for need in TRAITS[launcher].needs:
+    for need in dict.fromkeys(need for own in files.values() for need in own):
         lacks = [one.host for one in looks if need in (own := files.get(one.host, {})) and not one.found.get(own[need])]
-        _refuse(launcher, need, lacks)
+        _refuse(launcher, need, lacks, f"add {need} to the lock of the project" if in_project else "")
 
 
-def _refuse(launcher: Launcher, need: str, hosts: Sequence[str]) -> None:
+def _refuse(launcher: Launcher, need: str, hosts: Sequence[str], cure: str = "") -> None:
     if hosts:
-        cure = _CURES.get(need, f"provision them with python_env_requirements: [{need}]")
+        cure = cure or _CURES.get(need, f"provision them with python_env_requirements: [{need}]")
         raise ConfigError(
             f"--launcher {launcher.value} needs {need}, which is missing on {folded(hosts)}; {cure}, or leave them out "
             "with --limit."

@@ -25,7 +25,7 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import supervised_job, sync
 from clusterctl.state import paths
-from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableError
+from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +52,7 @@ class RunOptions:
 
     ``sync`` is a folder here, ``remote_dir`` its place on the nodes: an absolute path, or one from the home. ``hear``
     gets each line of a rank, where the launcher tells which rank prints. ``look`` is one that is under way.
+    ``environment`` is the folder of a project's environment on the nodes, empty for the cluster's own.
     """
 
     wish: JobOptions
@@ -67,6 +68,18 @@ class RunOptions:
     stall_after_s: float = STALL_AFTER_S
     ends_at_stall: bool = False
     look: FirstLook | None = None
+    environment: str = ""
+
+
+class EnvironmentGoneError(ClusterctlError):
+    """Hosts lack the environment that was installed there."""
+
+    exit_code = ExitCode.HOST_FAILED
+
+    def __init__(self, environment: str, hosts: Sequence[str]) -> None:
+        """Take the folder of the environment, and the hosts that lack it."""
+        super().__init__(f"The environment {environment} of the project is gone from {folded(hosts)}; run it again.")
+        self.hosts = tuple(hosts)
 
 
 def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> str:
@@ -172,7 +185,9 @@ def run_watched(
 
 def of_team(options: RunOptions) -> team_of_job.TeamOptions:
     """Return which nodes a job asks for."""
-    return team_of_job.TeamOptions(options.inventory, options.launch_node, options.gate, options.look)
+    return team_of_job.TeamOptions(
+        options.inventory, options.launch_node, options.gate, options.look, options.environment
+    )
 
 
 @dataclass(frozen=True)
@@ -404,6 +419,9 @@ def refuse_missing(
     by_launcher = TRAITS[wish.launcher].runs_scripts and program[0] in {"-m", script}
     names = [] if by_launcher else [program[0]]
     names += [_here(script)] if script and _here(script) not in names else []
+    layout = nodes[launch_node].layout
+    if layout.environment:
+        names = [layout.python, *(name for name in names if name != layout.python)]
     paths = {name: node.environment.get("PATH", "") for name, node in nodes.items()}
     packages = launcher_needs.package_files(nodes, wish)
     files = {path for own in packages.values() for path in own.values()}
@@ -415,7 +433,9 @@ def refuse_missing(
             f"The folder {wish.directory} is not on {folded(adrift)}; --sync copies one to all nodes, --chdir names "
             "another."
         )
-    launcher_needs.refuse_without_packages(wish.launcher, packages, looks)
+    if layout.environment and (gone := [one.host for one in looks if not one.found.get(layout.python)]):
+        raise EnvironmentGoneError(layout.environment, gone)
+    launcher_needs.refuse_without_packages(wish.launcher, packages, looks, in_project=bool(layout.environment))
     for name in names:
         missing = [one.host for one in looks if not one.found.get(name)]
         starts = name == program[0] and not by_launcher

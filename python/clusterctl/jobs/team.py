@@ -38,13 +38,15 @@ class GateError(ClusterctlError):
 class TeamOptions:
     """Which nodes of the inventory, where the job is launched (None: on the first), and whether they may not differ.
 
-    ``look`` is one at the same nodes that is under way; without it, one begins.
+    ``look`` is one at the same nodes that is under way; without it, one begins. ``project`` is the folder of a
+    project's environment on the nodes, empty for the cluster's own.
     """
 
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
     launch_node: str | None = None
     gate: bool = True
     look: FirstLook | None = None
+    project: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         _refuse_unprovisioned(cluster, nodes)
         _gate(cluster, nodes, asked, tell)
         _refuse_strangers(nodes)
+        if asked.project:
+            nodes = {name: node.with_project(asked.project) for name, node in nodes.items()}
         yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from clusterctl.model.base import Fact
 from clusterctl.model.clock import Clock
@@ -568,10 +568,23 @@ class NodeFacts(Fact):
     watch: tuple[WatchEntry, ...] = ()
     problems: tuple[str, ...] = ()
 
+    _project: str = PrivateAttr("")  # the node itself cannot say it
+
     @property
     def layout(self) -> Layout:
-        """Where the software lies on the node, as it was asked."""
-        return Layout(self.prefix.path)
+        """Where the software lies on the node, as it was asked, or as :meth:`with_project` says."""
+        return Layout(self.prefix.path, self._project)
+
+    def with_project(self, tree: str) -> NodeFacts:
+        """Return the node as a job sees it that runs in the environment of a project.
+
+        Args:
+            tree: folder of the environment on the node.
+        """
+        path = ":".join(filter(None, (f"{tree}/bin", self.environment.get("PATH", ""))))
+        found = self.model_copy(update={"environment": {**self.environment, "PATH": path}})
+        found._project = tree  # noqa: SLF001 - its own class
+        return found
 
     @property
     def job_shell(self) -> str:

@@ -19,9 +19,11 @@ class Layout:
     """The paths of the software on a node.
 
     ``prefix`` is the inventory variable ``cluster_prefix``: the folder of the artifacts and of their links.
+    ``environment`` is the folder of a project's Python environment that takes the place of the cluster's own.
     """
 
     prefix: str = DEFAULT_PREFIX
+    environment: str = ""
 
     def link(self, name: str) -> str:
         """Return the link that leads to the version in use of an artifact."""
@@ -45,7 +47,7 @@ class Layout:
     @property
     def python(self) -> str:
         """The interpreter of the cluster's Python environment."""
-        return f"{self.link('python_env')}/bin/python"
+        return f"{self.environment or self.link('python_env')}/bin/python"
 
     @property
     def horovodrun(self) -> str:

@@ -43,6 +43,7 @@ _DECIDED_BY = {
     "assertion": {"ansible.builtin.assert"},
     "next_host_key": {"clusterctl.hpc.host_key"},
     "trees": {"clusterctl.hpc.artifact_collect"},
+    "planned_trees": {"clusterctl.hpc.software_plan"},
     "told": {"clusterctl.hpc.artifact_collect", "clusterctl.hpc.fabric_decide", "clusterctl.hpc.uninstall"},
 }
 _FREE = frozenset({"problems"})

@@ -22,7 +22,7 @@ from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest
 from clusterctl.provisioning.preview import CollectPreview
 from clusterctl.provisioning.task_results import TaskResults
-from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state import environments, locks, paths, runs, snapshots
 from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -342,7 +342,8 @@ def kept_by(cluster: str, keep: int) -> set[str]:
     Raises:
         ConfigError: the hold of the cluster cannot be read, so nothing tells what it needs.
     """
-    return kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep)
+    projects = environments.trees_in_use(environments.read(cluster), now())
+    return kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep) | set(projects)
 
 
 def kept_by_all(keep: int) -> set[str]:

@@ -83,6 +83,11 @@ class TaskResults:
         found = [result.data["members"] for result in self.results if result.data.get("members")]
         return tuple(found[-1]) if found else ()
 
+    def planned_trees(self) -> dict[str, dict[str, str]]:
+        """Return by host the folders of the artifacts that it gets, by name, as the plan of the software says."""
+        found = [result.data["planned_trees"] for result in self.results if result.data.get("planned_trees")]
+        return dict(found[-1]) if found else {}
+
     def messages(self) -> tuple[str, ...]:
         """Return what roles have to say of the whole cluster."""
         return tuple(dict.fromkeys(text for result in self.results for text in result.data.get("told") or ()))

@@ -92,6 +92,11 @@ def proofs_file(cluster: str) -> Path:
     return cluster_dir(cluster) / "proofs.json"
 
 
+def environments_file(cluster: str) -> Path:
+    """The environments of projects on the nodes of one cluster."""
+    return cluster_dir(cluster) / "environments.json"
+
+
 def doctor_errors_file(cluster: str) -> Path:
     """The last errors that doctor found on each node of one cluster."""
     return cluster_dir(cluster) / "doctor_errors.json"
