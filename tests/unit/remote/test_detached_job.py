@@ -39,7 +39,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(SUPERVISOR.parent))
     import detached_job as found  # type: ignore[import-not-found]  # noqa: PLC0415 - it lies on no path else
 
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def listed() -> tuple[DetachedJob, ...]:
@@ -65,7 +65,7 @@ def until_ended(job: str) -> DetachedJob:
     while (found := next(one for one in listed() if one.job == job)).runs:
         assert time.monotonic() < end
         time.sleep(0.1)
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def test_a_job_goes_on_and_is_stopped(jobs: Path) -> None:
