@@ -66,7 +66,7 @@ def until_ended(job: str) -> DetachedJob:
     while (found := next(one for one in listed() if one.job == job)).runs:
         assert time.monotonic() < end
         time.sleep(0.1)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def test_a_job_goes_on_and_is_stopped(jobs: Path) -> None:
