@@ -13,7 +13,7 @@ _INTRODUCTION = """\
 # Exit codes
 
 This page is made from the program itself. The numbers are part of the public interface.
-`clusterctl run` and `clusterctl launch` also pass on the exit code of your program.
+`clusterctl run`, `clusterctl jobs logs -f` and `clusterctl launch` also pass on the exit code of your program.
 """
 
 

@@ -6,7 +6,7 @@ lines on stdout:
 ``detached_job.py --start``
     Reads one JSON line: ``{"about", "request"}``. ``request`` is what ``job_supervisor.py`` reads. It starts a keeper
     in a session of its own, and answers once a rank of the job is up on this node, the job has ended, or half a minute
-    has passed.
+    has passed. A controller that is gone by then does not know the job, so the job is ended.
 
 ``detached_job.py --list``
     Answers with the jobs of this node and this user.
@@ -274,24 +274,27 @@ class Keeper:
         self.swept: list[State] = []
         self.ended: State = {}
 
-    def note(self, **more: Any) -> None:
-        """Write the state; where the disk is full, the oldest part of the log makes room."""
+    def note(self, **more: Any) -> bool:
+        """Write the state, and return whether it is written; on a full disk the oldest part of the log makes room."""
         self.state.update(more, log_lost=self.log.lost, log_problem=self.log.problem)
         for _attempt in range(2):
             try:
                 new = self.folder / "state.new"
+                new.touch(mode=0o600)
                 new.write_text(json.dumps(self.state), encoding="utf-8")
                 new.replace(self.folder / "state.json")
             except OSError:
                 if not self.log.starts:
-                    return
+                    return False
                 self.log.drop()
             else:
-                return
+                return True
+        return False
 
     def run(self) -> None:
-        """Stay until the job has ended."""
-        self.note()
+        """Stay until the job has ended; a job that could not be listed is not started."""
+        if not self.note():
+            return
         command = [sys.executable, "-E", "-s", job_supervisor.__file__]
         with (self.folder / "errors").open("wb") as errors:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
@@ -417,13 +420,27 @@ def start() -> int:
     end = time.monotonic() + START_WAIT_S
     while time.monotonic() < end:
         is_gone = keeper.poll() is not None
+        if nobody_reads():
+            keeper.terminate()
+            return 1
         state = read_state(job) or {}
         if is_gone or state.get("state") == "ended" or (state.get("state") == "running" and has_rank(job)):
             break
         time.sleep(TURN_S)
     state = known(job)
-    say(job=state or {}, up=has_rank(job), problem="" if state else "its keeper could not write its state")
+    try:
+        say(job=state or {}, up=has_rank(job), problem="" if state else "its keeper could not write its state")
+    except BrokenPipeError:
+        keeper.terminate()
+        return 1
     return 0
+
+
+def nobody_reads() -> bool:
+    """Whether the controller has gone: nothing can be written to stdout any more."""
+    asking = select.poll()
+    asking.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _unused, event in asking.poll(0))
 
 
 def has_rank(job: str) -> bool:

@@ -52,6 +52,27 @@ def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: st
     assert "/bin/sh" not in compose.compose(members, "node1", wish).shown()
 
 
+@pytest.mark.parametrize(
+    ("values", "mca", "waits"),
+    [
+        (("0", "0"), {}, False),
+        (("0", ""), {}, True),
+        (("0", "16"), {}, True),
+        (("0", "0"), {"odls_base_max_threads": "4"}, True),
+    ],
+)
+def test_ranks_wait_for_nothing_where_no_daemon_starts_them_in_threads(
+    values: tuple[str, ...], mca: dict[str, str], waits: bool
+) -> None:
+    members = {}
+    for number, value in enumerate(values, 1):
+        file = ParameterFile(path="/x", exists=True, own={"odls_base_max_threads": value} if value else {})
+        facts = provisioned(f"node{number}").model_copy(update={"parameter_files": (file,)})
+        members[f"node{number}"] = Member(facts, 2, "5.0.7")
+    plan = compose.compose(members, "node1", JobOptions(("hostname",), mca=mca), job="20261121T000000Z-run-1")
+    assert ("/bin/sh" in plan.argv) is waits
+
+
 BY_ROLE = ("btl_tcp_if_include", "oob_tcp_if_include", "prte_if_include")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(SUPERVISOR.parent))
     import detached_job as found  # type: ignore[import-not-found]  # noqa: PLC0415 - it lies on no path else
 
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def listed() -> tuple[DetachedJob, ...]:
@@ -133,6 +134,34 @@ def test_what_does_not_start_says_why(jobs: Path) -> None:
     assert jobs.stat().st_mode & 0o777 == 0o700, "a folder that others may read is closed again"
     answer = detached_job.start(HERE, any_spec("nothing", "true"), [], ABOUT)
     assert "File exists" in answer.problem
+
+
+def test_a_controller_that_goes_before_the_job_is_up_leaves_none() -> None:
+    argv = HERE.command(HERE.program("detached_job.py", "--start"))
+    asked = {"about": ABOUT, "request": supervised_job.request(any_spec("alone", *STUBBORN), [], raw=True)}
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.close()
+        end = time.monotonic() + 20
+        while not carrying("alone"):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.stdout.close()
+        assert process.wait(20) == 1
+    while carrying("alone"):
+        assert time.monotonic() < end + 20
+        time.sleep(0.1)
+    assert until_ended(listed()[0].job).word == "stopped"
+
+
+def test_a_job_that_cannot_be_listed_is_not_started(program: ModuleType, tmp_path: Path) -> None:
+    (program.made_place() / "unit-unlisted" / "state.new").mkdir(parents=True)
+    made = tmp_path / "made"
+    request = {"job": "unit-unlisted", "argv": ["touch", str(made)], "deadline_s": None}
+    program.Keeper("unit-unlisted", {"about": ABOUT, "request": request}).run()
+    assert not made.exists()
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
