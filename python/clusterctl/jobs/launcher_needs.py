@@ -12,6 +12,7 @@ from clusterctl.diagnosis import training_stack
 from clusterctl.launch import accelerate
 from clusterctl.launch.launchers import TRAITS, Launcher
 from clusterctl.model.nodeset import folded
+from clusterctl.remote import python
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ def package_files(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> dict[str,
 
     It is empty where nobody can know: the user sets ``PYTHONPATH``, or starts JAX with another Python.
     """
-    python = next(iter(nodes.values())).layout.python
-    own = wish.launcher is Launcher.JAX and wish.program[0] not in {"python", "python3", python}
+    clusters = next(iter(nodes.values())).layout.python
+    own = wish.launcher is Launcher.JAX and wish.program[0] not in {"python", "python3", clusters}
     if own or any(word.partition("=")[0] == _PYTHON_PATH for word in wish.exported):
         return {}
     packages = [need for need in TRAITS[wish.launcher].needs if need.islower()]
@@ -153,10 +154,15 @@ def _here(path: Path) -> bytes | None:
         return None
 
 
+# The text is constant. A start-up file of the session may print something before the mark.
+_READ = 'printf "\\n%s\\n" "$0"; exec head -c "$1" -- "$2"'
+_MARK = "clusterctl-file"
+
+
 def _there(team: JobTeam, place: str) -> bytes | None:
-    argv = team.login(team.launch_node).command(["head", "-c", str(accelerate.MOST_BYTES + 1), "--", place])
+    words = ["sh", "-c", _READ, _MARK, str(accelerate.MOST_BYTES + 1), place]
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_READ_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        done = python.run(team.login(team.launch_node).command(words), b"", _READ_S)
+    except (OSError, subprocess.TimeoutExpired, python.TooMuchOutputError):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.output.partition(f"\n{_MARK}\n".encode())[2] if done.returncode == 0 else None

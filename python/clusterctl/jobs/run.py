@@ -18,7 +18,7 @@ from clusterctl.jobs import team as team_of_job
 from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
-from clusterctl.launch import compose, launchers, mpirun_job, torchrun
+from clusterctl.launch import compose, launchers, torchrun
 from clusterctl.launch.launchers import TRAITS
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.nodeset import folded
@@ -342,12 +342,8 @@ def _absolute(folder: Path) -> Path:
 
 def _plan(team: JobTeam, started: StartedIn, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
     launcher_needs.refuse_without(team.facts, started.wish)
-    members = {
-        name: mpirun_job.member(node, slots_of(host := team.hosts[name], node), team.users[name], host.cluster_address)
-        for name, node in team.facts.items()
-    }
     wish = replace(started.wish, config=launcher_needs.config(team, started.wish, started.synced))
-    plan = compose.compose(members, team.launch_node, wish, job_id)
+    plan = compose.compose(team.members, team.launch_node, wish, job_id)
     for note in plan.notes:
         tell(f"Note: {note}")
     return plan

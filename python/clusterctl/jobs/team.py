@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import skew
 from clusterctl.jobs import first_look
+from clusterctl.launch import mpirun_job
+from clusterctl.launch.hostfile import HostfileNode
 from clusterctl.model import fabric
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.job_login import through_sudo
 from clusterctl.model.nodeset import folded
+from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import supervised_job, supervisor_files
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, UnreachableError
 
@@ -74,6 +77,16 @@ class JobTeam:
         """How the job's user is reached on each node but the launch node."""
         return [self.login(name) for name in self.hosts if name != self.launch_node]
 
+    @property
+    def members(self) -> dict[str, mpirun_job.Member]:
+        """The nodes as launch lines take them."""
+        return {
+            name: mpirun_job.member(
+                node, slots_of(host := self.hosts[name], node), self.users[name], host.cluster_address
+            )
+            for name, node in self.facts.items()
+        }
+
 
 @contextlib.contextmanager
 def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], None]) -> Iterator[JobTeam]:
@@ -98,6 +111,16 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         if asked.project:
             nodes = {name: node.with_project(asked.project) for name, node in nodes.items()}
         yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control)
+
+
+def of_hostfile(team: JobTeam) -> tuple[HostfileNode, ...]:
+    """Return the nodes as another launcher is told them, by the names that mpirun gets."""
+    members = team.members
+    called = mpirun_job.node_names(members, team.launch_node)
+    return tuple(
+        HostfileNode(called[name], one.facts.fabric.address if one.facts.fabric else "", one.slots)
+        for name, one in members.items()
+    )
 
 
 def _looked(look: FirstLook) -> dict[str, NodeFacts]:

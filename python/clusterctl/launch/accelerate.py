@@ -47,6 +47,20 @@ class RunFacts:
     port: str
 
 
+class _WithoutAliases(yaml.SafeLoader):
+    """A safe loader that refuses aliases, by which a short file becomes a huge one."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the next node.
+
+        Raises:
+            YAMLError: it is an alias.
+        """
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("an alias")
+        return super().compose_node(parent, index)
+
+
 def config_file(program: Sequence[str]) -> str:
     """Return the configuration file that the words before the program name, empty without one.
 
@@ -67,7 +81,7 @@ def parse(path: str, text: str) -> AccelerateConfig:
         ConfigError: the file or a value in it is malformed, or it is for SageMaker.
     """
     try:
-        found = yaml.safe_load(text)
+        found = yaml.load(text, _WithoutAliases)  # noqa: S506 - it is a safe loader
     except (yaml.YAMLError, RecursionError, ValueError):
         found = None
     if not isinstance(found, dict):

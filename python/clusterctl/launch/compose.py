@@ -274,6 +274,8 @@ def _counts(
         if wish.processes is not None:
             raise ConfigError("--nproc-per-node is torchrun's; mpirun and horovodrun take -np, the ranks on all nodes.")
         return slots, slots
+    if wish.launcher is Launcher.JAX and None not in {wish.ranks, wish.processes}:
+        raise ConfigError("-np and --nproc-per-node both say how many processes JAX gets; give one of them.")
     if per_node and wish.ranks is not None:
         raise ConfigError(
             f"-np is mpirun's and horovodrun's; {name} takes --nproc-per-node, the processes on each node."

@@ -173,6 +173,8 @@ def test_the_kind_of_start_is_the_files_own(kind: str, ours: list[str]) -> None:
     [
         ("- a\n", "c.yaml is not a configuration of accelerate"),
         ("a: [", "c.yaml is not a configuration of accelerate"),
+        ("[" * 60000, "c.yaml is not a configuration of accelerate"),
+        ("a: &a [1]\nb: *a\n", "c.yaml is not a configuration of accelerate"),
         ("num_machines: two\n", "num_machines of c.yaml is not a whole number"),
         ("num_processes: true\n", "num_processes of c.yaml is not a whole number"),
         ("main_process_ip: 'a b'\n", "main_process_ip of c.yaml is not a name or an address"),
@@ -246,6 +248,11 @@ def test_jax_takes_ranks_as_mpirun_does() -> None:
     line = plan(Launcher.JAX, "python", "a.py", ranks=3)
     assert line.argv[line.argv.index("-np") + 1] == "3"
     assert line.argv[-2:] == (PYTHON, "a.py")
+
+
+def test_jax_is_told_its_processes_once() -> None:
+    with pytest.raises(ConfigError, match="-np and --nproc-per-node both say how many"):
+        plan(Launcher.JAX, "a.out", ranks=2, processes=1)
 
 
 def test_an_address_of_ipv6_has_brackets_where_jax_reads_it() -> None:
