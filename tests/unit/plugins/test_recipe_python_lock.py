@@ -141,7 +141,7 @@ def test_horovod_is_left_out_or_refused_where_the_lock_lacks_what_it_imports() -
         ({"python_env_framework_version": "2.8.0"}, "put python_env_framework_version into the lock, and empty the"),
         (
             {"python_env_lock": "", "python_env_lock_extras": ["web"]},
-            "python_env_lock_extras is set, and python_env_lock is empty; name the lock, or empty python_env_lock_extras.",
+            "python_env_lock_extras is set, and python_env_lock is empty; name the lock, or empty python_env_lock_",
         ),
         ({"python_env_lock": "/srv/bad.lock"}, "/srv/bad.lock is not a lock."),
     ],
