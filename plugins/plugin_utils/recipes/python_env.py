@@ -493,14 +493,15 @@ class _Recipe:
         # installed later.
         library = ["find", f"{packages}/nvidia/nccl/lib", "-name", "libnccl.so.2"]
         library += ["-exec", "ln", "-sfn", f"{self.prefix}/nccl/lib/libnccl.so.2", "{}", ";"]
+        install = uv.step(
+            "packages",
+            *("pip", "install", "--python=@TREE@/bin/python", "--no-index", "--find-links=wheels"),
+            *("--no-deps", "--require-hashes", "--compile-bytecode", "--requirements=pinned.txt"),
+        )
         return [
             # Relocatable: scripts find their interpreter beside themselves, by the link and in the versioned folder.
             uv.step("environment", "venv", "--relocatable", "--python", base, "@TREE@"),
-            uv.step(
-                "packages",
-                *("pip", "install", "--python=@TREE@/bin/python", "--no-index", "--find-links=wheels"),
-                *("--no-deps", "--require-hashes", "--compile-bytecode", "--requirements=pinned.txt"),
-            ),
+            *([install] if self.wheels else []),
             *python_lock.steps(self.pinned.built),
             # what a lock leaves out comes from elsewhere
             *([] if self.pinned.left_out else [uv.step("consistency", "pip", "check", "--python=@TREE@/bin/python")]),

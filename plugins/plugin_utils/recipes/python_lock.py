@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ LEFT_OUT = ("mpi4py", "horovod")
 _COMPILERS = {"Debian": ["gcc", "g++", "libc6-dev"], "RedHat": ["gcc", "gcc-c++"], "Suse": ["gcc", "gcc-c++"]}
 # What Horovod imports beside the framework.
 _HOROVOD_NEEDS = ("cloudpickle", "packaging", "psutil", "pyyaml")
+_VERSION = re.compile(r"\d+[.]\d+[.]\d+")
 # uv's notes about a build; they have its time.
 NOTES = [f"lib/python*/{note}" for note in [*uv.NOTES, "site-packages/*.dist-info/uv_build.json"]]
 
@@ -56,11 +58,13 @@ class Lock:
             hosts: of one platform.
             managed: release of the managed Python; '' for the nodes' own.
         """
-        versions = [str(host.node["python"]["version"]) for host in hosts]
+        release = uv.Python("", target).release
+        its = [_VERSION.match(str(host.node["python"]["version"])) for host in hosts]
+        versions = [found.group() for found in its if found and found.group().startswith(f"{release}.")]
         return LockWish(
             path=self.path,
             target=target,
-            python=managed or min(versions, key=_numbers),
+            python=managed or min(versions, key=_numbers, default=f"{release}.0"),
             cache_dir=places(settings, "python_env")["cache_dir"],
             wheel_dir=settings.text("python_env_wheel_dir"),
             extras=self.extras,
@@ -191,4 +195,4 @@ def _names(pinned: Pinned) -> set[str]:
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".") if number.isdigit()]
+    return [int(number) for number in version.split(".")]

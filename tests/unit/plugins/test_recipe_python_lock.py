@@ -79,6 +79,10 @@ def test_the_controller_is_asked_for_the_oldest_python_of_the_nodes_and_leaves_o
     (wish,) = locker.asked
     assert (wish.path, wish.target, wish.python) == ("/srv/uv.lock", BULLSEYE, "3.9.3")
     assert (wish.extras, wish.groups, wish.left_out) == (["web"], ["dev"], ("mpi4py", "horovod"))
+    decided(locker, versions=("3.9.2+",))  # as a Python from its repository calls itself
+    assert locker.asked[-1].python == "3.9.2"
+    decided(locker, versions=("3.12.1",))
+    assert locker.asked[-1].python == "3.9.0", "the Python of Ansible's modules is another one"
     decided(locker, python_env_python="managed")
     assert locker.asked[-1].python == "3.13.5"
 
@@ -141,7 +145,7 @@ def test_horovod_is_left_out_or_refused_where_the_lock_lacks_what_it_imports() -
         ({"python_env_framework_version": "2.8.0"}, "put python_env_framework_version into the lock, and empty the"),
         (
             {"python_env_lock": "", "python_env_lock_extras": ["web"]},
-            "python_env_lock_extras is set, and python_env_lock is empty; name the lock, or empty python_env_lock_extras.",
+            "python_env_lock_extras is set, and python_env_lock is empty; name the lock, or empty python_env_lock_",
         ),
         ({"python_env_lock": "/srv/bad.lock"}, "/srv/bad.lock is not a lock."),
     ],
