@@ -179,8 +179,8 @@ def test_a_node_without_it_is_named_by_everybody(changed: Operator) -> None:
         (f"chmod 700 {PATH}", f"{PATH} can be used by its owner alone (mode 0700)"),
         ("chown nobody /opt", "/opt belongs to nobody, who could change what jobs run"),
         (
-            f"install -D /usr/bin/python3.11 /root/python/bin/python3; ln -sfn /root/python/bin/python3 {PATH}/bin/python",
-            f"{PATH}/bin/python leads to /root/python/bin/python3, and /root can be used by its owner alone",
+            f"install -D /usr/bin/python3.11 /root/own/bin/python3; ln -sfn /root/own/bin/python3 {PATH}/bin/python",
+            f"{PATH}/bin/python leads to /root/own/bin/python3, and /root can be used by its owner alone",
         ),
     ],
 )
