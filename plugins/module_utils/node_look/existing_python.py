@@ -17,7 +17,7 @@ _MOST_PACKAGES = 4096
 _SHOWN = 5
 _MACHINES = {3: "i386", 21: "ppc64le", 22: "s390x", 62: "x86_64", 183: "aarch64", 243: "riscv64"}  # e_machine of elf(5)
 _ELF, _MACHINE_AT = b"\x7fELF", 18
-PLAIN = re.compile(r"(/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+")  # a path that a launcher or a file of Python takes as it is
+PLAIN = re.compile(r"(/(?![.]{1,2}(/|$))[A-Za-z0-9_.+-]+)+")  # a path that shells and files of Python take as it is
 _PROGRAM = re.compile(r"python(3([.]\d+)?)?")
 _RELEASE = re.compile(r"python(3[.]\d+)")
 _VERSION = re.compile(r"3[.]\d+([.]\d+)?[A-Za-z0-9+]*")
@@ -156,8 +156,14 @@ def _looked(path: str, folder: str, login_uid: int) -> Json:
     shares = not settings or settings.get("include-system-site-packages", "").lower() == "true"
     folders = _folders(folder, base, release, is_venv=bool(settings), shares=shares)
     if login_uid >= 0:
-        for place in (one for one in folders if not one.startswith(f"{_SYSTEM}/")):
+        for place in _own_folders(folder, base, folders):
             _refuse_unsafe(place, login_uid)
+    odd = [place for place in (real, base, *folders) if not PLAIN.fullmatch(place)]
+    if odd:
+        raise _UnusableError(
+            f"the Python or packages of {folder} lie in a folder with other signs than letters, digits and . _ + -",
+            "make the environment in another folder",
+        )
     packages: Json = {}
     for place in folders:
         packages = {**_packages(place), **packages}
@@ -239,8 +245,11 @@ def _version(settings: dict[str, str], conda: dict[str, str], base: str, release
 
 
 def _machine(program: str) -> str:
-    with open(program, "rb") as stream:
-        head = stream.read(_MACHINE_AT + 2)
+    handle = os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        head = os.read(handle, _MACHINE_AT + 2)
+    finally:
+        os.close(handle)
     number = int.from_bytes(head[_MACHINE_AT:], "little" if head[5:6] == b"\1" else "big")
     return _MACHINES.get(number, str(number)) if head.startswith(_ELF) else ""
 
@@ -258,6 +267,15 @@ def _folders(folder: str, base: str, release: str, *, is_venv: bool, shares: boo
         if os.path.isdir(real):
             found.setdefault(real, place)
     return list(found.values())
+
+
+def _own_folders(folder: str, base: str, folders: list[str]) -> list[str]:
+    """Return the folders with code that are not the distribution's."""
+    if folder == _SYSTEM:
+        return []
+    if base != _SYSTEM:
+        return [f"{base}/lib", *folders]
+    return [one for one in folders if one.startswith(f"{folder}/")]
 
 
 # --- its packages ----------------------------------------------------------------------------------------------------

@@ -131,6 +131,18 @@ def test_the_captured_node_has_a_stack() -> None:
     }
 
 
+def test_an_environment_of_the_user_is_named_with_its_nodes() -> None:
+    def theirs(record: Record) -> None:
+        artifact(record, "python_env")["inputs"] |= {"existing": "/opt/pytorch", "python": "3.11.2"}
+
+    nodes = cluster(node1=theirs, node2=theirs)
+    framework = training_stack.of(nodes["node1"])
+    words = f"Python 3.11.2 and {framework.framework} {framework.framework_version}"
+    note = f"node[1-2] ran the checks in /opt/pytorch with {words}, an environment that clusterctl did not make."
+    assert training_stack.environment_notes(nodes) == (note,)
+    assert training_stack.environment_notes(cluster()) == ()
+
+
 def test_nodes_with_and_without_a_gpu_are_one_healthy_cluster() -> None:
     def gpu(record: Record) -> None:
         with_gpu(record)

@@ -77,6 +77,24 @@ def test_it_passes_the_gate_and_is_looked_at_only_where_it_is_asked_for(made: Pa
 
 
 @pytest.mark.parametrize(
+    ("path", "plain"),
+    [
+        ("/opt/pytorch", True),
+        ("/opt/job/.venv/bin/python3.11", True),
+        ("/opt/..", False),
+        ("/opt/./x", False),
+        ("/opt//x", False),
+        ("/opt/$(id)", False),
+        ("/opt/a\nb", False),
+        ("opt", False),
+        ("/", False),
+    ],
+)
+def test_paths_that_a_shell_would_read_otherwise_are_not_plain(path: str, plain: bool) -> None:
+    assert bool(existing_python.PLAIN.fullmatch(path)) is plain
+
+
+@pytest.mark.parametrize(
     ("field", "value", "words"),
     [
         ("folder", "/opt/x'; rm", "an absolute path of plain characters"),
