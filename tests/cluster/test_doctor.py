@@ -315,3 +315,18 @@ def test_a_changed_host_key_is_named_by_who_shows_it_and_by_who_remembers_it_wro
     assert {one.check for one in found.findings} == {"host_key"}
     assert found.unreachable == ("node4",)
     assert doctor.exit_code(found) == 4
+
+
+def test_a_wrong_host_key_on_a_node_that_starts_daemons_in_a_tree_is_named_there(mpi_cluster: Cluster) -> None:
+    """mpirun says that it lost the daemon of the node that could not be reached, which is innocent."""
+    other = mpi_cluster.on("node1", "awk", "{print $2}", "/etc/ssh/ssh_host_ed25519_key.pub")
+    swap = f"/^node3[, ]/s#AAAA[^ ]*#{other}#"
+    chain = "$aprte_routed_radix = 1"  # each daemon starts the next one
+    with (
+        edited(mpi_cluster, "node2", "/etc/ssh/ssh_known_hosts", swap),
+        edited(mpi_cluster, "node1", "/usr/local/etc/openmpi/prte-mca-params.conf", chain),
+    ):
+        hello = mpi_cluster.validate("hello", search=False).checks[-1]
+    assert (hello.check, hello.hosts) == ("hello", ("node2",))
+    assert [one.nodes for one in hello.culprits] == [("node2",)]
+    assert "its known_hosts has another host key for node3 than is shown there" in hello.reason

@@ -13,6 +13,7 @@ from .reading import ActingAs, Json, list_folder, of_process, read_text, user_na
 _RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"HOROVOD_RANK=", b"TORCHELASTIC_RUN_ID=")
 _NVIDIA_DEVICE = "/dev/nvidia"
 _LONGEST_COMMAND = 200
+_LEAST_S = 0.01  # 0 would say that nothing was measured
 _REAPERS = {"systemd", "init", "tini", "catatonit", "dumb-init"}
 
 
@@ -25,7 +26,9 @@ def name_and_parent(pid: int) -> tuple[str, int]:
 
 
 def session_start() -> Json:
-    """Return how many seconds the session of sshd took until this program ran, 0 where sshd has not started it.
+    """Return how many seconds the session of sshd took until this program ran, 0.01 at least.
+
+    It is 0 where sshd has not started this program.
 
     What its processes computed, and waited for a processor, does not count, so that a busy node is no slower.
     """
@@ -42,7 +45,7 @@ def session_start() -> Json:
     began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     scheduled = [read_text(f"/proc/{pid}/schedstat", "0 0").split() for pid in chain]
     busy = sum(int(computed) + int(waited) for computed, waited, *_unused in scheduled) / 1e9
-    return {"session_start_s": round(max(0.0, now - began - busy), 2)}
+    return {"session_start_s": round(max(_LEAST_S, now - began - busy), 2)}
 
 
 def leftovers(wanted: bool) -> Json:

@@ -59,6 +59,22 @@ _PINNED = {
     "strategy": ("ANSIBLE_STRATEGY", "linear"),
     "task_timeout": ("ANSIBLE_TASK_TIMEOUT", "0"),  # a compile takes as long as it takes
 }
+# Settings of the way to nodes. A second controller gets them, and they count more than its own ansible.cfg.
+_TRAVELLING = {
+    "become": "ANSIBLE_BECOME",
+    "become_exe": "ANSIBLE_BECOME_EXE",
+    "become_method": "ANSIBLE_BECOME_METHOD",
+    "become_user": "ANSIBLE_BECOME_USER",
+    "connection": "ANSIBLE_TRANSPORT",
+    "port": "ANSIBLE_REMOTE_PORT",
+    "private_key_file": "ANSIBLE_PRIVATE_KEY_FILE",
+    "python_interpreter": "ANSIBLE_PYTHON_INTERPRETER",
+    "remote_user": "ANSIBLE_REMOTE_USER",
+    "ssh_args": "ANSIBLE_SSH_ARGS",
+    "ssh_common_args": "ANSIBLE_SSH_COMMON_ARGS",
+    "ssh_executable": "ANSIBLE_SSH_EXECUTABLE",
+    "ssh_extra_args": "ANSIBLE_SSH_EXTRA_ARGS",
+}
 # Ansible's own default. A distribution's package manager may need a module of community.general.
 _COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
 _LOST_EVENTS = (
@@ -168,20 +184,39 @@ def arguments(play: Play, variables: Sequence[str] = ()) -> list[str]:
     return argv
 
 
-def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str, str]:
+def travelling() -> dict[str, str]:
+    """Return what this controller's ansible.cfg and environment say of the way to nodes, for a second controller."""
+    given = ansible_settings.effective().given
+    return {_TRAVELLING[name]: _shown(one.value) for name, one in given.items() if name in _TRAVELLING}
+
+
+def of_first(told: object) -> dict[str, str]:
+    """Return what a first controller said by :func:`travelling`, and no other variable."""
+    given = told if isinstance(told, dict) else {}
+    return {name: str(given[name]) for name in _TRAVELLING.values() if name in given}
+
+
+def environment(
+    private: Path, control_dir: Path, retries: int = 0, of_another: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return Ansible's settings for a run; they stand above any ansible.cfg.
 
     Args:
         private: the folder of the run.
         control_dir: the folder of shared connections.
         retries: how often ssh tries again to connect, where the user's environment does not say; 0 leaves it as it is.
+        of_another: on a second controller, what the first one said by :func:`travelling`.
     """
+    first = dict(of_another or {})
+    interpreter = first.pop("ANSIBLE_PYTHON_INTERPRETER", "")
     again = {"ANSIBLE_SSH_RETRIES": os.environ.get("ANSIBLE_SSH_RETRIES", str(retries))} if retries else {}
     given = ansible_settings.effective()
     others = os.environ.get("ANSIBLE_COLLECTIONS_PATH") or _COLLECTIONS
     collections = os.pathsep.join((str(content.collections_path()), others))
+    ssh_args = first.pop("ANSIBLE_SSH_ARGS", None) or given.get("ssh_args") or ""
     return {
         **again,
+        **first,
         **dict(_PINNED.values()),
         "ANSIBLE_CALLBACK_PLUGINS": os.pathsep.join(
             filter(None, (os.environ.get("ANSIBLE_CALLBACK_PLUGINS"), str(content.root() / "plugins" / "callback")))
@@ -198,9 +233,9 @@ def environment(private: Path, control_dir: Path, retries: int = 0) -> dict[str,
         "ANSIBLE_LOCALHOST_WARNING": "False",
         "ANSIBLE_NOCOLOR": "True",
         "ANSIBLE_PIPELINING": "True",
-        "ANSIBLE_PYTHON_INTERPRETER": given.interpreter,
+        "ANSIBLE_PYTHON_INTERPRETER": ansible_settings.interpreter(interpreter) if interpreter else given.interpreter,
         # Of two values, ssh takes the first.
-        "ANSIBLE_SSH_ARGS": f"{given.get('ssh_args') or ''} {_SHARING} {_NOTICE_SILENCE} {_NOT_INTERACTIVE}".strip(),
+        "ANSIBLE_SSH_ARGS": f"{ssh_args} {_SHARING} {_NOTICE_SILENCE} {_NOT_INTERACTIVE}".strip(),
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "CLUSTERCTL_EVENTS": str(private / EVENTS),

@@ -17,7 +17,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.provisioning.playbook import Call, Cancel, Stop, environment, execute
+from clusterctl.provisioning.playbook import Call, Cancel, Stop, environment, execute, of_first
 from clusterctl.remote import reach
 
 if TYPE_CHECKING:
@@ -66,7 +66,14 @@ class Received:
             self.explanations = [*self.explanations, str(data.get("job_explanation") or "")[:_MOST_WORDS]][-_MOST_SAID:]
 
 
-def transmit(folder: Path, target: IO[bytes], playbook: str, words: str, passwords: Mapping[str, str]) -> None:
+def transmit(
+    folder: Path,
+    target: IO[bytes],
+    playbook: str,
+    words: str,
+    passwords: Mapping[str, str],
+    settings: Mapping[str, str],
+) -> None:
     """Write a play into the stream.
 
     Args:
@@ -75,6 +82,7 @@ def transmit(folder: Path, target: IO[bytes], playbook: str, words: str, passwor
         playbook: its path on the other controller.
         words: the options of ansible-playbook, as for a shell.
         passwords: by the pattern of the prompt.
+        settings: what ``playbook.travelling`` returned.
 
     Raises:
         OSError: the stream broke off.
@@ -89,6 +97,7 @@ def transmit(folder: Path, target: IO[bytes], playbook: str, words: str, passwor
         playbook=playbook,
         cmdline=words,
         passwords=dict(passwords) or None,
+        envvars=dict(settings),
         suppress_env_files=True,
     )
 
@@ -164,7 +173,6 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
     cancel = Cancel()
     with reach.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(folder), control_dir=control_dir)
-        settings = environment(folder, control_dir, retries)
         told = 0.0
 
         def poll() -> bool:
@@ -188,6 +196,7 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
                     if "zipfile" in data:
                         unstream_dir(source, data["zipfile"], str(folder))
                 call = Call(given["playbook"], given["cmdline"], given.get("passwords") or {})
+                settings = environment(folder, control_dir, retries, of_first(given.get("envvars")))
                 handlers = {name: getattr(self, name) for name in _HANDLERS}
                 execute(call, folder, settings, self.hear, poll, project=folder / "project", **handlers)
 

@@ -259,7 +259,7 @@ def _streamed(
     """
     with held_files.folder() as folder:
         options = _project(part, folder / "project")
-        passwords = playbook.passwords_of(part.play)
+        passwords, settings = playbook.passwords_of(part.play), playbook.travelling()
         target = f"{part.worker.playbooks}/{part.play.playbook.name}"
         with _started(part.worker.argv("work", str(part.play.retries))) as process:
             done, errors = threading.Event(), bytearray()
@@ -268,7 +268,7 @@ def _streamed(
             def write() -> None:
                 pipe = _pipe(process.stdin)
                 with contextlib.suppress(OSError, ValueError):
-                    runner_stream.transmit(folder, pipe, target, shlex.join(options), passwords)
+                    runner_stream.transmit(folder, pipe, target, shlex.join(options), passwords, settings)
                     while not done.wait(HEARTBEAT_S) and not cancel.requested:
                         pipe.write(b"\n")
                         pipe.flush()

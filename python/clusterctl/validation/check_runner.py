@@ -53,6 +53,7 @@ _OF_MPI = ("openmpi", "mpi4py")
 _FACTS_S = 20.0
 _CONNECT_S = 2.0  # tried twice, so that the ports are known in less than ten seconds; longer on busy machines
 _LOGIN_S, _LOGINS_S, _ANSWER_S = 4, 6.0, 9.0
+_ALL_LOGINS_UP_TO, _RADIX = 8, 64  # in larger teams, a node logs in only to those that mpirun's daemon there starts
 
 
 def explained_on_the_spot(
@@ -70,6 +71,7 @@ def explained_on_the_spot(
     if not causes.is_open(result, outcome):
         return result
     named = result.hosts or tuple(team.nodes)
+    told = judging.causes_told(team.site, outcome)
     tell(CheckProgress(result.check, "looking at the nodes for what hinders the job"))
     found = _on_nodes(team, named, control) or _changed_files(team, named, control)
     if not found and not causes.is_certain(result, outcome):
@@ -79,10 +81,12 @@ def explained_on_the_spot(
     by_ssh = team.nodes[team.launch_node].host.step is None if team.launch_node in team.nodes else True
     if by_ssh and not found and not causes.came_up(result):
         tell(CheckProgress(result.check, f"trying the logins of {team.launch_node}"))
-        found = _logins(team, control)
-    if not found:
-        return result
-    return causes.explained(result, found, judging.causes_told(team.site, outcome))
+        found, missed = _logins(team, [team.launch_node], tuple(team.nodes), control)
+        if not found and len(team.nodes) > 2:  # noqa: PLR2004 - a tree of daemons has three nodes
+            tell(CheckProgress(result.check, "trying the logins of the other nodes"))
+            found, missed = _logins(team, list(team.nodes), named, control)
+        told = causes.by_logins(told, missed)
+    return causes.explained(result, found, told) if found else result
 
 
 # Doctor's findings before the run that stop jobs, or have ranks come up where they should not.
@@ -158,25 +162,51 @@ def _changed_files(team: Team, names: Sequence[str], control: Path) -> tuple[Cau
     )
 
 
-def _logins(team: Team, control: Path) -> tuple[Cause, ...]:
-    """Have the launch node log in to every other node, as mpirun does."""
-    first = team.nodes[team.launch_node]
-    targets = tuple(
-        login_probe.LoginTarget(name, node.host.address, node.host.port)
-        for name, node in team.nodes.items()
-        if name != team.launch_node
-    )
-    login = login_probe.Login(replace(first.host, become=False), targets, first.as_user)
+def _logins(
+    team: Team, sources: Sequence[str], targets: Sequence[str], control: Path
+) -> tuple[tuple[Cause, ...], frozenset[str]]:
+    """Have nodes log in to others, as mpirun does: the launch node to all, and in a tree others to those below them.
+
+    Returns:
+        The causes, and the nodes to which a login failed.
+    """
+    names = list(team.nodes)
+    below = {
+        source: [
+            name
+            for name in targets
+            if name != source
+            and (sources == [team.launch_node] or len(names) <= _ALL_LOGINS_UP_TO or _parent(names, name) == source)
+        ]
+        for source in sources
+    }
+    asked = [
+        login_probe.Login(
+            replace(team.nodes[source].host, become=False),
+            tuple(
+                login_probe.LoginTarget(name, team.nodes[name].host.address, team.nodes[name].host.port) for name in its
+            ),
+            team.nodes[source].as_user,
+        )
+        for source, its in below.items()
+        if its
+    ]
     reports = login_probe.gather(
-        [login], login_timeout_s=_LOGIN_S, budget_s=_LOGINS_S, timeout_s=_ANSWER_S, control_dir=control
+        asked, login_timeout_s=_LOGIN_S, budget_s=_LOGINS_S, timeout_s=_ANSWER_S, control_dir=control
     )
     view = View(
         hosts=tuple(node.host for node in team.nodes.values()),
         nodes={name: node.facts for name, node in team.nodes.items()},
         logins=reports,
     )
-    failed = {(team.launch_node, one.target) for report in reports.values() for one in report.failures}
-    return causes.of_findings(refused_by_few(logins.findings(view), reports, team.launch_node), failed)
+    failed = {(source, one.target) for source, report in reports.items() for one in report.failures}
+    found = refused_by_few(logins.findings(view), reports, team.launch_node)
+    return causes.of_findings(found, failed), frozenset(target for _source, target in failed)
+
+
+def _parent(names: Sequence[str], name: str) -> str:
+    """Return the node whose daemon starts the one of a node, by PRRTE's default (routed_radix 64)."""
+    return names[max(0, names.index(name) - 1) // _RADIX]
 
 
 def refused_by_few(

@@ -923,8 +923,8 @@ def test_an_artifact_link_that_became_a_folder_is_told(installed: Path) -> None:
 
 @pytest.mark.parametrize(
     ("startup", "least", "most"),
-    [("sleep 2", 1.8, 20.0), ("i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done", 0.0, 1.0)],
-    ids=["waits", "computes"],
+    [("sleep 2", 1.8, 20.0), ("i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done", 0.01, 1.0), (":", 0.01, 1.0)],
+    ids=["waits", "computes", "quick"],
 )
 def test_a_session_that_waits_is_told_and_one_that_computes_is_not(
     tmp_path: Path, startup: str, least: float, most: float

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_runner.utils.streaming import stream_dir
-from clusterctl.provisioning import runner_stream
+from clusterctl.provisioning import playbook, runner_stream
 
 _LINK = 0o120777 << 16
 
@@ -137,3 +137,41 @@ def test_a_log_that_unpacks_to_much_more_is_cut_off(tmp_path: Path, monkeypatch:
 def test_explanations_without_end_fill_no_memory(tmp_path: Path) -> None:
     found, _ = received(tmp_path, line(status="error", job_explanation="x" * 5000) * 500)
     assert sum(map(len, found.explanations)) <= 10_000
+
+
+PLAY = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.copy:
+        content: >-
+          {{ query("env", 'ANSIBLE_REMOTE_USER', 'ANSIBLE_REMOTE_PORT', 'ANSIBLE_SSH_ARGS', 'ANSIBLE_LIBRARY') }}
+        dest: DEST
+        mode: "0600"
+"""
+
+
+@pytest.mark.programs
+def test_the_first_controllers_way_to_nodes_counts_on_a_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the second one's ansible.cfg counts for it, nor does a setting travel that says nothing of the way."""
+    first, second, play = tmp_path / "first", tmp_path / "second", tmp_path / "play"
+    for folder in (first, second, play, tmp_path / "sent" / "project"):
+        folder.mkdir(parents=True)
+    (tmp_path / "play.yml").write_text(PLAY.replace("DEST", str(tmp_path / "told")))
+    ssh = "[ssh_connection]\nssh_args = -o ProxyJump={}\n"
+    (first / "ansible.cfg").write_text("[defaults]\nremote_user = ops\nremote_port = 2222\n" + ssh.format("gate"))
+    (second / "ansible.cfg").write_text("[defaults]\nremote_user = other\n" + ssh.format("elsewhere"))
+    monkeypatch.chdir(first)
+    settings = {**playbook.travelling(), "ANSIBLE_LIBRARY": "/evil"}
+    sent, back = _Stream(), _Stream()
+    words = "--inventory=one, --connection=local --tags=all"
+    runner_stream.transmit(tmp_path / "sent", sent, str(tmp_path / "play.yml"), words, {}, settings)
+    monkeypatch.chdir(second)
+    runner_stream.serve(_Stream(sent.getvalue()), back, play, 0, lambda: False)
+    end, _heard = received(tmp_path, back.getvalue())
+    assert end.status == "successful"
+    user, port, ssh_args, others = json.loads((tmp_path / "told").read_text())
+    assert (user, port, others) == ("ops", "2222", "")
+    assert ssh_args.startswith("-o ProxyJump=gate -o ControlMaster=auto")

@@ -15,7 +15,7 @@ from clusterctl.remote.login_probe import LoginFailure, LoginReport
 from clusterctl.report import exports, page, prometheus, tables
 from clusterctl.validation.check_results import CheckResults
 from clusterctl.validation.check_runner import refused_by_few
-from clusterctl.validation.checks import judging, registry
+from clusterctl.validation.checks import causes, judging, registry
 from clusterctl.validation.checks.base import Judgement
 from factory import captured_outcome
 from report_records import record
@@ -172,3 +172,39 @@ def test_a_node_that_refuses_a_key_that_the_others_accept_is_named_alone() -> No
 )
 def test_other_failures_stay_with_both_ends(report: LoginReport) -> None:
     assert [one.hosts for one in refused_by_few([FOUND], {"node1": report}, "node1")] == [("node1", "node3")]
+
+
+RULE = "-" * 74
+LOST = f"""\
+{RULE}
+PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-node1-1031@0,0] on node node1
+  Remote daemon: [prterun-node1-1031@0,2] on node node3
+
+This is usually due to either a failure of the TCP network
+connection to the node.
+{RULE}
+"""
+
+
+@pytest.mark.parametrize(("missed", "blamed"), [({"node3"}, ["node2"]), (set(), ["node2", "node3"])])
+def test_a_daemon_that_another_node_could_not_start_is_not_its_own_nodes_fault(
+    missed: set[str], blamed: list[str]
+) -> None:
+    """In a tree, node2 starts the daemon of node3, and node2 knows a wrong host key."""
+    lines = tuple(OutputLine(at_s=0.5, stream="stderr", text=line) for line in LOST.splitlines())
+    outcome = JobOutcome(ending="exited", rc=255, seconds=1.0, ending_s=1.0, lines=lines)
+    told = judging.causes_told(site("hello-5.0.7"), outcome)
+    assert [one.hosts for one in told] == [("node3",)]
+    result = CheckResult(
+        check="hello",
+        verdict=Verdict.ERROR,
+        reason=causes.reason(told),
+        hosts=("node3",),
+        culprits=causes.culprits(told),
+    )
+    found = causes.Cause(("node2",), "its known_hosts has another host key for node3", "provision", subject="ssh")
+    explained = causes.explained(result, [found], causes.by_logins(told, missed))
+    assert [one.nodes[0] for one in explained.culprits] == blamed
+    assert ("lost the daemon" in explained.reason) is ("node3" in blamed)

@@ -133,3 +133,10 @@ def test_a_login_that_waits_on_one_node_is_a_note(seconds: tuple[float, ...], sl
     for name, note in zip(slow, notes, strict=True):
         assert note.startswith(f"Doctor finds on {name}: a session takes 5.2 s until its command runs, and 0.2 s on ")
         assert ".bashrc" in note
+
+
+def test_a_login_that_waits_on_one_of_two_nodes_is_a_note() -> None:
+    """The other's session takes so little that its measurement is the least there is."""
+    facts = {name: node(name, f"10.0.0.{name[-1]}", session_start_s=s) for name, s in (("node1", 0.01), ("node2", 8.0))}
+    (note,) = map(gate.note, gate.of(factory.inventory(tuple(facts)), Probe(facts, {})))
+    assert note.startswith("Doctor finds on node2: a session takes 8.0 s until its command runs")

@@ -133,6 +133,19 @@ def _blamed(result: CheckResult) -> set[tuple[str, tuple[str, ...]]]:
     return {(one.kind, one.nodes) for one in result.culprits}
 
 
+def by_logins(told: Iterable[Cause], missed: Collection[str]) -> tuple[Cause, ...]:
+    """Return the launcher's causes; that a node's daemon is lost says the same as a failed login to that node.
+
+    Args:
+        told: the causes.
+        missed: the nodes to which a login failed.
+    """
+    return tuple(
+        replace(one, subject=_LOGINS) if one.is_consequence and one.hosts and set(one.hosts) <= set(missed) else one
+        for one in told
+    )
+
+
 def _says_the_same(told: Cause, found: Cause) -> bool:
     """Whether the launcher's cause says what a look found: about the same node, or about an unknown one.
 
