@@ -151,9 +151,13 @@ def lacking(
 
 
 def with_more_keys(member: dict[str, Any], registered: str | None, variables: dict[str, Any]) -> dict[str, Any]:
-    """Return a member with the host keys that it shows after a rotation; ``registered`` names where they are."""
-    found = variables["hostvars"].get(member.get("name"), {}).get(registered or "") or {}
-    more = map(str, found.get("host_keys") or ())
+    """Return a member with the host keys that it shows after a rotation; ``registered`` names where they are.
+
+    Raises:
+        MeshError: the node's answer has another form.
+    """
+    name = str(member.get("name"))
+    more = mesh_look.host_keys_of(name, variables["hostvars"].get(name, {}).get(registered or ""))
     return {**member, "host_keys": list(dict.fromkeys([*member.get("host_keys", ()), *more]))}
 
 

@@ -173,7 +173,11 @@ _HOST = _pattern(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})|", "a host name")
 _USER = _pattern(r"[A-Za-z0-9_](?:[A-Za-z0-9_.@\\ -]{0,254}[A-Za-z0-9_.$@-])?|", "the name of a user")
 _VERSION = _pattern(r"[A-Za-z0-9_.+~:-]{0,64}", "a version")
 _TOOLKIT = _pattern(r"(?:[0-9]{1,4}(?:\.[A-Za-z0-9_.+~-]{0,50})?)?", "a version that begins with a number")
-_PLATFORM = _pattern(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", "the id of a platform")
+# Its numbers are short, because the controller counts up to them where it lists the wheels that fit.
+_PLATFORM = _pattern(
+    r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,150}-glibc[0-9]{1,3}(?:\.[0-9]{1,3}){0,2}-py3\.[0-9]{1,3}(?:-cuda[0-9]{1,3})?",
+    "the id of a platform",
+)
 _KEY = _pattern(r"[0-9A-Za-z_.-]{0,128}", "a key")
 # It becomes an argument of configure, so it holds no sign that a shell or a make file knows.
 _BUILD_PATH = _pattern(r"(?:/[A-Za-z0-9_.+,@:=~-]+)*/?", "an absolute path of plain characters")
@@ -222,7 +226,14 @@ _LINK = _record(
     rx_bytes=_BYTES,
     tx_bytes=_BYTES,
 )
-_ROUTE = _record(family=_FAMILY, destination=_network, gateway=_or_none(_address), interface=_interface, metric=_COUNT)
+_ROUTE = _record(
+    *("family", "destination", "interface", "metric"),
+    family=_FAMILY,
+    destination=_network,
+    gateway=_or_none(_address),
+    interface=_interface,
+    metric=_COUNT,
+)
 _RDMA_PORT = _record(
     "number",
     number=_COUNT,
@@ -331,7 +342,9 @@ FORMS: Mapping[str, Rule] = {
     "time": _SECONDS,
     "kernel": _WORD,
     "machine": _KEY,
-    "distribution": _record(id=_KEY, version_id=_VERSION, name=_text(256), family=_KEY, major=_VERSION),
+    "distribution": _record(
+        *("id", "family", "major"), id=_KEY, version_id=_VERSION, name=_text(256), family=_KEY, major=_VERSION
+    ),
     "glibc": _VERSION,
     "python": _record(version=_VERSION, executable=_PATH, has_packaging=_flag),
     "platform": _PLATFORM,
@@ -363,6 +376,7 @@ FORMS: Mapping[str, Rule] = {
     "rdma": _many(_RDMA),
     "fabric": _or_none(
         _record(
+            "cidrs",
             cidrs=_many(_network),
             interface=_or_empty(_interface),
             address=_or_empty(_address),

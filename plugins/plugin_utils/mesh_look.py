@@ -59,6 +59,22 @@ def of_files(host: str, look: Any) -> dict[str, Any]:
         raise _refusal(host, error) from error
 
 
+def host_keys_of(host: str, answer: Any) -> list[str]:
+    """Return the host keys that a node shows, and will show, as M(clusterctl.hpc.host_key) names them.
+
+    Args:
+        host: the node.
+        answer: the registered result; empty where the node has none.
+
+    Raises:
+        MeshError: the answer has another form.
+    """
+    try:
+        return [_text(key, _LONGEST_KEY) for key in _list(answer["host_keys"], _MOST_KEYS)] if answer else []
+    except _OTHER_FORMS as error:
+        raise _refusal(host, error) from error
+
+
 def _of_files(look: Mapping[str, Any]) -> dict[str, Any]:
     its, trust, is_missing = look["authorized_keys"], look["trust"], _flag(look["is_missing"])
     texts = ("path", "mode", "owner", "group", "folder", "folder_mode", "user")

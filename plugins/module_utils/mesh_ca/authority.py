@@ -231,6 +231,17 @@ class Authority:
             self._list_revoked(record)
             self._write(record)
 
+    def sharing(self, nodes: Sequence[str]) -> List[str]:
+        """Return the other nodes whose present keys are also keys of these nodes, and are revoked with them.
+
+        Raises:
+            AuthorityError: the record cannot be read.
+        """
+        record = self.record()
+        theirs = {key for node in nodes for key in record.get("keys", {}).get(node, ())}
+        issued = record.get("issued", {}).items()
+        return [node for node, its in issued if node not in nodes and any(one["key"] in theirs for one in its.values())]
+
     def leave(self, inventory: Sequence[str], now: float) -> List[str]:
         """Revoke the nodes that are no longer in the inventory; returns their names."""
         record = self.record()

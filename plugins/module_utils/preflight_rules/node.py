@@ -104,6 +104,7 @@ def cut(text: str, most: int) -> str:
 
 _GIB = 1024**3
 _NO_SHELLS = ("nologin", "false")
+_FAMILIES = ("Debian", "RedHat", "Suse")  # the recipes know the names of their packages
 _VARIABLE = "cluster_prefix"
 
 
@@ -171,6 +172,13 @@ def _platform(host: str, node: Mapping[str, Any], limits: Limits) -> Iterable[Pr
             "distribution",
             f"{name or 'an unnamed distribution'} {release} is not supported",
             f"use one of: {known}; or add it to preflight_supported at your own risk",
+        )
+    elif distribution.get("family") not in _FAMILIES:
+        yield Problem(
+            host,
+            "distribution",
+            f"{name} {release} belongs to no family of distributions whose packages are known",
+            f"use a distribution of one of: {', '.join(_FAMILIES)}",
         )
     python = str((node.get("python") or {}).get("version", "0"))
     if _numbers(python) < _numbers(limits.min_python):

@@ -21,7 +21,9 @@ _NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
 
 _VERSION = re.compile(r"^[0-9][A-Za-z0-9.+!]*$")
 
-_PLATFORM = re.compile(r"-(?P<machine>x86_64|aarch64|ppc64le|s390x)-glibc(?P<glibc>2\.\d+)-py(?P<python>3\.\d+)(?:-|$)")
+_PLATFORM = re.compile(
+    r"-(?P<machine>x86_64|aarch64|ppc64le|s390x)-glibc(?P<glibc>2\.\d{1,3})-py(?P<python>3\.\d{1,3})(?:-|$)"
+)
 
 # By machine, the oldest minor release of glibc that wheels can be built against (PEP 600); older names of releases.
 _OLDEST_GLIBC = {"x86_64": 5, "aarch64": 17, "ppc64le": 17, "s390x": 17}

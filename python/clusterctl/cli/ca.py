@@ -103,7 +103,11 @@ def revoke(
     request = how.asked(provisioning.ProvisionRequest(inventory=sources, skip_unreachable=True))
     cluster = ansible_inventory.load(request.inventory)
     authority = certificates.authority_of(cluster)
-    certificates.revoke(authority, nodes, datetime.now(timezone.utc))
+    if sharing := certificates.revoke(authority, nodes, datetime.now(timezone.utc)):
+        output.tell(
+            f"{output.folded(sharing)} had a key of {output.folded(nodes)}, which is revoked with it. Without a common"
+            " home, a revoked node only claimed that key; then remove the key file on the others and provision again."
+        )
     others = [host.name for host in cluster.hosts if host.name not in nodes]
     if not others:
         return ExitCode.OK

@@ -314,11 +314,12 @@ def mark_for_renewal(authority: Any, nodes: Sequence[str]) -> None:
         authority.forget(list(nodes) or sorted(issued))
 
 
-def revoke(authority: Any, nodes: Sequence[str], now: datetime) -> None:
-    """Put the keys of these nodes into the list of revoked keys.
+def revoke(authority: Any, nodes: Sequence[str], now: datetime) -> list[str]:
+    """Put the keys of these nodes into the list of revoked keys; returns other nodes that have one of these keys.
 
     Raises:
         ConfigError: a node has no certificate, or the record cannot be written.
     """
     with _in_our_words():
         authority.revoke(list(nodes), now.timestamp())
+        return list(authority.sharing(nodes))

@@ -121,6 +121,15 @@ def test_both_host_keys_are_known_during_a_rotation() -> None:
     assert ssh_mesh_plan.with_more_keys(MEMBERS[0], "", {"hostvars": staged}) == MEMBERS[0]
 
 
+@pytest.mark.parametrize("said", [{}, {"host_keys": 7}, {"host_keys": "ssh-ed25519 AAAA"}, {"host_keys": ["k"] * 65}])
+def test_next_host_keys_of_another_form_are_refused_by_the_name_of_their_node(said: dict[str, Any]) -> None:
+    """Every node would have to take each of them into its known hosts."""
+    staged = {"node1": {"staged": {"changed": False, **said}}}
+    with pytest.raises(mesh_rules.MeshError, match=r"^node1: its answer") as refused:
+        ssh_mesh_plan.with_more_keys(MEMBERS[0], "staged", {"hostvars": staged})
+    assert refused.value.hosts == ("node1",)
+
+
 @pytest.fixture
 def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Callable[[], str]]:
     """A host key, and the key that an sshd shows which has read it; a reload makes it read the file again."""

@@ -11,8 +11,11 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules
 GID = {"index": 3, "gid": "::ffff:10.0.0.1", "type": "RoCE v2", "netdev": "eth0"}
 RECORD: dict[str, Any] = {
     "hostname": "node1",
-    "platform": "debian-12-x86_64",
+    "platform": "debian-12-x86_64-glibc2.36-py3.11",
     "time": 1.0,
+    "distribution": {"id": "debian", "version_id": "12", "family": "Debian", "major": "12"},
+    "routes": [{"family": 4, "destination": "0.0.0.0/0", "gateway": None, "interface": "eth0", "metric": 0}],
+    "fabric": {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": "10.0.0.1", "proven": []},
     "disk": [{"path": "/var/tmp", "free_bytes": 1}],  # noqa: S108 - a name
     "interfaces": [
         {"name": "eth0", "kind": "physical", "up": True, "addresses": [{"address": "10.0.0.1", "prefix": 24}]}
@@ -33,6 +36,14 @@ def test_a_record_with_these_fields_is_taken() -> None:
         ("hostname",),
         ("platform",),
         ("time",),
+        ("distribution", "id"),
+        ("distribution", "family"),
+        ("distribution", "major"),
+        ("routes", 0, "family"),
+        ("routes", 0, "destination"),
+        ("routes", 0, "interface"),
+        ("routes", 0, "metric"),
+        ("fabric", "cidrs"),
         ("disk", 0, "path"),
         ("disk", 0, "free_bytes"),
         ("interfaces", 0, "name"),

@@ -277,6 +277,8 @@ def test_a_node_that_claims_the_key_of_another_and_drops_it_does_not_shut_that_o
     signed(signer, wanted(key_of(tmp_path / "next")), "node1")
     signed(signer, wanted(own, kind="host"), "node1")
     assert authorities.revoked_keys(signer.record()) == [claimed], "nobody has it any more"
+    assert signer.sharing(["node2"]) == ["node1"]
+    assert signer.sharing(["node1", "node2"]) == []
     signer.revoke(["node2"], NOW)
     assert own in authorities.revoked_keys(signer.record()), "that of a revoked node is revoked, whoever has it too"
 

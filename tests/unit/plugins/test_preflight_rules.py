@@ -85,14 +85,15 @@ class TestNode:
         [
             ({}, True, ""),
             *(
-                ({"distribution": {"id": name, "version_id": release}}, False, check)
-                for name, release, check in (
-                    ("debian", "11", "distribution"),
-                    ("ubuntu", "22.04", ""),
-                    ("ubuntu", "22.10", "distribution"),
-                    ("rocky", "9.4", ""),
-                    ("rocky", "90", "distribution"),
-                    ("arch", "", "distribution"),
+                ({"distribution": {"id": name, "version_id": release, "family": family}}, False, check)
+                for name, release, family, check in (
+                    ("debian", "11", "Debian", "distribution"),
+                    ("ubuntu", "22.04", "Debian", ""),
+                    ("ubuntu", "22.10", "Debian", "distribution"),
+                    ("ubuntu", "22.04", "Linux", "distribution"),  # no recipe has the names of its packages
+                    ("rocky", "9.4", "RedHat", ""),
+                    ("rocky", "90", "RedHat", "distribution"),
+                    ("arch", "", "Linux", "distribution"),
                 )
             ),
             ({"tools": {}}, False, ""),

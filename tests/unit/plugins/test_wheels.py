@@ -85,6 +85,13 @@ def test_a_platform_without_python_is_refused() -> None:
         w.Target.of("debian-12")
 
 
+@pytest.mark.parametrize("numbers", ["glibc2.9999999999-py3.11", "glibc2.36-py3.9999999999"])
+def test_a_platform_with_numbers_that_nobody_counts_to_is_refused(numbers: str) -> None:
+    """The tags of wheels count down from them, and so does pip."""
+    with pytest.raises(w.WheelError, match="does not name"):
+        w.Target.of(f"debian-12-x86_64-{numbers}")
+
+
 def test_markers_are_judged_as_the_node_would(tmp_path: Path) -> None:
     folder = tmp_path / "given"
     make_wheel(folder, "top", "1.0", 'old; python_version < "3.10"', 'new; python_version >= "3.10"')

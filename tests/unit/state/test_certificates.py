@@ -144,7 +144,7 @@ def test_renewal_and_revocation_are_seen_by_the_next_provision(tmp_path: Path) -
     certificates.mark_for_renewal(authority, ["node2"])
     assert known.due(["node1", "node2"], now) == {"node2": "its certificates are to be renewed"}
     before = known.revoked
-    certificates.revoke(authority, ["node1"], now)
+    assert certificates.revoke(authority, ["node1"], now) == ["node2"], "both have one key here"
     assert known.revoked != before
     assert [(one.node, one.state) for one in certificates.entries(authority, now)] == [
         ("node1", "revoked"),
