@@ -39,6 +39,7 @@ _KEPT = (
     "module_stderr",
     "msg",
     "next_host_key",
+    "planned_trees",
     "problems",
     "stderr",
     "told",
