@@ -102,6 +102,7 @@ def pair(sandbox: Callable[..., sandboxes.Sandbox], wheels: Path) -> Iterator[Cl
         patch.setenv("PIP_FIND_LINKS", " ".join([*links, str(wheels)]))
         cluster.provision()
     yield cluster
+    cluster.remove_torch_litter()
     assert cluster.is_clean(("node1", "node2"))
 
 
