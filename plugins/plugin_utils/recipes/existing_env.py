@@ -253,6 +253,8 @@ class _Recipe:
                 f"{_VARIABLE} is {self.path}, which has its own Python, and python_env_python is managed; set one of"
                 " them.",
             )
+        if lock := self.settings.text("python_env_lock"):
+            yield Refusal("", f"{_VARIABLE} is {self.path}, and python_env_lock is {lock}; set one of them.")
         if self.settings.texts("python_env_requirements"):
             yield Refusal(
                 "",

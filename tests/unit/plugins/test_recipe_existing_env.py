@@ -120,6 +120,10 @@ def test_another_platform_may_have_wheels_or_another_environment() -> None:
             set one of them.""",
         ),
         (
+            [on("node1", given={"python_env_lock": "uv.lock"})],
+            "python_env_existing is /opt/pytorch, and python_env_lock is uv.lock; set one of them.",
+        ),
+        (
             [on("node1", given={"python_env_requirements": ["scipy"]})],
             """Nothing is installed into /opt/pytorch, and python_env_requirements names packages; install them
             there yourself and leave python_env_requirements empty, or leave python_env_existing empty.""",
