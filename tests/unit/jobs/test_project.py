@@ -1,0 +1,163 @@
+"""A user's project: its lock, and which environment of it the nodes have."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import factory
+import pytest
+from clusterctl.inventory import ansible_inventory
+from clusterctl.jobs import project
+from clusterctl.jobs.project import NotInstalledError, Project
+from clusterctl.model.hosts import InventoryOptions
+from clusterctl.provisioning import collect
+from clusterctl.provisioning import project as installing
+from clusterctl.state import environments, paths
+from clusterctl.state.environments import Environment
+from clusterctl.support.errors import ConfigError
+
+TREE = "/usr/local/python_env-3.11-0123456789abcdef"
+OTHER = "/usr/local/python_env-3.12-fedcba9876543210"
+
+
+def with_lock(folder: Path, text: str = "a==1\n", name: str = "requirements.txt") -> Project:
+    (folder / name).write_text(text, encoding="utf-8")
+    return Project.of(folder)
+
+
+def test_the_digest_is_that_of_the_lock_and_of_what_uv_reads_with_it(tmp_path: Path) -> None:
+    first = with_lock(tmp_path)
+    (tmp_path / "train.py").write_text("changed", encoding="utf-8")
+    assert Project.of(tmp_path) == first, "code is no part of it"
+    assert with_lock(tmp_path, "a==2\n").digest != first.digest
+    uv = with_lock(tmp_path, "version = 1\n", "uv.lock")
+    assert uv.lock.name == "uv.lock", "it goes before requirements.txt"
+    assert with_lock(tmp_path, "[project]\n", "pyproject.toml").digest != uv.digest
+
+
+def test_what_is_no_project_is_refused_with_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"has no lock \(uv.lock, .*make one there with 'uv lock'"):
+        Project.of(tmp_path)
+    with pytest.raises(ConfigError, match="is not a folder; --project takes the folder of your project"):
+        Project.of(tmp_path / "missing")
+    monkeypatch.setattr(project, "_MOST_BYTES", 3)
+    with pytest.raises(ConfigError, match=r"requirements.txt is longer than"):
+        with_lock(tmp_path)
+
+
+class Nodes:
+    """Stands in for the installation on nodes, and counts it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.inventory = folder / "i.ini"
+        self.inventory.write_text("node1\nnode2\n", encoding="utf-8")
+        self.installed: list[Sequence[str]] = []
+        self.trees = {"node1": TREE, "node2": TREE}
+        self.exit_code = 0
+        monkeypatch.setattr(installing, "install", self.install)
+
+    def install(self, request: installing.ProjectRequest, _observer: object) -> installing.Installed:
+        selected = ansible_inventory.load(self.inventory, request.options).selected
+        self.installed.append(selected)
+        record = factory.run_record(exit_code=self.exit_code)
+        return installing.Installed(record, {name: self.trees[name] for name in selected})
+
+    @contextlib.contextmanager
+    def observer(self) -> Iterator[Any]:
+        yield None
+
+    def environment(self, its: Project, **more: Any) -> str:
+        options = more.pop("options", InventoryOptions())
+        return project.environment(its, self.inventory, options, more.pop("observer", self.observer), **more)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return Nodes(tmp_path, monkeypatch)
+
+
+def test_an_environment_is_installed_once_for_a_lock(nodes: Nodes, tmp_path: Path) -> None:
+    its = with_lock(tmp_path)
+    assert [nodes.environment(its) for _ in range(3)] == [TREE] * 3
+    assert len(nodes.installed) == 1
+    nodes.environment(with_lock(tmp_path, "a==2\n"))
+    assert len(nodes.installed) == 2
+    assert nodes.environment(its) == TREE, "the former lock is known"
+    assert len(nodes.installed) == 2
+
+
+def test_hosts_that_joined_or_lost_it_get_it(nodes: Nodes, tmp_path: Path) -> None:
+    its = with_lock(tmp_path)
+    nodes.environment(its, options=InventoryOptions(limit="node1"))
+    nodes.environment(its)
+    nodes.environment(its, gone_from=("node2",))
+    assert nodes.installed == [("node1",), ("node1", "node2"), ("node1", "node2")]
+
+
+def test_a_variable_of_the_environment_is_part_of_what_was_asked(nodes: Nodes, tmp_path: Path) -> None:
+    its = with_lock(tmp_path)
+    nodes.environment(its)
+    nodes.inventory.write_text("node1\nnode2\n[all:vars]\npython_env_lock_extras=['web']\n", encoding="utf-8")
+    nodes.environment(its)
+    assert len(nodes.installed) == 2
+
+
+def test_nothing_is_installed_where_a_line_is_only_shown(nodes: Nodes, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"not installed on node\[1-2\]; run a job with --project once"):
+        nodes.environment(with_lock(tmp_path), observer=None)
+
+
+def test_nodes_of_two_platforms_are_refused(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.trees["node2"] = OTHER
+    with pytest.raises(ConfigError, match="node1 and node2 are of different platforms"):
+        nodes.environment(with_lock(tmp_path))
+
+
+def test_an_installation_that_failed_is_not_kept(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.exit_code = 2
+    with pytest.raises(NotInstalledError) as caught:
+        nodes.environment(with_lock(tmp_path))
+    assert caught.value.exit_code == 2
+    assert not list(tmp_path.glob("state/**/environments.json"))
+
+
+def test_gc_keeps_what_a_job_used_lately(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.environment(with_lock(tmp_path))
+    (file,) = tmp_path.glob("state/**/environments.json")
+    cluster = file.parent.name
+    assert paths.environments_file(cluster) == file
+    assert collect.kept_by(cluster, 2) == {TREE}
+    (digest, known) = next(iter(environments.read(cluster).items()))
+    long_ago = datetime.now(timezone.utc) - environments.KEPT_FOR - timedelta(hours=1)
+    environments.keep(cluster, digest, known.model_copy(update={"used": long_ago}))
+    assert collect.kept_by(cluster, 2) == set()
+
+
+def test_a_damaged_file_counts_as_missing(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.environment(with_lock(tmp_path))
+    (file,) = tmp_path.glob("state/**/environments.json")
+    file.write_text("{", encoding="utf-8")
+    assert environments.read(file.parent.name) == {}
+    assert os.stat(file.parent).st_mode & 0o077 == 0
+
+
+def test_an_environment_says_where_it_is() -> None:
+    used = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    one = Environment(project="/p", lock="uv.lock", trees={"node1": TREE, "node2": TREE}, used=used)
+    assert environments.trees_in_use({"d": one}, used) == {TREE}
+
+
+def test_a_job_of_a_project_has_its_python_and_its_programs() -> None:
+    node = factory.node("node1")
+    changed = node.with_project(TREE)
+    assert changed.layout.python == f"{TREE}/bin/python"
+    assert changed.environment["PATH"].split(":")[0] == f"{TREE}/bin"
+    assert changed.layout.mpirun == node.layout.mpirun
+    told = type(node).model_validate({**node.model_dump(), "_project": TREE, "project": TREE})
+    assert told.layout.python == node.layout.python, "a node cannot choose the Python of other nodes"
