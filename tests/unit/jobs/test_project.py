@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -144,7 +143,7 @@ def test_a_damaged_file_counts_as_missing(nodes: Nodes, tmp_path: Path) -> None:
     (file,) = tmp_path.glob("state/**/environments.json")
     file.write_text("{", encoding="utf-8")
     assert environments.read(file.parent.name) == {}
-    assert os.stat(file.parent).st_mode & 0o077 == 0
+    assert file.parent.stat().st_mode & 0o077 == 0
 
 
 def test_an_environment_says_where_it_is() -> None:
