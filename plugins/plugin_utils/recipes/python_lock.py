@@ -181,7 +181,7 @@ def steps(built: Sequence[Built]) -> list[dict[str, Any]]:
 
 def packages(built: Sequence[Built], builder: Host, *, managed: bool) -> dict[str, Any]:
     """Return what the builder needs from its distribution; nothing where nothing is compiled."""
-    return uv.packages(builder, _COMPILERS, managed=managed) if built else {}
+    return uv.packages(builder, _COMPILERS, own_headers=managed) if built else {}
 
 
 def distributions(pinned: Pinned) -> list[str]:

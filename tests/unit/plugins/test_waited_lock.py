@@ -26,7 +26,7 @@ Lock = contextlib.AbstractContextManager[Any]
 
 
 def _wheels(folder: Path, note: Callable[[str], None]) -> Lock:
-    return wheels.WheelStore(folder, note=note)._alone(folder / "x")  # noqa: SLF001 - without an index to ask
+    return wheels.WheelStore(folder, note=note).alone(folder / "x")  # without an index to ask
 
 
 def _authority(folder: Path, note: Callable[[str], None]) -> Lock:
