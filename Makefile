@@ -75,11 +75,14 @@ demo-clean: venv  ## Take the demo's containers down
 # ansible-lint takes a minute or two, so it runs where the change (tests/changed.py) touched what it reads.
 ANSIBLE_LINTED := '*.yml' '*.yaml' '*.j2' plugins .ansible-lint $(LOCKS)/dev.txt
 
+PLUGINS := ansible_collections.clusterctl.hpc.plugins
+
 .PHONY: lint
 lint: venv  ## ruff, mypy, yamllint; ansible-lint where YAML or plugins changed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=.ansible/collections $(BIN)/mypy --explicit-package-bases --python-version 3.11 -p $(PLUGINS).action -p $(PLUGINS).plugin_utils
 	$(BIN)/yamllint --strict .
 	@changed=$$($(BIN)/python tests/changed.py $(ANSIBLE_LINTED)); if test -n "$$changed"; then \
 	    echo "$(BIN)/ansible-lint --offline --strict"; $(BIN)/ansible-lint --offline --strict; \

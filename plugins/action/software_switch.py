@@ -38,8 +38,8 @@ class ActionModule(ArtifactActionBase):
             links = links_to_switch(plain((variables.get("software_staged") or {}).get("artifacts") or {}).values())
             if not links or self._task.check_mode:
                 return dict(_NOTHING)
-            asked = {"links": links, "phase": phase, "host": self._host(variables)}
-            asked["while_busy"] = bool(variables.get("software_while_busy"))
+            busy = bool(variables.get("software_while_busy"))
+            asked = {"links": links, "phase": phase, "host": self._host(variables), "while_busy": busy}
             return self._call("artifact_switch", asked, variables)
         except ModuleFailedError as error:
             return {**_NOTHING, **error.result, "changed": False}
@@ -57,7 +57,7 @@ class ActionModule(ArtifactActionBase):
         for one in plain((variables.get("software_plan") or {}).get("artifacts") or []):
             if one["link"] in switched["switched"] and host in one["hosts"]:
                 for module, options in one["after"].items():
-                    gone = {} if before[one["link"]] else {"headers": []}
+                    gone: dict[str, Any] = {} if before[one["link"]] else {"headers": []}
                     self._call(module, {**options, "installed": True, **gone}, variables)
         where = "Every link leads where it led before."
         return {**done, "failed": True, "msg": f"{why}{chr(10) if chr(10) in why else ' '}{where}"}

@@ -103,7 +103,7 @@ def content_digest(pack: Path, compression: str, root: str) -> str:
     try:
         with pack.open("rb") as packed, decompressed(packed, compression) as portions:
             return pack_extract.read(portions, pack_extract.Taker(), root, os.fstat(packed.fileno()).st_size)
-    except (BadPackError, OSError, *zstd_errors()) as error:
+    except (BadPackError, OSError, *zstd_errors()) as error:  # type: ignore[misc] # each is an exception
         raise DamagedPackError(f"{pack.name} is refused: {error}") from error
 
 

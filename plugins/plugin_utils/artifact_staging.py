@@ -116,8 +116,9 @@ class StagingAction(ArtifactActionBase):
     def _asked(
         self, phase: str, artifacts: list[dict[str, Any]], variables: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
-        asked = {"artifacts": artifacts, "phase": phase, "host": self._host(variables)}
-        return planned.answers_of(self._call("artifact_install", asked, variables), artifacts, asked["host"])
+        host = self._host(variables)
+        asked = {"artifacts": artifacts, "phase": phase, "host": host}
+        return planned.answers_of(self._call("artifact_install", asked, variables), artifacts, host)
 
     def _applied(
         self, artifacts: list[dict[str, Any]], seen: dict[str, dict[str, Any]], variables: dict[str, Any]

@@ -111,8 +111,8 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
     for entry in sources:
         if "apt" in entry:
             apt = entry["apt"]
-            words = (str(apt.get(field) or "") for field in ("package", "sha256", "version"))
-            source = Source("apt", *words, component=str(apt.get("component") or "main"))
+            package, sha256, version = (str(apt.get(field) or "") for field in ("package", "sha256", "version"))
+            source = Source("apt", package, sha256, version, component=str(apt.get("component") or "main"))
             if not all(_WORD.match(word) for word in (source.where, source.version, source.component)):
                 raise SourceError(f"The source {dict(entry)} needs 'package' and 'version' under 'apt'.")
         elif "url" in entry:

@@ -103,6 +103,7 @@ def _stands(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> _Stands:
         its = [member for member in cluster.members if member["platform"] == host.platform]
         for_gpus = any(member.get("gpus") or _has_toolkit(member, settings) for member in its)
         operations = "NCCL" if framework.get("cuda") and comes and for_gpus else "none"
+    with_nccl = operations == "NCCL"
     return _Stands(
         openmpi=str(cluster.comes(plans, "openmpi", host, "openmpi").get("key") or ""),
         python=existing_env.python(
@@ -111,7 +112,8 @@ def _stands(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> _Stands:
         framework=framework,
         operations=operations,
         lacking=plans["python_env"].told.get("horovod_lacks", {}).get(host.platform, ()),
-        **({"nccl": nccl, "gets_nccl": gets_nccl} if operations == "NCCL" else {}),
+        nccl=nccl if with_nccl else "",
+        gets_nccl=gets_nccl or not with_nccl,
     )
 
 
