@@ -410,7 +410,8 @@ def _output(process: subprocess.Popen[bytes], until: float) -> str:
         WheelError: it does not end by that time (of time.monotonic()), or it writes without end.
     """
     stream = process.stdout
-    assert stream is not None  # noqa: S101 - it is a pipe
+    if stream is None:
+        raise WheelError("pip was started without a pipe for its output.")
     found = bytearray()
     while select.select([stream], [], [], max(0.0, until - time.monotonic()))[0]:
         block = os.read(stream.fileno(), _BLOCK)

@@ -278,8 +278,8 @@ def _in_project(
 ) -> int:
     """Start the job in the environment of a project, which is installed before where it is missing."""
     from clusterctl.cli import change  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.jobs import project as projects  # noqa: PLC0415
     from clusterctl.jobs.run import EnvironmentGoneError  # noqa: PLC0415
+    from clusterctl.provisioning import project as projects  # noqa: PLC0415
 
     def observer() -> AbstractContextManager[RunObserver]:
         return change.observer_for(output.StreamFormat.TEXT, ask=False)

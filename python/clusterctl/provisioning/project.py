@@ -1,23 +1,157 @@
-"""The environment of a user's project: its lock in, a folder on every node out, beside the cluster's own."""
+"""The environment of a user's project: its lock in, a folder on every node out, beside the cluster's own.
+
+An environment is installed once for each lock. What was installed where is known here, so a later job sends nothing.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.inventory.ansible_inventory import Cluster
+from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import RunObserver
 from clusterctl.provisioning import playbook
-from clusterctl.provisioning.host_run import HostRun, recorded
+from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest
-from clusterctl.state import locks, runs
-from clusterctl.support.errors import ExitCode
+from clusterctl.state import environments, locks, paths, runs
+from clusterctl.state.environments import Environment
+from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Collection, Mapping
+    from contextlib import AbstractContextManager
 
-    from clusterctl.model import run_record
+    from clusterctl.model.hosts import AnyInventory, InventoryOptions
+    from clusterctl.model.run_record import RunRecord
+
+LOCKS = ("uv.lock", "pylock.toml", "requirements.txt")
+_BESIDE = "pyproject.toml"  # uv reads it with uv.lock
+_MOST_BYTES = 64 << 20
+
+
+class NotInstalledError(ClusterctlError):
+    """The environment of a project could not be installed; the run's record has told why."""
+
+    def __init__(self, record: RunRecord) -> None:
+        """Take the record of the run."""
+        super().__init__(record.message or "The environment of the project was not installed.")
+        self.record = record
+        self.exit_code = ExitCode(record.exit_code or ExitCode.HOST_FAILED)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project here: its folder, its lock, and the digest of what its lock says."""
+
+    folder: Path
+    lock: Path
+    digest: str
+
+    @classmethod
+    def of(cls, folder: Path) -> Project:
+        """Return the project in a folder.
+
+        Raises:
+            ConfigError: it is no folder, has no lock, or the lock cannot be read.
+        """
+        place = Path(os.path.abspath(folder))  # noqa: PTH100 - a link keeps the name that the user typed
+        if not place.is_dir():
+            raise ConfigError(f"{place} is not a folder; --project takes the folder of your project.")
+        lock = next((place / name for name in LOCKS if (place / name).is_file()), None)
+        if lock is None:
+            raise ConfigError(
+                f"{place} has no lock ({', '.join(LOCKS)}); make one there with 'uv lock', or take --sync for the "
+                "cluster's own environment."
+            )
+        total = hashlib.sha256()
+        for path in (lock, place / _BESIDE):
+            total.update(f"{path.name}\n".encode() + _content(path))
+        return cls(place, lock, total.hexdigest())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"{path} is longer than {_MOST_BYTES >> 20} MiB; name a project with a lock.")
+    return data
+
+
+def environment(
+    project: Project,
+    inventory: AnyInventory,
+    options: InventoryOptions,
+    observer: Callable[[], AbstractContextManager[RunObserver]] | None,
+    *,
+    gone_from: Collection[str] = (),
+) -> str:
+    """Return the folder of the project's environment on the nodes; install it where it is not known to be.
+
+    Args:
+        project: the project.
+        inventory: the inventory.
+        options: how it is read, and which of its hosts take part.
+        observer: makes what shows the installation; None where nothing may be installed.
+        gone_from: hosts that were found without it.
+
+    Raises:
+        ConfigError: the inventory is wrong, or nodes of different platforms take part.
+        NotInstalledError: it could not be installed.
+    """
+    whole = Cluster.of(inventory, options)
+    cluster = whole.inventory
+    cluster_id, part = paths.cluster_id(cluster.sources), cluster.parts.get("python_env", "")
+    digest = hashlib.sha256(f"{project.digest} {part}".encode()).hexdigest()
+    known = environments.read(cluster_id).get(digest)
+    trees = {host: tree for host, tree in (known.trees if known else {}).items() if host not in gone_from}
+    if not set(cluster.selected) <= trees.keys():
+        if observer is None:
+            without = folded(sorted(set(cluster.selected) - trees.keys()))
+            raise ConfigError(
+                f"The environment of {project.folder} is not installed on {without}; run a job with --project once, "
+                "without --print."
+            )
+        request = ProjectRequest(
+            inventory=whole, options=options, argv=("run", "--project", str(project.folder)), lock=project.lock
+        )
+        with observer() as shown:
+            found = install(request, shown)
+        if found.record.exit_code != ExitCode.OK:
+            raise NotInstalledError(found.record)
+        trees |= found.trees
+    kept = Environment(project=str(project.folder), lock=project.lock.name, trees=trees, used=now())
+    environments.keep(cluster_id, digest, kept)
+    return _one({name: trees[name] for name in cluster.selected})
+
+
+def _one(trees: Mapping[str, str]) -> str:
+    """Return the folder that all hosts have.
+
+    Raises:
+        ConfigError: they have different ones.
+    """
+    by_tree: dict[str, list[str]] = {}
+    for host, tree in trees.items():
+        by_tree.setdefault(tree, []).append(host)
+    if len(by_tree) > 1:
+        groups = " and ".join(folded(hosts) for hosts in list(by_tree.values())[:2])
+        raise ConfigError(
+            f"{groups} are of different platforms, and each has its own environment of the project; choose the nodes "
+            "of one with --limit."
+        )
+    return next(iter(by_tree))
+
+
+# --- Install it on the nodes ------------------------------------------------------------------------------------------
 
 _PLAYBOOK, _ARTIFACT = "project_environment", "python_env"
 # The lock decides in place of what the inventory says of the cluster's own environment.
@@ -35,7 +169,7 @@ class ProjectRequest(HostRequest):
 class Installed:
     """The record of the run, and by host the folder of the environment, where it ended well."""
 
-    record: run_record.RunRecord
+    record: RunRecord
     trees: Mapping[str, str]
 
 

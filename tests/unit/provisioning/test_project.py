@@ -11,11 +11,9 @@ from typing import Any
 import factory
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.jobs import project
-from clusterctl.jobs.project import NotInstalledError, Project
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.provisioning import collect
-from clusterctl.provisioning import project as installing
+from clusterctl.provisioning import collect, project
+from clusterctl.provisioning.project import NotInstalledError, Project
 from clusterctl.state import environments, paths
 from clusterctl.state.environments import Environment
 from clusterctl.support.errors import ConfigError
@@ -58,13 +56,13 @@ class Nodes:
         self.installed: list[Sequence[str]] = []
         self.trees = {"node1": TREE, "node2": TREE}
         self.exit_code = 0
-        monkeypatch.setattr(installing, "install", self.install)
+        monkeypatch.setattr(project, "install", self.install)
 
-    def install(self, request: installing.ProjectRequest, _observer: object) -> installing.Installed:
+    def install(self, request: project.ProjectRequest, _observer: object) -> project.Installed:
         selected = ansible_inventory.load(self.inventory, request.options).selected
         self.installed.append(selected)
         record = factory.run_record(exit_code=self.exit_code)
-        return installing.Installed(record, {name: self.trees[name] for name in selected})
+        return project.Installed(record, {name: self.trees[name] for name in selected})
 
     @contextlib.contextmanager
     def observer(self) -> Iterator[Any]:
