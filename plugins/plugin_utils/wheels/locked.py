@@ -27,11 +27,9 @@ if TYPE_CHECKING:
 
 from .fitting import Wanted, wanted
 from .lock import Asked, Lock, LockedPackage, LockError, lock_text
-from .lock_requirements import read_requirements
-from .lock_uv import export
+from .lock_formats import export, read_pylock, read_requirements
 from .packages import NothingFitsError, PlacedSdist, PlacedWheel, Target, Wheel, WheelError
 from .pip import options_for
-from .pylock import read_pylock
 from .requirements import applies, parse_requirements, read_metadata
 from .sdist import build_requirements
 

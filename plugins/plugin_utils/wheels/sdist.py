@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 from .lock import LockError
-from .pylock import toml
+from .lock_formats import toml
 from .requirements import canonicalize_name, parse_requirements
 
 _MOST_UNPACKED = 1 << 31

@@ -234,10 +234,6 @@ def run(
 
     if folders.project is None:
         return start()
-    if folders.sync is not None:
-        raise typer.BadParameter(
-            "it copies the folder as --sync does; leave out one of the two", param_hint="--project"
-        )
     return _in_project(folders.project, inventory, of_inventory, start, show=show)
 
 
@@ -250,8 +246,7 @@ def _carried_out(
     show: bool,
     detach: bool,
 ) -> int:
-    from clusterctl.jobs import relaunch  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.jobs import run as jobs  # noqa: PLC0415
+    from clusterctl.jobs import run as jobs  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if show:
         sys.stdout.write(jobs.shown(inventory, asked, output.tell) + "\n")
@@ -263,6 +258,8 @@ def _carried_out(
 
         return paced.run(inventory, asked, _take, output.tell, pattern)
     if look.restarts or look.search:
+        from clusterctl.jobs import relaunch  # noqa: PLC0415
+
         how = relaunch.RelaunchOptions(look.restarts, look.search)
         return relaunch.run(inventory, asked, how, _take, output.tell)
     return jobs.run(inventory, asked, _take, output.tell)

@@ -34,6 +34,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})")
 _ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\$?")
 _MAX_PORT = 65535
+_OF_A_ROLE = re.compile(rf"({'|'.join(ROLES_OF_VARIABLES)})_")
 _MOST_NAMED = 8
 _LOGIN_PASSWORDS = ("ansible_password", "ansible_ssh_pass", "ansible_ssh_password")
 _PASSWORDS = frozenset((*_LOGIN_PASSWORDS, *templates.SUDO_PASSWORDS))
@@ -161,13 +162,14 @@ class ReadInventory:
         """Return the inventory; ``without`` are hosts that it is taken not to name."""
         left_out = [host.name for host in self.hosts if host.name in without]
         hosts = tuple(host for host in self.hosts if host.name not in without)
+        digest, parts = self._digests(left_out)
         return Inventory(
             sources=paths.resolved(self._sources),
             hosts=hosts,
             selected=tuple(host.name for host in hosts),
-            digest=self._digest(left_out),
+            digest=digest,
             limit=",".join(["all", *(f"!{name}" for name in left_out)]) if left_out else None,
-            parts=self._parts(left_out),
+            parts=parts,
         )
 
     def limited(self, options: InventoryOptions) -> Inventory:
@@ -186,30 +188,28 @@ class ReadInventory:
             raise ConfigError(f"The limit {shown!r} matches no host of {self._sources}; {its_hosts}")
         return dataclasses.replace(self.inventory(), selected=tuple(selected), limit=limit)
 
-    def _digest(self, without: Collection[str]) -> str:
-        """Return the digest that the inventory has once the lines of these hosts are deleted."""
-        return self._digest_with(without, {name: its for name, its in self._hostvars.items() if name not in without})
+    def _digests(self, without: Collection[str]) -> tuple[str, dict[str, str]]:
+        """Return the digest that the inventory has once the lines of these hosts are deleted, and those of its parts.
 
-    def _parts(self, without: Collection[str]) -> dict[str, str]:
-        """Return the digests of parts of the inventory, see :class:`clusterctl.model.hosts.Inventory`."""
-        rest = {name: dict(its) for name, its in self._hostvars.items() if name not in without}
-        parts: dict[str, dict[str, dict[str, Any]]] = {}
-        for role in ROLES_OF_VARIABLES:
-            parts[role] = {
-                name: {word: variables.pop(word) for word in tuple(variables) if word.startswith(f"{role}_")}
-                for name, variables in rest.items()
-            }
-        whole, found = self._digest(without), {}
-        for role, its in {**parts, "": rest}.items():
-            text = json.dumps(its, sort_keys=True, default=str)
-            found[role] = whole if "{{" in text or "{%" in text else self._digest_with(without, its)
-        return found
-
-    def _digest_with(self, without: Collection[str], hostvars: Mapping[str, Any]) -> str:
+        The parts are those of :class:`clusterctl.model.hosts.Inventory`.
+        """
         listing = {name: _group_without(body, without) for name, body in self._listing.items() if name != "_meta"}
         groups = {name: body for name, body in listing.items() if body or not without}
-        canonical = json.dumps({**groups, "_meta": {"hostvars": hostvars}}, sort_keys=True, default=str)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        parts: dict[str, dict[str, dict[str, Any]]] = {part: {} for part in ("", *ROLES_OF_VARIABLES)}
+        for name, variables in self._hostvars.items():
+            if name not in without:
+                parts[""][name] = {}
+                for word, value in variables.items():
+                    role = _OF_A_ROLE.match(word)
+                    parts[role[1] if role else ""].setdefault(name, {})[word] = value
+        texts = {part: json.dumps(its, sort_keys=True, default=str) for part, its in parts.items()}
+        texts[""] += json.dumps(groups, sort_keys=True, default=str)
+        whole = _sha256("\n".join(texts.values()))
+        return whole, {part: whole if "{{" in text or "{%" in text else _sha256(text) for part, text in texts.items()}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _group_without(body: Any, hosts: Collection[str]) -> Any:

@@ -236,20 +236,18 @@ def join_only(
 
 
 def joined_watch(
-    results: Iterable[HostResult], joined: Iterable[str], snapshots: Mapping[str, HostSnapshot]
+    results: Iterable[HostResult],
+    joined: Iterable[str],
+    snapshots: Mapping[str, HostSnapshot],
+    roles: Collection[str] = (),
 ) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return per host what should hold from now on; as before for roles that ``joined`` did not play."""
-    said = plan.watch_of(results)
-    return {**said, **{name: watch_after(snapshots[name].watch, said.get(name, ())) for name in joined}}
+    """Return per host what should hold from now on; as before for roles that ``joined`` did not play.
 
-
-def watch_after_roles(
-    results: Iterable[HostResult], hosts: Iterable[str], snapshots: Mapping[str, HostSnapshot], roles: Collection[str]
-) -> dict[str, tuple[dict[str, Any], ...]]:
-    """Return per host what should hold after it played these roles alone: of the others, what they said before."""
+    Of ``roles``, which ``joined`` played from the beginning to the end, nothing holds that they did not say again.
+    """
     said = plan.watch_of(results)
-    others = {name: [one for one in snapshots[name].watch if one.get("role") not in roles] for name in hosts}
-    return {name: watch_after(others[name], said.get(name, ())) for name in others}
+    kept = {name: [one for one in snapshots[name].watch if one.get("role") not in roles] for name in joined}
+    return {**said, **{name: watch_after(kept[name], said.get(name, ())) for name in kept}}
 
 
 def join_variables(selected: Sequence[str], joined: Collection[str], before: Snapshot) -> dict[str, Any]:

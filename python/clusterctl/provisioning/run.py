@@ -169,11 +169,12 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         selected, request = self.cluster.selected, self.request
         cluster = self._cluster_of(states, selected, before.hosts)
         decision = plan.decide(selected, states, before.hosts, self._inputs(), cluster, every_role=request.every_role)
-        reasons = {**self.certificates.due(selected, now()), **decision.reasons}
+        due = self.certificates.due(selected, now())
+        reasons = {**due, **decision.reasons}
         in_parts = request.batch or request.max_fail or request.workers
         if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
             self._join_only = partial.join_only(decision.as_left, before.hosts, kept.cached_trees())
-            self._roles = () if self._held or self.certificates.due(selected, now()) else decision.roles
+            self._roles = () if self._held or due else decision.roles
         self.messages = (*self.messages, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
             reasons = dict.fromkeys(selected, plan.ASKED_FOR)
@@ -305,10 +306,8 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
 
     @property
     def _watch(self) -> dict[str, tuple[dict[str, Any], ...]]:
-        results, before = self.task_results.results, self._before.hosts
-        if self._roles:
-            return partial.watch_after_roles(results, self.cluster.selected, before, self._roles)
-        return partial.joined_watch(results, self._join_only, before)
+        joined = self.cluster.selected if self._roles else self._join_only
+        return partial.joined_watch(self.task_results.results, joined, self._before.hosts, self._roles)
 
     def _remember_damage(self, before: Snapshot, states: Mapping[str, NodeState]) -> Snapshot:
         content = self.request.content

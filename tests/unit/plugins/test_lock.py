@@ -21,7 +21,7 @@ import pytest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import lock as locks
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.fitting import wanted
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.pylock import read_pylock
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.lock_formats import read_pylock
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.sdist import build_requirements
 from clusterctl.support import content
 from wheel_files import make_wheel

@@ -246,7 +246,7 @@ def test_of_roles_that_were_left_out_what_they_told_before_holds() -> None:
     old = {**WATCH[1], "role": "software"}
     new = {"path": "/usr/local/openmpi-5.0.8-bb", "kind": "artifact", "digest": "e"}
     before = {"node1": SNAPSHOTS["node1"].model_copy(update={"watch": (kept, old)})}
-    found = partial.watch_after_roles([said("node1", "software", new)], ["node1"], before, ["software"])
+    found = partial.joined_watch([said("node1", "software", new)], ["node1"], before, ["software"])
     assert found == {"node1": (kept, {**new, "role": "software"})}, "the former version is watched no longer"
 
 

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a lock in each format: pylock.toml (PEP 751), uv.lock, which uv turns into one, and requirements.txt."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+from .lock import (
+    CREATE,
+    MOST_BYTES,
+    MOST_PACKAGES,
+    Asked,
+    Lock,
+    LockedFile,
+    LockedPackage,
+    LockError,
+    locked_file,
+    not_fetched,
+    package,
+    with_sdist,
+)
+from .requirements import canonicalize_name, parse_requirements
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    tomllib = None  # type: ignore[assignment]
+
+_MOST_TEXT = 10_000
+_WHEEL = re.compile(r"[^-]+-(?P<version>[^-]+)(-\d[^-]*)?-[^-]+-[^-]+-[^-]+[.]whl")
+_SOURCE = re.compile(r"(?P<name>.+)-(?P<version>[0-9][^-]*)[.]tar[.]gz")
+
+
+def toml(text: str, file: str) -> dict[str, Any]:
+    """Return a document of TOML.
+
+    Raises:
+        LockError: the text is not TOML.
+    """
+    if tomllib is None:
+        raise LockError(f"{file} needs Python 3.11 or newer on this controller; run ansible with one.")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LockError(f"{file} is not TOML ({str(error)[:200]}), so it is not a lock; {CREATE}.") from error
+
+
+def read_pylock(text: str, file: str, folder: Path, asked: Asked) -> Lock:
+    """Return the lock in a text.
+
+    Args:
+        text: the content of a ``pylock.toml``.
+        file: its path, for messages.
+        folder: paths of files in it begin here.
+        asked: the extras and groups that are wanted.
+
+    Raises:
+        LockError: the text is not such a lock, or names what cannot be installed.
+    """
+    document = toml(text, file)
+    version = document.get("lock-version")
+    if not isinstance(version, str):
+        raise LockError(f"{file} has no lock-version, so it is not a pylock.toml; {CREATE}.")
+    if version.partition(".")[0] != "1":
+        raise LockError(f"{file} has the lock-version {version[:20]}, and version 1 is read; export it as version 1.")
+    entries = document.get("packages", [])
+    if not isinstance(entries, list) or len(entries) > MOST_PACKAGES:
+        raise LockError(f"{file} has no list of up to {MOST_PACKAGES} packages; {CREATE}.")
+    _refuse_unknown(file, document, asked)
+    return Lock(
+        file,
+        _text(document, "requires-python", file),
+        tuple(_package(entry, file, folder) for entry in entries),
+        extras=asked.extras,
+        groups=tuple(sorted({*asked.groups, *_names(document, "default-groups")})),
+    )
+
+
+def _refuse_unknown(file: str, document: Mapping[str, Any], asked: Asked) -> None:
+    """Refuse extras and groups that the lock does not define.
+
+    Raises:
+        LockError: the first of them.
+    """
+    for variable, names, known in (
+        ("python_env_lock_extras", asked.extras, _names(document, "extras")),
+        ("python_env_lock_groups", asked.groups, _names(document, "dependency-groups")),
+    ):
+        for name in names:
+            if name not in known:
+                has = f"it has {', '.join(sorted(known))}" if known else "it has none"
+                raise LockError(f"{variable}: {file} does not define {name} ({has}); correct the name.")
+
+
+def _names(document: Mapping[str, Any], key: str) -> list[str]:
+    found = document.get(key, [])
+    return [str(canonicalize_name(str(name))) for name in found] if isinstance(found, list) else []
+
+
+def _text(table: Mapping[str, Any], key: str, file: str) -> str:
+    value = table.get(key, "")
+    if not isinstance(value, str) or len(value) > _MOST_TEXT:
+        raise LockError(f"{file}: {key} is not a text; {CREATE}.")
+    return value
+
+
+def _package(entry: Any, file: str, folder: Path) -> LockedPackage:
+    """Return the typed form of an entry of ``packages``."""
+    if not isinstance(entry, dict):
+        raise LockError(f"{file}: an entry of packages is not a table; {CREATE}.")
+    name = str(entry.get("name"))[:100]
+    marker = _text(entry, "marker", file)
+    for kind in ("vcs", "directory"):
+        if kind in entry:
+            return replace(package(file, name, "0"), marker=marker, problem=not_fetched(file, name, kind))
+    known = {"marker": marker, "requires_python": _text(entry, "requires-python", file)}
+    if "archive" in entry:
+        return _archive(entry, file, folder, known)
+    found = package(file, entry.get("name"), entry.get("version"), **known)
+    wheels = entry.get("wheels", [])
+    if not isinstance(wheels, list):
+        raise LockError(f"{file}: the wheels of {name} are not a list; {CREATE}.")
+    found = replace(found, wheels=tuple(_file(found, one, file, folder) for one in wheels))
+    return with_sdist(found, _file(found, entry["sdist"], file, folder), file) if "sdist" in entry else found
+
+
+def _archive(entry: Mapping[str, Any], file: str, folder: Path, known: Mapping[str, str]) -> LockedPackage:
+    """Return a package that is one file at an address of its own."""
+    unnamed = package(file, entry.get("name"), "0")
+    its = _file(unnamed, entry["archive"], file, folder)
+    wheel = _WHEEL.fullmatch(its.filename)
+    if wheel:
+        return replace(package(file, entry["name"], wheel["version"], **known), wheels=(its,))
+    source = _SOURCE.fullmatch(its.filename)
+    if source is None or canonicalize_name(source["name"]) != unnamed.name:
+        problem = (
+            f"{file}: {unnamed.name} comes from {its.filename}, whose name has no version; lock a released version, or"
+            " build its wheel ('uv build --wheel') and lock that file."
+        )
+        return replace(unnamed, marker=known["marker"], problem=problem)
+    return with_sdist(package(file, entry["name"], source["version"], **known), its, file)
+
+
+def _file(of: LockedPackage, entry: Any, file: str, folder: Path) -> LockedFile:
+    """Return the typed form of a wheel, a source archive or an archive."""
+    if not isinstance(entry, dict):
+        raise LockError(f"{file}: a file of {of.name} is not a table; {CREATE}.")
+    hashes = entry.get("hashes")
+    path, url = _text(entry, "path", file), _text(entry, "url", file)
+    if "\0" not in path and path:
+        url = (folder / path).resolve().as_uri()
+    return locked_file(
+        of, file, _text(entry, "name", file), hashes.get("sha256") if isinstance(hashes, dict) else "", url
+    )
+
+
+# --- uv.lock: uv makes a pylock.toml of it, without a network and without a Python ------------------------------------
+
+_LONGEST_S = 300
+# --frozen takes the lock as it is; members of the workspace are the user's own project, which is not installed.
+_ARGUMENTS = (
+    *("export", "--frozen", "--offline", "--no-config", "--no-cache", "--quiet", "--color=never"),
+    *("--format=pylock.toml", "--no-emit-workspace"),
+)
+
+
+def export(path: Path, asked: Asked, uv: Path) -> str:
+    """Return the text of a ``pylock.toml`` that says what a ``uv.lock`` says.
+
+    Args:
+        path: the lock, beside the ``pyproject.toml`` of its project.
+        asked: extras and groups; the project's default groups come as well.
+        uv: the program.
+
+    Raises:
+        LockError: the file is not such a lock, or does not define an extra or a group.
+    """
+    if not (path.parent / "pyproject.toml").is_file():
+        raise LockError(
+            f"{path} has no pyproject.toml beside it, which says what the lock is for; put it there, or export the lock"
+            " ('uv export --format pylock.toml -o pylock.toml') and name that file."
+        )
+    wanted = [f"--extra={name}" for name in asked.extras] + [f"--group={name}" for name in asked.groups]
+    with tempfile.TemporaryDirectory() as home:
+        # neither the user's settings nor logins of their environment reach uv
+        surroundings = {"PATH": home, "HOME": home, "TMPDIR": home, "LC_ALL": "C", "UV_PYTHON_DOWNLOADS": "never"}
+        try:
+            done = subprocess.run(
+                [str(uv), *_ARGUMENTS, *wanted],
+                cwd=path.parent,
+                env=surroundings,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_LONGEST_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LockError(f"{path}: uv did not end within {_LONGEST_S} s; export the lock by hand.") from error
+    if done.returncode:
+        raise LockError(f"{path}: uv cannot use this lock: {_reason(done.stderr)}; run 'uv lock' in its folder.")
+    if len(done.stdout) > MOST_BYTES:
+        raise LockError(f"{path} has more than {MOST_BYTES >> 20} MiB, so it is not a lock.")
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _reason(said: bytes) -> str:
+    """Return what uv says is wrong, in one line without logins."""
+    lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
+    text = " ".join(lines[:2]).removeprefix("error: ")
+    return re.sub(r"://[^/@\s]*@", "://", re.sub(r"[^ -~]", " ", text))[:300].rstrip(". ") or "it says no reason"
+
+
+# --- requirements.txt: with a sha256 for each package, or with none at all --------------------------------------------
+
+_HASH = re.compile(r"\s--hash[= ](?P<algorithm>\w+):(?P<digest>\w+)")
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_INDEX = re.compile(r"-i\b|--(index-url|extra-index-url|find-links|no-index|trusted-host)\b|-f\b")
+
+
+def read_requirements(text: str, file: str) -> Lock:
+    """Return the lock in the text of a ``requirements.txt``.
+
+    Raises:
+        LockError: a line cannot be followed, or only some packages have a sha256.
+        WheelError: a line is not a requirement.
+    """
+    pinned: list[LockedPackage] = []
+    loose: list[str] = []
+    for line in _lines(text):
+        _refuse_option(line, file)
+        hashes = [(found["algorithm"], found["digest"]) for found in _HASH.finditer(line)]
+        (requirement,) = parse_requirements([_HASH.sub("", line).strip()], file)
+        if not hashes:
+            loose.append(str(requirement))
+            continue
+        versions = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
+        if len(versions) != 1 or len(requirement.specifier) != 1:
+            raise LockError(f"{file}: {requirement.name} has a hash and no exact version; write {requirement.name}==….")
+        digests = tuple(sorted(digest for algorithm, digest in hashes if algorithm == "sha256"))
+        if not digests or not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
+            raise LockError(
+                f"{file}: {requirement.name} has no sha256; make the file again with 'uv pip compile"
+                " --generate-hashes'."
+            )
+        marker = str(requirement.marker or "")
+        pinned.append(package(file, requirement.name, versions[0], marker=marker, hashes=digests))
+    if len(pinned) + len(loose) > MOST_PACKAGES:
+        raise LockError(f"{file} has more than {MOST_PACKAGES} packages, so it is not a lock.")
+    if pinned and loose:
+        raise LockError(
+            f"{file}: {loose[0]} has no hash, and others have one; make the file again with 'uv pip compile"
+            " --generate-hashes'."
+        )
+    if not pinned and not loose:
+        raise LockError(f"{file} names no package, so it is not a requirements.txt; name the packages in it.")
+    return Lock(file, packages=tuple(pinned), requirements=tuple(sorted(loose)))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines without comments; a backslash at the end joins a line with the next one."""
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        bare = _COMMENT.sub("", line).strip()
+        if bare:
+            yield bare
+
+
+def _refuse_option(line: str, file: str) -> None:
+    """Refuse a line that is an option of pip.
+
+    Raises:
+        LockError: it is one.
+    """
+    if not line.startswith("-"):
+        return
+    # the line may hold a login, so only its first word is shown
+    word = re.split(r"[=\s]", line)[0][:40]
+    if _INDEX.match(line):
+        cure = "name the index in pip's configuration on this controller and remove the line"
+    elif word in ("-e", "--editable"):
+        cure = "build the wheel of that project ('uv build --wheel') and name it, or remove the line"
+    else:
+        cure = "put all packages into one file ('uv pip compile' does it) and remove the line"
+    raise LockError(f"{file}: the line that begins with {word} is an option of pip, which is not followed; {cure}.")
