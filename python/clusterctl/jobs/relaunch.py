@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.jobs import run as jobs
+from clusterctl.model.job_outcome import TIMED_OUT
 from clusterctl.model.nodeset import folded
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _boundary(halves: Sequence[Sequence[str]], endings: Sequence[RunEnd]) -> str
 
 
 def _goes_on(ending: RunEnd) -> bool:
-    return ending.code in {0, jobs.TIMED_OUT}
+    return ending.code in {0, TIMED_OUT}
 
 
 def _end_words(ending: RunEnd) -> str:

@@ -21,6 +21,7 @@ from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, W
 from clusterctl.launch import compose, launchers, torchrun
 from clusterctl.launch.launchers import TRAITS
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.job_outcome import TIMED_OUT, exit_code
 from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import supervised_job, sync
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from clusterctl.remote.supervised_job import JobLogin, Look
 
 
-TIMED_OUT = 124  # as timeout(1) has it
-SIGNALLED = 128
 _MOST_NAMED = 6
 _IN_HOME = "clusterctl"  # the folder of copied code, in the home of the job's user
 
@@ -385,7 +384,7 @@ def _concluded(outcome: JobOutcome, launch_node: str, options: RunOptions, tell:
     if outcome.ending == "deadline":
         tell(f"The job had not ended after {options.timeout_s:g} s and was ended.")
         return TIMED_OUT
-    return SIGNALLED + (outcome.signal or 0) if outcome.rc is None else outcome.rc
+    return exit_code(outcome.rc, outcome.signal)
 
 
 # --- Find out which nodes lack the user's program, its script or its folder, before anything of a job is started ------

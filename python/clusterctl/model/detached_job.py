@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from clusterctl.model.base import Fact, Text
+from clusterctl.model.job_outcome import TIMED_OUT, exit_code
 
 MOST_JOBS = 1024  # of a node, which forgets old ones far earlier
 _MOST_TEXT = 1 << 17
@@ -15,8 +16,6 @@ _Words = Annotated[str, Field(max_length=_MOST_TEXT)]
 _Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
 _Bytes = Annotated[int, Field(ge=0, lt=1 << 60)]
 _Seconds = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
-TIMED_OUT = 124  # as timeout(1) has it
-SIGNALLED = 128
 
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,63}")
 
@@ -87,4 +86,4 @@ class DetachedJob(Fact):
             return TIMED_OUT
         if self.word != "ended":
             return None
-        return SIGNALLED + (self.signal or 0) if self.rc is None else self.rc
+        return exit_code(self.rc, self.signal)

@@ -12,6 +12,15 @@ from clusterctl.model.base import Fact, Record
 
 Ending: TypeAlias = Literal["exited", "deadline", "stopped", "not_started", "lost"]
 
+TIMED_OUT = 124  # the exit code of a job that its deadline ended, as timeout(1) has it
+SIGNALLED = 128  # a shell and mpirun add this to a signal's number to make an exit code
+
+
+def exit_code(rc: int | None, signal: int | None) -> int:
+    """Return the exit code of a job, whose launcher ended with ``rc`` or by a signal."""
+    return SIGNALLED + (signal or 0) if rc is None else rc
+
+
 # The programs of a node cut what they tell to less; a node that tells more is not believed.
 MOST_RANKS = 4096  # of a node
 _Words = Annotated[str, Field(max_length=1 << 14)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterctl.jobs.relaunch import RelaunchOptions, most_runs, relaunched
-from clusterctl.jobs.run import TIMED_OUT, RunOptions
+from clusterctl.jobs.run import RunOptions
 from clusterctl.jobs.watched_run import RunEnd
 from clusterctl.launch.compose import JobOptions
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.job_outcome import TIMED_OUT
 
 NODES = tuple(f"node{number}" for number in range(1, 9))
 OPTIONS = RunOptions(JobOptions(("true",)), InventoryOptions(), ends_at_stall=True)

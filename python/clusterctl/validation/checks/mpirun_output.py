@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.model.job_outcome import SIGNALLED
 from clusterctl.support import content
 from clusterctl.validation.checks.causes import Cause, CauseKind
 
@@ -166,7 +167,6 @@ def _help(block: Sequence[str]) -> _Passage:
 
 _MOST_LINES = 4
 _MOST_WORDS = 300
-_SIGNALLED = 128  # a shell and mpirun add this to a signal's number to make an exit code
 # What mpirun of both series says of a rank that a signal ended.
 _DIED = re.compile(
     r"process rank (?P<rank>\d{1,9}) with PID \d+ on node (?P<host>\S+) (?P<how>exited on signal[^.]{0,200})\."
@@ -235,7 +235,7 @@ def code(outcome: JobOutcome) -> str:
 
 def ending_signal(outcome: JobOutcome) -> str:
     """Return the name of the signal that ended a rank, empty where mpirun's exit code holds none."""
-    return {_SIGNALLED + known: known.name for known in signal.Signals}.get(outcome.rc or 0, "")
+    return {SIGNALLED + known: known.name for known in signal.Signals}.get(outcome.rc or 0, "")
 
 
 def with_cause(reason: str, lines: Sequence[str]) -> str:
