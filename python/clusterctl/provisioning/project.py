@@ -120,9 +120,9 @@ def environment(
                 f"The environment of {project.folder} is not installed on {without}; run a job with --project once, "
                 "without --print."
             )
-        request = ProjectRequest(
-            inventory=whole, options=options, argv=("run", "--project", str(project.folder)), lock=project.lock
-        )
+        # Without the job's own words, such as values of -x, which may be secrets.
+        argv = ("clusterctl", "run", "--project", str(project.folder), cluster.sources.shown)
+        request = ProjectRequest(inventory=whole, options=options, argv=argv, lock=project.lock)
         with observer() as shown:
             found = install(request, shown)
         if found.record.exit_code != ExitCode.OK:

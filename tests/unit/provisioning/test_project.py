@@ -56,11 +56,13 @@ class Nodes:
         self.installed: list[Sequence[str]] = []
         self.trees = {"node1": TREE, "node2": TREE}
         self.exit_code = 0
+        self.argv: tuple[str, ...] = ()
         monkeypatch.setattr(project, "install", self.install)
 
     def install(self, request: project.ProjectRequest, _observer: object) -> project.Installed:
         selected = ansible_inventory.load(self.inventory, request.options).selected
         self.installed.append(selected)
+        self.argv = request.argv
         record = factory.run_record(exit_code=self.exit_code)
         return project.Installed(record, {name: self.trees[name] for name in selected})
 
@@ -121,6 +123,8 @@ def test_an_installation_that_failed_is_not_kept(nodes: Nodes, tmp_path: Path) -
     with pytest.raises(NotInstalledError) as caught:
         nodes.environment(with_lock(tmp_path))
     assert caught.value.exit_code == 2
+    assert nodes.argv[:3] == ("clusterctl", "run", "--project"), "what is repeated begins with the program"
+    assert nodes.argv[3] == str(tmp_path)
     assert not list(tmp_path.glob("state/**/environments.json"))
 
 
