@@ -40,6 +40,7 @@ _PLUGINS = {
     "CONNECTION_PLUGINS": (
         "ssh",
         {
+            "control_path",
             "host_key_checking",
             "port",
             "private_key_file",

@@ -142,7 +142,6 @@ _CHECK_S = 60
 _VERSION = r"^[A-Za-z0-9.+!_-]{0,80}$"
 _MOST_CACHED = 100_000
 _SSH_FAILED = 255
-_NOTICE_SILENCE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 
 
 class _Installed(BaseModel):
@@ -180,8 +179,7 @@ class Worker:
 
 
 def _argv(host: Host, *words: str) -> list[str]:
-    lasting = dataclasses.replace(host, ssh_args=(*host.ssh_args, *_NOTICE_SILENCE))
-    return reach.ssh_command(lasting, [host.python, "-m", _MODULE, *words])
+    return reach.ssh_command(reach.lasting(host), [host.python, "-m", _MODULE, *words])
 
 
 # --- which workers, and which nodes are theirs ------------------------------------------------------------------------

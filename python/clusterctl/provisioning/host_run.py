@@ -24,6 +24,7 @@ from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from typing_extensions import Self
@@ -82,17 +83,21 @@ class HostRun(Generic[RequestT, ObserverT]):
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
         self.claims = NodeClaims(run.record, owner, request.become_password)
+        self._kept = contextlib.ExitStack()
+        self._connections: Path | None = None  # the folder of those that the steps of the run share
         self.listed = cluster.hosts  # all hosts of the inventory
 
     def __enter__(self) -> Self:
         """Begin; nothing happened yet."""
+        self._connections = self.claims.connections = self._kept.enter_context(reach.control_folder())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the nodes."""
-        self.claims.release()
+        with self._kept:
+            self.claims.release()
 
     def claim(self, members: Mapping[str, str] | None, also: Sequence[Host] = ()) -> run_record.RunRecord | None:
         """Lock and mark the selected nodes before anything is changed; the lock holds until this object's exit.
@@ -123,10 +128,23 @@ class HostRun(Generic[RequestT, ObserverT]):
         content: Sequence[int] = (),
         busy: bool = False,
         also: Mapping[str, Any] | None = None,
+        shared: bool = False,
     ) -> Probe:
-        """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them."""
-        password = self.request.become_password
-        return look(self.cluster, watch, content=content, busy=busy, sudo_password=password, also=also)
+        """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them.
+
+        ``shared`` opens the connections that the next steps of the run go on with. What new sessions have after a run
+        is seen by connections of their own alone.
+        """
+        password, connections = self.request.become_password, self._connections if shared else None
+        return look(
+            self.cluster,
+            watch,
+            content=content,
+            busy=busy,
+            sudo_password=password,
+            also=also,
+            connections=connections,
+        )
 
     def play(
         self,
@@ -180,7 +198,8 @@ class HostRun(Generic[RequestT, ObserverT]):
 
     def _play_here(self, play: playbook.Play, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
         private = paths.private_folder(paths.ansible_dir(self.run.folder))
-        return playbook.run(play, private, self.run.log, hear, cancel)
+        shared = self._connections if play.playbook.stem == _NAME else None  # the others may change what a login needs
+        return playbook.run(play, private, self.run.log, hear, cancel, shared)
 
     def _play_of(
         self,

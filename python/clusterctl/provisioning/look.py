@@ -14,13 +14,14 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.snapshot import SLICES, DriftReport, NodeState
 from clusterctl.provisioning import plan, playbook
 from clusterctl.provisioning.playbook import DEFAULT_FORKS
-from clusterctl.remote import facts
+from clusterctl.remote import facts, reach
 from clusterctl.remote.shared_cache.exchange import NO_SHARED_CACHE, SharedCache
 from clusterctl.state import locks, paths, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode, LockedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.facts import Limit, NodeFacts
@@ -45,6 +46,7 @@ def look(
     busy: bool = False,
     sudo_password: str | None = None,
     also: Mapping[str, Any] | None = None,
+    connections: Path | None = None,
 ) -> Probe:
     """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them.
 
@@ -55,10 +57,13 @@ def look(
         busy: also find ranks, and processes that use an artifact.
         sudo_password: typed by the user.
         also: what else is asked, as for ``facts.gather``; of the watched entries, in place of those of the snapshots.
+        connections: the folder of connections that others go on with; None for sessions of their own.
     """
     hosts = [host.with_sudo_password(sudo_password) for host in cluster.hosts if host.by_ssh]
+    hosts = hosts if connections is None else [reach.lasting(host) for host in hosts]
     patience_s = _READING_TIMEOUT_S if content else _TIMEOUT_S
-    return facts.gather(hosts, **{"watch": watch, **(also or {})}, content=content, busy=busy, timeout_s=patience_s)
+    asked: dict[str, Any] = {"watch": watch, **(also or {}), "content": content, "busy": busy}
+    return facts.gather(hosts, **asked, timeout_s=patience_s, control_dir=connections)
 
 
 def state_of(node: NodeFacts) -> NodeState:

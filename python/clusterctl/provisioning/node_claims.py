@@ -17,7 +17,7 @@ from clusterctl.model.nodeset import folded
 from clusterctl.model.probe import ProbeFailure
 from clusterctl.model.run_record import Problem, ProcessIdentity
 from clusterctl.provisioning import playbook
-from clusterctl.remote import one_trip
+from clusterctl.remote import one_trip, reach
 from clusterctl.remote.reach import by_hand, where
 from clusterctl.state import processes, snapshots
 from clusterctl.support import node_json
@@ -25,12 +25,14 @@ from clusterctl.support.words import and_more, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.model.hosts import Host
     from clusterctl.model.run_record import RunRecord
     from clusterctl.remote import python
 
 
+_TIMEOUT_S = 30.0
 _RELEASE_S = 8.0  # a node that died during the run does not hold up its end for long
 
 
@@ -73,6 +75,7 @@ class NodeClaims:
         self._sudo_password = sudo_password
         self._locked: dict[str, Host] = {}
         self.claimed: tuple[str, ...] = ()  # the nodes that were looked at
+        self.connections: Path | None = None  # the folder of shared connections
 
     def take(self, hosts: Sequence[Host], wanted: Wanted) -> Claimed:
         """Look at the marks of nodes, and lock and mark them where nothing stands in the way.
@@ -92,11 +95,11 @@ class NodeClaims:
         requests = {
             host: look if wanted.look_only else {**look, "lock": self._lock(name)} for name, host in by_name.items()
         }
-        answers, failed = ask(requests)
+        answers, failed = self._ask(requests)
         self._keep(answers, by_name)
         again = self._over(answers, take_lock=wanted.take_lock)
         if again:
-            more, lost = ask({by_name[n]: {**requests[by_name[n]], **over} for n, over in again.items()})
+            more, lost = self._ask({by_name[n]: {**requests[by_name[n]], **over} for n, over in again.items()})
             answers, failed = {**answers, **more}, {**failed, **lost}
             self._keep(more, by_name)
         problems = [playbook.connection_problem(failure) for failure in failed.values()]
@@ -127,7 +130,7 @@ class NodeClaims:
         mark = {"cluster": cluster, **dataclasses.asdict(self._owner), "since": since, "members": dict(members)}
         names = to_mark(answers, cluster, self._owner, members)
         requests = {hosts[name]: {"mark": mark, **self._audit(taken_from(answers[name], cluster))} for name in names}
-        done, failed = ask(requests) if requests else ({}, {})
+        done, failed = self._ask(requests) if requests else ({}, {})
         problems = [playbook.connection_problem(failure) for failure in failed.values()]
         return [*problems, *claim_problems(done, self._record.run_id, adopt=True)], failed
 
@@ -136,13 +139,19 @@ class NodeClaims:
         own = snapshots.read_identity(self._record.cluster_id)
         leaving = {host.with_sudo_password(self._sudo_password): {"forget": own} for host in hosts if host.by_ssh}
         if leaving and own:
-            ask(leaving)
+            self._ask(leaving)
 
     def release(self) -> None:
         """Release the nodes. One that does not answer keeps its lock, which the next run here takes over."""
         locked, self._locked = self._locked, {}
         if locked:
-            ask({host: {"release": self._record.run_id} for host in locked.values()}, _RELEASE_S)
+            self._ask({host: {"release": self._record.run_id} for host in locked.values()}, _RELEASE_S)
+
+    def _ask(
+        self, requests: Mapping[Host, Mapping[str, Any]], timeout_s: float = _TIMEOUT_S
+    ) -> tuple[dict[str, ClaimAnswer], dict[str, ProbeFailure]]:
+        lasting = {reach.lasting(host): request for host, request in requests.items()}
+        return ask(lasting, timeout_s, self.connections)
 
     def _keep(self, answers: Mapping[str, ClaimAnswer], hosts: Mapping[str, Host]) -> None:
         self._locked.update({name: hosts[name] for name, answer in answers.items() if answer.taken})
@@ -202,11 +211,10 @@ def _this_process() -> ProcessIdentity:
 
 NODE_CLAIM = "node_claim.claim"
 _ANSWER = "node_claim"
-_TIMEOUT_S = 30.0
 
 
 def ask(
-    requests: Mapping[Host, Mapping[str, Any]], timeout_s: float = _TIMEOUT_S
+    requests: Mapping[Host, Mapping[str, Any]], timeout_s: float = _TIMEOUT_S, control_dir: Path | None = None
 ) -> tuple[dict[str, ClaimAnswer], dict[str, ProbeFailure]]:
     """Send each host its request, see ``plugins/module_utils/node_claim``.
 
@@ -214,7 +222,7 @@ def ask(
         The answers and the failures by the host's name; nothing is raised for a host.
     """
     lines = {host: json.dumps(request).encode() for host, request in requests.items()}
-    return one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s)
+    return one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s, control_dir=control_dir)
 
 
 def _read(host: Host, ending: python.Ending) -> ClaimAnswer | ProbeFailure:

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FORKS = 32
 _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loaded machine takes longer
-# A machine that freezes or loses its power says nothing: without these, a task waits for it for a quarter of an hour.
-_NOTICE_SILENCE = "-o ServerAliveInterval=15 -o ServerAliveCountMax=4"
+_NOTICE_SILENCE = shlex.join(reach.NOTICE_SILENCE)
 _SHARING = "-o ControlMaster=auto -o ControlPersist=60s"
 _NOT_INTERACTIVE = shlex.join(reach.NOT_INTERACTIVE)  # a terminal would echo a module that Ansible sends
 # What plays of the collection depend on, by the name in ansible.cfg: the variable, and its value here.
@@ -236,6 +235,7 @@ def environment(
         "ANSIBLE_PYTHON_INTERPRETER": ansible_settings.interpreter(interpreter) if interpreter else given.interpreter,
         # Of two values, ssh takes the first.
         "ANSIBLE_SSH_ARGS": f"{ssh_args} {_SHARING} {_NOTICE_SILENCE} {_NOT_INTERACTIVE}".strip(),
+        "ANSIBLE_SSH_CONTROL_PATH": str(given.get("control_path") or reach.CONTROL_PATH),
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(control_dir),
         "ANSIBLE_STDOUT_CALLBACK": "default",
         "CLUSTERCTL_EVENTS": str(private / EVENTS),
@@ -286,7 +286,14 @@ def known_tags(playbook: Path) -> tuple[str, ...]:
     return tuple(sorted(found - {""}))
 
 
-def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None], cancel: Cancel) -> End:
+def run(
+    play: Play,
+    private: Path,
+    log: Path,
+    on_event: Callable[[Event], None],
+    cancel: Cancel,
+    connections: Path | None = None,
+) -> End:
     """Run a playbook to its end, or until ``cancel`` is requested.
 
     Args:
@@ -295,10 +302,11 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
         log: where Ansible's output is kept.
         on_event: hears every event, in order, in this thread; it must be quick.
         cancel: the way to stop it.
+        connections: the folder of connections that it shares with others; None for connections of its own.
     """
     translator = Translator(on_event, keep_diff=play.diff)
     complaints: tuple[str, ...] = ()
-    with reach.control_folder() as control_dir:
+    with contextlib.nullcontext(connections) if connections else reach.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(private), control_dir=control_dir)
         rc: int | None = None
         try:

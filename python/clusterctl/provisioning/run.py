@@ -98,7 +98,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         reading = ", and reading every watched file" if request.verify else ""
         self.observer.phase(f"looking at {len(cluster.hosts)} hosts{reading}")
         watch = {name: list(host.watch) for name, host in before.hosts.items()}
-        probe = self.look(watch, content=request.content, busy=bool(self._held))
+        probe = self.look(watch, content=request.content, busy=bool(self._held), shared=True)
         self.run.facts({name: plain(node) for name, node in probe.facts.items()})
         states = {name: state_of(node) for name, node in probe.facts.items()}
         before = self._remember_damage(before, states)

@@ -6,10 +6,13 @@ Both take the program's stdin and stdout as pipes, and both end the program's st
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import re
 import shlex
+import socket
+import struct
 import subprocess
 from typing import TYPE_CHECKING, cast
 
@@ -30,13 +33,20 @@ else:
 
 # What every call of ssh says against settings for people in somebody's ssh configuration.
 NOT_INTERACTIVE: tuple[str, ...] = content.module_util("login_probe").NOT_INTERACTIVE
+# A machine that freezes or loses its power says nothing: without these, a command waits a quarter of an hour for it.
+NOTICE_SILENCE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 
+# A connection's socket in a folder of them, as Ansible's setting control_path names it: ssh replaces %C.
+CONTROL_PATH = "%(directory)s/%%C"
 # srun hands its whole environment to the node by default, with what a controller has in it and no node needs.
 _EXPORTED = ("HOME", "USER", "LOGNAME", "SHELL", "LANG", "PATH", "LD_LIBRARY_PATH")
 _AT_ONCE = 64
 # One sshd begins to refuse logins when ten are on their way (MaxStartups).
 _AT_ONCE_ON_ONE_SSHD = 8
 _SSH_FAILED = 255
+# What a client of a shared connection says, by PROTOCOL.mux of OpenSSH: hello in version 4, and that it is to end.
+_HELLO, _TERMINATE = struct.pack(">III", 8, 0x00000001, 4), struct.pack(">III", 8, 0x10000005, 0)
+_ENDING_S, _BLOCK = 5.0, 1 << 12
 _COMMAND_NOT_FOUND = 127
 _WITHOUT_SRUN = re.compile(r"\bsrun: (?:command )?not found")
 _SLURM_SPEAKS = re.compile(r"^(?:srun|slurmstepd|slurmd|slurm_\w+)(?:\[\w+\])?:? ", re.MULTILINE)
@@ -89,6 +99,11 @@ def srun(step: SlurmStep, remote: Sequence[str]) -> list[str]:
         f"--export={','.join(_EXPORTED)}",
         *remote,
     ]
+
+
+def lasting(host: Host) -> Host:
+    """Return the host with options for a connection that outlives one command."""
+    return dataclasses.replace(host, ssh_args=(*host.ssh_args, *NOTICE_SILENCE))
 
 
 def client(host: Host) -> str:
@@ -185,7 +200,8 @@ def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s:
     argv = ["ssh", *NOT_INTERACTIVE, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_timeout_s}"]
     own = any(word == "-S" or "controlpath" in word.lower() for word in host.ssh_args)
     if control_dir is not None and not own:
-        argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={control_dir}/%C"]
+        path = CONTROL_PATH % {"directory": control_dir}
+        argv += ["-o", "ControlMaster=auto", "-o", "ControlPersist=60s", "-o", f"ControlPath={path}"]
     return [*argv, *host.login_words, "--", host.address]
 
 
@@ -253,20 +269,11 @@ def control_folder() -> Iterator[Path]:
 
 
 def close_connections(folder: Path) -> None:
-    """Ask every ssh master whose socket lies in ``folder`` to end."""
-    asked = [
-        subprocess.Popen(
-            ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "--", "any"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for socket in folder.glob("*")
-        if socket.is_socket()
-    ]
-    for process in asked:
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    """Ask every ssh master whose socket lies in ``folder`` to end, and wait until it has."""
+    for path in folder.glob("*"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_ENDING_S)
+            connection.connect(str(path))
+            connection.sendall(_HELLO + _TERMINATE)
+            while connection.recv(_BLOCK):
+                pass

@@ -23,10 +23,13 @@ class Claims:
     def __init__(self) -> None:
         self.answers: dict[str, dict[str, Any]] = {}  # a node without an answer is free
         self.asked: list[dict[str, dict[str, Any]]] = []
+        self.connections: set[Path | None] = set()
 
     def ask(
-        self, requests: Mapping[Host, Mapping[str, Any]], _timeout_s: float = 0
+        self, requests: Mapping[Host, Mapping[str, Any]], _timeout_s: float = 0, control_dir: Path | None = None
     ) -> tuple[dict[str, ClaimAnswer], dict[str, Any]]:
+        assert control_dir is None or control_dir.is_dir(), "it is there until the last question"
+        self.connections.add(control_dir)
         self.asked.append({host.name: dict(request) for host, request in requests.items()})
         return {
             host.name: ClaimAnswer.model_validate(

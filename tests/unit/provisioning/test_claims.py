@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import factory
 import pytest
+from agreeing import Agreeing
 from clusterctl.model.hosts import Host, Inventory, InventorySources
-from clusterctl.provisioning import node_claims
+from clusterctl.model.probe import Probe
+from clusterctl.provisioning import node_claims, playbook
 from clusterctl.provisioning.node_claims import ClaimAnswer, NodeClaims, Wanted
+from clusterctl.provisioning.run import ProvisionRequest, provision
+from clusterctl.remote import facts
 from clusterctl.state import runs, snapshots
 
 if TYPE_CHECKING:
@@ -151,6 +156,31 @@ def test_free_nodes_are_locked_marked_and_released(claim: NodeClaims, claims: Cl
     claim.release()
     claim.release()
     assert claims.released == ["node1", "node2"], "once"
+
+
+def test_the_steps_of_a_run_share_one_connection_to_a_node(
+    lab: Path, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[tuple[str, Path | None]] = []
+
+    def gather(_hosts: object, *, control_dir: Path | None, **_: Any) -> Probe:
+        used.append(("look", control_dir))
+        return Probe(facts={name: factory.node(name) for name in ("node1", "node2")})
+
+    def run(play: playbook.Play, *words: Any) -> playbook.End:
+        used.append((play.playbook.stem, words[-1]))
+        for name in ("node1", "node2"):
+            words[2](factory.host_result(name, "ok", stage="validation"))
+        return playbook.End("successful", 0)
+
+    monkeypatch.setattr(facts, "gather", gather)
+    monkeypatch.setattr(playbook, "run", run)
+    assert provision(ProvisionRequest(lab), Agreeing()).exit_code == 0
+    (own,) = claims.connections
+    assert own is not None
+    assert not own.exists(), "the connections are closed"
+    assert claims.released == ["node1", "node2"]
+    assert used == [("look", own), ("provision", own), ("look", None)], "new sessions are seen by a new connection"
 
 
 def test_a_foreign_node_among_free_ones_stops_all_before_a_mark_and_frees_the_others(

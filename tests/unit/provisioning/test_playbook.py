@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.hosts import InventorySources
+from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.model.run_record import Event, Finished, HostResult, Note
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
+from clusterctl.remote import reach
 from clusterctl.support import content
 
 pytestmark = pytest.mark.programs
@@ -77,6 +78,21 @@ def test_settings_for_people_change_no_ssh_of_ansible(tmp_path: Path) -> None:
     said = subprocess.run(["ssh", "-G", "-F", str(config), *words, "node1"], capture_output=True, text=True, check=True)
     assert {"requesttty false", "clearallforwardings yes"} <= set(said.stdout.splitlines())
     assert "remotecommand" not in said.stdout
+
+
+def test_ansible_goes_on_with_the_connection_of_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def socket(*words: str) -> str:
+        said = subprocess.run(["ssh", "-G", *words], capture_output=True, text=True, check=True)
+        return dict(line.partition(" ")[::2] for line in said.stdout.splitlines())["controlpath"]
+
+    settings = playbook.environment(Path("/private"), tmp_path)
+    path = settings["ANSIBLE_SSH_CONTROL_PATH"] % {"directory": settings["ANSIBLE_SSH_CONTROL_PATH_DIR"]}
+    own = socket("-o", f"ControlPath={path}", "-o", "User=cluster", "-o", "Port=2222", "192.0.2.1")
+    look = reach.arguments(Host("node1", "192.0.2.1", port=2222, user="cluster", gives_port=True), control_dir=tmp_path)
+    assert socket(*look[1:]) == own != socket("-o", f"ControlPath={path}", "-l", "another", "192.0.2.1")
+    monkeypatch.setenv("ANSIBLE_SSH_CONTROL_PATH", "/of/the/user/%%h")
+    given = playbook.environment(Path("/private"), tmp_path)["ANSIBLE_SSH_CONTROL_PATH"]
+    assert given == "/of/the/user/%%h", "a connection that its user opened may be the only way in"
 
 
 @pytest.mark.parametrize("program", ["ssh", "sftp", "scp"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import socket
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,3 +155,26 @@ def test_a_submit_host_without_srun_is_named() -> None:
 def test_the_exit_code_of_the_program_is_no_failure_of_slurm() -> None:
     failure = reach.classify(STEP_HOST, 255, "srun: error: n2: task 0: Exited with exit code 255\n")
     assert "status 255" in failure.message
+
+
+def test_a_shared_connection_is_told_to_end_in_the_words_of_ssh(tmp_path: Path) -> None:
+    heard = bytearray()
+
+    def master(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            while len(heard) < 24:
+                heard.extend(connection.recv(24))
+            connection.sendall(b"\0\0\0\x08\0\0\0\x01\0\0\0\x04")
+
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as left:
+        listening.bind(str(tmp_path / "alive"))
+        listening.listen()
+        left.bind(str(tmp_path / "killed"))  # nobody listens
+        thread = threading.Thread(target=master, args=(listening,))
+        thread.start()
+        reach.close_connections(tmp_path)
+        thread.join(5)
+    hello, terminate = bytes(heard[:12]), bytes(heard[12:])
+    assert hello == b"\0\0\0\x08\0\0\0\x01\0\0\0\x04", "MUX_MSG_HELLO of version 4"
+    assert terminate == b"\0\0\0\x08\x10\0\0\x05\0\0\0\0", "MUX_C_TERMINATE"
