@@ -8,6 +8,7 @@ from typing import Any
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.module_utils.prefix_rules import folders_to
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.planned import facts_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.step_action import StepAction
 
 _RECORD = "/etc/clusterctl/fabric.json"
@@ -15,7 +16,7 @@ _OF_ROOT = {"owner": "root", "group": "root"}
 
 
 class ActionModule(StepAction):
-    """Its options: ``decision`` and ``facts``, names of variables; ``open_firewall`` and ``prefix``."""
+    """Its options: ``decision``, the name of a variable; ``open_firewall`` and ``prefix``."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the result for one host."""
@@ -23,7 +24,7 @@ class ActionModule(StepAction):
         variables = task_vars or {}
         given, host = self._task.args, str(variables["inventory_hostname"])
         decision, opens = variables[given["decision"]], boolean(given["open_firewall"])
-        opened_before = ((variables.get(given["facts"]) or {}).get("fabric") or {}).get("opened")
+        opened_before = (facts_of(variables).get("fabric") or {}).get("opened")
         opening = ("fabric_firewall", {"networks": plain(decision["openings"][host]) if opens else []})
         files = ("file_set", {"files": files_of(str(given["prefix"]), plain(decision["files"][host]))})
         steps = [*([opening] if opens or opened_before else []), files]

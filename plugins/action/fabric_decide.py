@@ -11,6 +11,7 @@ from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[im
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import fabric_failure
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.planned import facts_of
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -33,7 +34,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return {**result, **fabric_failure.no_network(found, results)}
         files, warnings = {}, []
         for host in hosts:
-            node = answers[host].get(given["facts"]) or {}
+            node = facts_of(answers[host])
             try:
                 settings, warning = _nccl(host, rules.rdma(node), given)
                 texts = rules.files(decision.network, host, settings)

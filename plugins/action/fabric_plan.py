@@ -12,6 +12,7 @@ from ansible.module_utils.common.validation import check_type_list  # type: igno
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import fabric_failure
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.planned import facts_of
 
 _LIFETIME_S = 120  # of a listener, plus a part for each host, because Ansible visits hosts in waves
 _LIFETIME_PER_HOST_S = 4
@@ -28,7 +29,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         variables = task_vars or {}
         given = self._task.args
         hosts = [str(host) for host in variables["ansible_play_hosts"]]
-        nodes = {host: variables["hostvars"][host].get(given["facts"]) or {} for host in hosts}
+        nodes = {host: facts_of(variables["hostvars"][host]) for host in hosts}
         unknown = [host for host in hosts if not nodes[host]]
         if unknown:
             raise AnsibleActionFail(f"The facts of {rules.fold(unknown)} are missing; run the role preflight first.")

@@ -10,6 +10,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_ru
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, plain
 from ansible_collections.clusterctl.hpc.plugins.module_utils.prefix_rules import DEFAULT, VARIABLE
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import run_events
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.planned import facts_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import (
     horovod,
     mpi4py,
@@ -89,7 +90,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
                 Host(
                     name=host,
                     member=by_name[host],
-                    node=with_brought(plain(hostvars[host]["preflight_node"]), host, _brought(given)),
+                    node=with_brought(plain(facts_of(hostvars[host])), host, _brought(given)),
                     settings=settings[host],
                     interpreter=str(hostvars[host].get("ansible_python_interpreter") or ""),
                 )

@@ -62,7 +62,7 @@ class StagingAction(ArtifactActionBase):
 
     def _known_of(self, base: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return what a look at the host would say of an artifact, where that is known without one."""
-        return lacks_tree(base, variables.get("preflight_node") or {})
+        return lacks_tree(base, planned.facts_of(variables))
 
     def _installed(self, artifacts: list[dict[str, Any]], variables: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Install artifacts of a plan with the distribution's packages, and return the result of each by name.

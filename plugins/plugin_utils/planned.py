@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 _OWN = frozenset({"libraries", "packages", "package_options"})  # options of an action, not of a module
 _LISTS = ("changes", "watch", "lost", "needs_packages", "lacking")
@@ -39,10 +39,19 @@ def artifacts_of(variables: Mapping[str, Any], name: str, host: str) -> list[dic
         ) from error
 
 
+def facts_of(variables: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of a host that the role preflight gathered, out of its variables."""
+    return (variables.get("__preflight_look") or {}).get("node") or {}
+
+
+def builder_of(one: Mapping[str, Any], living: Collection[str]) -> str:
+    """Return the host that builds an artifact, the first of its builders that still takes part; '' without one."""
+    return next((str(name) for name in one["builders"] if name in living), "")
+
+
 def builds(host: str, one: Mapping[str, Any], variables: Mapping[str, Any]) -> bool:
-    """Whether a host is the one that builds an artifact: the first of its builders that still takes part."""
-    living = {str(name) for name in variables.get("ansible_play_hosts") or [host]}
-    return host == next((name for name in one["builders"] if name in living), "")
+    """Whether a host is the one that builds an artifact."""
+    return host == builder_of(one, {str(name) for name in variables.get("ansible_play_hosts") or [host]})
 
 
 def installation(one: Mapping[str, Any]) -> dict[str, Any]:

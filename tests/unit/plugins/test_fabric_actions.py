@@ -19,9 +19,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import ne
 
 TREES = Path(__file__).resolve().parents[2] / "data" / "fabric"
 HOSTS = ("node1", "node2", "node3")
-PLAN = {"facts": "seen", "members": [], "cidr": "", "interfaces": [], "probe": "auto"}
+PLAN = {"members": [], "cidr": "", "interfaces": [], "probe": "auto"}
 DECIDE = {
-    "facts": "seen",
     "listens": "heard",
     "calls": "called",
     "pin_gid": False,
@@ -49,8 +48,16 @@ def node(number: int, tree: str = "none") -> dict[str, Any]:
 
 
 def play(trees: dict[str, str] | None = None) -> dict[str, Any]:
-    nodes = {host: {"seen": node(n, (trees or {}).get(host, "none"))} for n, host in enumerate(HOSTS, 1)}
+    nodes = {
+        host: {"__preflight_look": {"node": node(n, (trees or {}).get(host, "none"))}}
+        for n, host in enumerate(HOSTS, 1)
+    }
     return {"ansible_play_hosts": list(HOSTS), "hostvars": nodes, "inventory_hostname": HOSTS[0]}
+
+
+def of_host(variables: dict[str, Any], host: str) -> dict[str, Any]:
+    found: dict[str, Any] = variables["hostvars"][host]["__preflight_look"]["node"]
+    return found
 
 
 def act(module: Any, variables: dict[str, Any], *, execute: Any = None, **arguments: Any) -> dict[str, Any]:
@@ -126,7 +133,7 @@ def test_without_a_trial_no_node_is_asked_for_anything() -> None:
 def test_a_firewall_is_fitted_where_it_is_or_was_opened() -> None:
     variables = play()
     variables["decision"] = decided(variables, open_firewall=True)
-    given = {"decision": "decision", "facts": "seen", "prefix": "/usr/local"}
+    given = {"decision": "decision", "prefix": "/usr/local"}
     (files,) = steps_of(fabric_configure, variables, open_firewall=False, **given)
     assert files[0] == "file_set"
     texts = {one["path"]: one.get("content") for one in files[1]["files"]}
@@ -134,7 +141,7 @@ def test_a_firewall_is_fitted_where_it_is_or_was_opened() -> None:
     networks = variables["decision"]["openings"]["node1"]
     opened = steps_of(fabric_configure, variables, open_firewall=True, **given)
     assert opened == [("fabric_firewall", {"networks": networks}), files]
-    variables["seen"] = {"fabric": {"opened": True}}
+    variables["__preflight_look"] = {"node": {"fabric": {"opened": True}}}
     closed = steps_of(fabric_configure, variables, open_firewall=False, **given)
     assert closed == [("fabric_firewall", {"networks": []}), files]
 
@@ -148,7 +155,7 @@ def test_the_decision_and_every_rejection_are_told_in_words() -> None:
 def test_what_is_on_record_is_not_probed() -> None:
     variables = play()
     for host, files in decided(variables)["files"].items():
-        variables["hostvars"][host]["seen"]["fabric"] = {
+        of_host(variables, host)["fabric"] = {
             "cidrs": [NET],
             "interface": "eth0",
             "address": f"10.0.0.{host[-1]}",
@@ -164,7 +171,7 @@ def grown(visited: tuple[str, ...]) -> dict[str, Any]:
     variables = play()
     variables["ansible_play_hosts"] = list(visited)
     for host, other in (("node1", "node2"), ("node2", "node1")):
-        variables["hostvars"][host]["seen"]["fabric"] = {
+        of_host(variables, host)["fabric"] = {
             "cidrs": [NET],
             "interface": "eth0",
             "address": f"10.0.0.{host[-1]}",
@@ -187,13 +194,13 @@ def test_a_run_that_visits_the_new_node_alone_says_that_nothing_is_proven_and_th
     assert said["proven"] == []
     assert "as proven before" not in made["msg"]
     variables = grown(HOSTS)
-    variables["hostvars"]["node3"]["seen"]["fabric"] = said
+    of_host(variables, "node3")["fabric"] = said
     assert act(fabric_plan, variables, **{**PLAN, "members": MEMBERS})["probe"], "the new node is not proven yet"
 
 
 def test_a_run_on_proven_nodes_keeps_their_proof_with_the_others() -> None:
     variables = grown(("node1", "node2"))
-    variables["hostvars"]["node1"]["seen"]["fabric"]["proven"] = ["node2", "node3"]
+    of_host(variables, "node1")["fabric"]["proven"] = ["node2", "node3"]
     plan = act(fabric_plan, variables, **{**PLAN, "members": MEMBERS})
     assert not plan["probe"]
     made = act(fabric_decide, variables, plan=plan, **DECIDE)
@@ -247,7 +254,7 @@ def test_one_node_needs_no_proof_and_no_network() -> None:
     variables["ansible_play_hosts"] = ["node1"]
     plan = act(fabric_plan, variables, **PLAN)
     assert not plan["probe"]
-    variables["hostvars"]["node1"]["seen"]["interfaces"] = []
+    of_host(variables, "node1")["interfaces"] = []
     plan = act(fabric_plan, variables, **PLAN)
     made = act(fabric_decide, variables, plan=plan, **DECIDE)
     assert made["files"]["node1"] == {"openmpi": "", "prrte": "", "nccl": "", "record": ""}

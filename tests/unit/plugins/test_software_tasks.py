@@ -398,7 +398,11 @@ def test_all_artifacts_take_one_look_and_one_installation(
 
     stand_ins = {"_call": call, "_bring": lambda *_: {"path": "/push/own"}, "_brought": lambda *_: None}
     made = action(software_stage, monkeypatch, {**stand_ins, "_restore": lambda *_: None, "_drop": lambda *_: None})
-    known = {"preflight_distrusted": distrusted, "preflight_node": node, "ansible_play_hosts": ["node1", "node2"]}
+    known = {
+        "preflight_distrusted": distrusted,
+        "__preflight_look": {"node": node},
+        "ansible_play_hosts": ["node1", "node2"],
+    }
     result = made.run(None, variables(plan, "node1", **known))
     assert calls == phases
     assert list(result["artifacts"]) == ["one", "two", "three"]

@@ -23,8 +23,8 @@ ORDER = [
     "validation",
 ]
 # The roles by which nodes meet each other come first, because hosts that are as they should be play these alone.
-# The software is decided, installed and switched in a play each.
-PLAYED = ["preflight", "software", "hosts", "ssh_mesh", "fabric", "environment", "software", "software", "validation"]
+# The software is decided, built, installed and switched in a play each.
+PLAYED = ["preflight", "software", "hosts", "ssh_mesh", "fabric", "environment", *["software"] * 3, "validation"]
 
 
 def roles() -> list[str]:
@@ -65,7 +65,7 @@ def whole_roles() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the plays, and the tasks that play a role in whole or a part of the software."""
     plays = yaml.safe_load(content.playbook("provision").read_text(encoding="utf-8"))
     tasks = [task for play in plays for task in play["tasks"] if "ansible.builtin.import_role" in task]
-    parts = {None, "judge", "mesh", "plan", "install", "switch"}
+    parts = {None, "judge", "mesh", "plan", "build", "stage", "install", "switch"}
     return plays, [task for task in tasks if task["ansible.builtin.import_role"].get("tasks_from") in parts]
 
 
@@ -83,7 +83,7 @@ def test_every_role_is_provisioned_in_order() -> None:
     assert named == PLAYED
     decided, *others = [task for name, task in zip(named, tasks, strict=True) if name == "software"]
     assert "always" in decided["tags"], "what is refused is told before anything changes"
-    assert [task["tags"] for task in others] == [["software", *SOFTWARE]] * 2
+    assert [task["tags"] for task in others] == [["software", *SOFTWARE]] * 3
     alone = [(name, task) for name, task in zip(named, tasks, strict=True) if name != "software"]
     assert all(name in task["tags"] for name, task in alone), "each role answers to its own name as a tag"
     assert not any(play["gather_facts"] for play in plays)
@@ -98,7 +98,7 @@ def strings(value: Any) -> list[str]:
 
 
 def test_the_playbook_computes_nothing() -> None:
-    """Which hosts play what, what the run is called, and where too many hosts have failed is all that it looks at."""
+    """It looks at the hosts of plays, the run's name, a node's facts, who builds, and whether too many hosts failed."""
     plays = whole_roles()[0]
     for play in plays:
         computed = {text for text in strings(play) if "{{" in text}
@@ -108,13 +108,14 @@ def test_the_playbook_computes_nothing() -> None:
             "{{ provision_settled | default('!all') }}",
             "{{ provision_unfinished | default('!all') }}",
             "{{ provision_max_failed | default(0) }}",
+            "{{ __preflight_look.node }}",
         }
     assert not [
         task
         for play in plays
         for task in play["tasks"]
         if set(task) - {"ansible.builtin.import_role", "tags", "name"}
-        and task.get("ansible.builtin.meta") != "end_play"
+        and task.get("ansible.builtin.meta") not in {"end_play", "end_host"}
     ]
 
 
