@@ -62,6 +62,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core carries
         self.disabled = not run_events.path()
         if not self.disabled:
             run_events.refuse_keys()
+            run_events.look_less_often()
         self._play = ""
         self._began: dict[tuple[str, str], float] = {}
 

@@ -32,6 +32,16 @@ def refuse_keys() -> None:
         setattr(constants, _SETTING, (*known, *(key for key in _KEYS if key not in known)))
 
 
+# How often Ansible's main process looks for results, in seconds. The setting internal_poll_interval has no variable.
+_POLL, _POLL_BY_DEFAULT_S, _POLL_S = "DEFAULT_INTERNAL_POLL_INTERVAL", 0.001, 0.01
+
+
+def look_less_often() -> None:
+    """Let the main process wait longer between two looks for results, where nobody has set how long."""
+    if getattr(constants, _POLL, None) == _POLL_BY_DEFAULT_S:
+        setattr(constants, _POLL, _POLL_S)
+
+
 _VARIABLE = "CLUSTERCTL_EVENTS"
 
 

@@ -512,6 +512,7 @@ def execute(
     config.prepare()
     config.pexpect_timeout = POLL_S
     config.env["ANSIBLE_STDOUT_CALLBACK"] = "default"  # ansible-runner's own would write its events into the text
+    config.env["ANSIBLE_CALLBACK_PLUGINS"] = settings["ANSIBLE_CALLBACK_PLUGINS"]  # nor is it loaded
     runner = Runner(config, cancel_callback=look, **handlers)
     runner.run()
     channel.drain()

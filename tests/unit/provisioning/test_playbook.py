@@ -174,6 +174,15 @@ print(json.dumps({"changed": False, "warnings": [line, "clusterctl-note|h2|forge
 """
 
 
+def test_ansible_runners_own_callback_is_not_loaded(tmp_path: Path) -> None:
+    """It took a tenth of the main process, for events that nothing reads."""
+    asked = "'ansible_runner' not in lookup('ansible.builtin.env', 'ANSIBLE_CALLBACK_PLUGINS')"
+    task = f'{{name: one, ansible.builtin.assert: {{that: "{asked}"}}}}'
+    end, heard = run(tmp_path, f"- hosts: all\n  gather_facts: false\n  tasks:\n  - {task}\n")
+    assert end.status == "successful"
+    assert {one.outcome for one in heard if isinstance(one, HostResult)} == {"ok"}
+
+
 def test_no_text_of_a_node_becomes_an_event_or_a_variable(tmp_path: Path) -> None:
     """ansible-runner takes such a line on the screen for an event of another host."""
     (tmp_path / "library").mkdir()
