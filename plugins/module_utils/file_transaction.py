@@ -18,7 +18,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Protocol, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, tree_removal
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import acting_as
@@ -179,11 +179,25 @@ class SelinuxContexts(Protocol):
 # --- validate --------------------------------------------------------------------------------------------------------
 
 
-def _validate(step: Step, staged: str) -> None:
-    entry = step.entry
-    if not entry.validate:
-        return
-    argv = [token.replace("%s", staged) for token in entry.validate]
+_ALL = "%s..."  # as the last word of a validator: the new files of all entries with the same validator
+
+
+def _validate(staged: Mapping[str, Step]) -> None:
+    """Run the validators of new files, each of which has its step; one that takes all its files runs once."""
+    groups: Dict[Tuple[str, ...], Dict[str, Step]] = {}
+    for path, step in staged.items():
+        argv = step.entry.validate
+        if argv and argv[-1] == _ALL:
+            groups.setdefault(argv, {})[path] = step
+        elif argv:
+            _run_validator([token.replace("%s", path) for token in argv], {path: step})
+    for argv, files in groups.items():
+        _run_validator([*argv[:-1], *files], files)
+
+
+def _run_validator(argv: Sequence[str], files: Mapping[str, Step]) -> None:
+    """Run a validator of new files; each has its step."""
+    named = f"The validator of {next(iter(files.values())).path}"
     try:
         done = subprocess.run(
             argv,
@@ -194,33 +208,32 @@ def _validate(step: Step, staged: str) -> None:
             timeout=_VALIDATOR_SECONDS,
         )
     except FileNotFoundError:
-        raise StageError(
-            f"The validator of {step.path}, {argv[0]}, is not on this node; nothing was changed."
-        ) from None
+        raise StageError(f"{named}, {argv[0]}, is not on this node; nothing was changed.") from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StageError(f"The validator of {step.path} could not be run: {error}; nothing was changed.") from error
+        raise StageError(f"{named} could not be run: {error}; nothing was changed.") from error
     if done.returncode:
-        said = done.stdout.decode("utf-8", "replace").replace(staged, step.path).strip()
-        if entry.sensitive:
+        said = done.stdout.decode("utf-8", "replace").strip()
+        meant = [step.path for staged, step in files.items() if staged in said] or [one.path for one in files.values()]
+        for staged, step in files.items():
+            said = said.replace(staged, step.path)
+        if any(step.entry.sensitive for step in files.values()):
             said = "its words are hidden, since the entry is marked as sensitive"
-        raise StageError(
-            f"{entry.validate[0]} refuses the new {step.path}: {said[-_MOST_EVIDENCE:] or 'it gave no reason'} "
-            "(nothing was changed)."
-        )
+        why = said[-_MOST_EVIDENCE:] or "it gave no reason"
+        raise StageError(f"{argv[0]} refuses the new {meant[0]}: {why} (nothing was changed).")
 
 
 def validate_aside(steps: Sequence[Step]) -> None:
     """Run the validators in check mode, on copies in a private folder."""
     if not any(step.entry.validate and step.action == "write" for step in steps):
         return
+    written = [step for step in steps if step.action == "write"]
     with tempfile.TemporaryDirectory(prefix="clusterctl-") as folder:
-        for step in steps:
-            if step.action != "write":
-                continue
-            staged = f"{folder}/{os.path.basename(step.path)}"
-            with open(staged, "wb") as stream:
+        staged = {f"{folder}/{number}/{os.path.basename(step.path)}": step for number, step in enumerate(written)}
+        for path, step in staged.items():
+            os.mkdir(os.path.dirname(path))
+            with open(path, "wb") as stream:
                 stream.write(step.new)
-            _validate(step, staged)
+        _validate(staged)
 
 
 # --- put in place ----------------------------------------------------------------------------------------------------
@@ -251,9 +264,7 @@ class Transaction:
             for step in steps:
                 with self._identity_of(step):
                     self._stage(step)
-            for step in steps:
-                if step.action == "write":
-                    _validate(step, step.staged)
+            _validate({one.staged: one for one in steps if one.action == "write"})
             for step in steps:
                 with self._identity_of(step):
                     self._commit(step)

@@ -63,7 +63,8 @@ options:
       validate:
         description:
           - Command, as a list, that must succeed on the new content before any file is replaced. V(%s) stands for the
-            staged file. The command runs without a shell.
+            staged file. V(%s...) as the last word stands for those of all entries with the same command, which then
+            runs once. The command runs without a shell.
         type: list
         elements: str
         default: []

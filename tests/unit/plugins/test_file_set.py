@@ -268,6 +268,24 @@ def test_what_makes_no_sense_gets_a_sentence(run_module: RunModule, files: list[
     assert "Traceback" not in str(result)
 
 
+def test_one_validator_reads_all_new_files_and_the_one_that_it_refuses_is_named(
+    tmp_path: Path, run_module: RunModule
+) -> None:
+    compiles = "import sys; [compile(open(path).read(), path, 'exec') for path in sys.argv[1:]]"
+    counts = f"open({str(tmp_path / 'runs')!r}, 'a').write(str(len(sys.argv) - 1) + ' ')"
+    command = [sys.executable, "-c", f"{compiles}; {counts}", "%s..."]
+    (tmp_path / "in").mkdir()
+    files = [{"path": f"{tmp_path}/{name}", "content": "x = 1\n", "validate": command} for name in ("a", "b", "in/a")]
+    assert run_module("file_set", check=True, files=files)["changed"] is True
+    assert run_module("file_set", files=files)["changed"] is True
+    assert run_module("file_set", files=[*files, {**files[0], "path": f"{tmp_path}/c"}])["changed"] is True
+    assert (tmp_path / "runs").read_text() == "3 3 1 ", "in check mode, really, and what is new alone"
+    bad = [{**files[0], "content": "x = 2\n"}, {**files[1], "content": "x =\n"}]
+    for check in (True, False):
+        assert f"refuses the new {tmp_path}/b: " in run_module("file_set", check=check, files=bad)["msg"]
+    assert (tmp_path / "a").read_text() == "x = 1\n"
+
+
 def test_a_missing_validator_is_named(tmp_path: Path, run_module: RunModule) -> None:
     entry = {"path": f"{tmp_path}/a", "content": "x", "validate": ["/no/such/checker", "%s"]}
     assert "/no/such/checker, is not on this node" in run_module("file_set", files=[entry])["msg"]
