@@ -57,7 +57,7 @@ _PINNED = {
     "run": ("ANSIBLE_RUN_TAGS", ""),  # Ansible adds those of --tags to it
     "skip": ("ANSIBLE_SKIP_TAGS", ""),
     "strategy": ("ANSIBLE_STRATEGY", "linear"),
-    "task_timeout": ("ANSIBLE_TASK_TIMEOUT", "0"),  # a compile takes as long as it takes
+    "task_timeout": ("ANSIBLE_TASK_TIMEOUT", "43200"),  # seconds: a compile takes long; plays without any have less
 }
 # Settings of the way to nodes. A second controller gets them, and they count more than its own ansible.cfg.
 _TRAVELLING = {
@@ -525,7 +525,7 @@ class _Channel:
         while block := self._stream.read(_BLOCK):
             *lines, self._rest = (self._rest + block).split(b"\n")
             for line in lines:
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, RecursionError):
                     self._hear(json.loads(line))
 
 
