@@ -20,6 +20,9 @@ import contextlib
 import functools
 import os
 import resource
+import signal
+import sys
+import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -69,6 +72,13 @@ _MOST_MEMORY_OF_WORKER = 2 << 30  # bytes, beyond what it has of Ansible's main 
 _LEAST_MEMORY = 4 << 30  # bytes, for Ansible's main process; it may have half of the machine's
 
 
+_END_S = 5
+_WITHOUT_MEMORY = (
+    "Ansible needs more than half of this machine's memory; look at the hosts whose answers are too large, or run with "
+    "fewer hosts (--limit)."
+)
+
+
 class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core carries no types
     """Runs in Ansible's main process, which knows the task and the host of each result."""
 
@@ -83,6 +93,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core carries
         if not self.disabled:
             run_events.refuse_keys()
             _bound_memory(max(_LEAST_MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2))
+            threading.excepthook = _end_without_memory  # Ansible would wait for its thread of results without an end
             os.register_at_fork(after_in_child=functools.partial(_bound_memory, _MOST_MEMORY_OF_WORKER))
         self._play = ""
         self._began: dict[tuple[str, str], float] = {}
@@ -138,6 +149,8 @@ class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core carries
         except (RecursionError, run_events.SizeError):  # Ansible goes on with the host
             self._unreadable.add(host)
             self._tell("runner_on_failed", task, host=host, duration=duration, res=_NO_ANSWER)
+        except MemoryError:
+            _end_run()
 
     def _tell(self, event: str, task: Any, **more: Any) -> None:
         role = getattr(task, "_role", None)
@@ -160,6 +173,21 @@ def _bound_memory(more: int) -> None:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         most = has + more
         resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _end_without_memory(failure: threading.ExceptHookArgs) -> None:
+    """End the run where a thread of Ansible ran out of memory; tell of another error as Python does."""
+    if issubclass(failure.exc_type, MemoryError):
+        _end_run()
+    else:
+        threading.__excepthook__(failure)
+
+
+def _end_run() -> None:
+    sys.stderr.write(f"[ERROR]: {_WITHOUT_MEMORY}\n\n")
+    sys.stderr.flush()
+    signal.alarm(_END_S)  # Ansible may wait for a lock that the thread had
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _id(task: Any) -> str:

@@ -77,6 +77,7 @@ _TRAVELLING = {
 }
 # Ansible's own default. A distribution's package manager may need a module of community.general.
 _COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
+_KILLED = 254  # the code of an ansible-playbook that a signal ended
 _LOST_EVENTS = (
     "Ansible could not write the events of the run, so its end is not known; make room on this machine's disk."
 )
@@ -305,6 +306,8 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
             variables = ansible_call.in_folder(values_of(play), private)
             call = Call(str(play.playbook), shlex.join(arguments(play, variables)), passwords_of(play))
             rc = execute(call, private, environment(private, control_dir, play.retries), translator.handle, stop.poll)
+            if not translator.is_complete:
+                stop.end()  # workers outlive an ansible-playbook that was killed
         except Exception:
             # A cancelled child leaves pexpect with an open pty; without a cancel it is a defect.
             if not cancel.requested:
@@ -314,7 +317,7 @@ def run(play: Play, private: Path, log: Path, on_event: Callable[[Event], None],
             stop.verify()
             complaints = keep_log(private, log)
             shutil.rmtree(private, ignore_errors=True)
-    code = 254 if rc is None else rc
+    code = _KILLED if rc is None else rc
     if cancel.requested:
         status: Literal["successful", "failed", "canceled"] = "canceled"
     elif code == 0 and not translator.is_complete:
@@ -474,7 +477,7 @@ def execute(
         handlers: ``status_handler``, ``artifacts_handler`` and ``finished_callback`` of ansible-runner.
 
     Returns:
-        The exit code.
+        The exit code; 254 where a signal ended it.
     """
     import ansible_runner  # noqa: PLC0415 - 60 ms that a run with nothing to do need not pay
 
@@ -507,7 +510,7 @@ def execute(
     runner = Runner(config, cancel_callback=look, **handlers)
     runner.run()
     channel.drain()
-    return int(runner.rc)
+    return _KILLED if runner.rc is None else int(runner.rc)
 
 
 class _Channel:

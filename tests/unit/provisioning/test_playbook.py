@@ -235,6 +235,25 @@ def test_an_answer_that_ansible_cannot_hold_is_a_problem_of_its_host(tmp_path: P
         assert problem["host"] == "h1"
 
 
+def test_answers_that_fill_the_memory_of_ansible_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread of results dies of a lack of memory, and Ansible would wait for it without an end."""
+    text = (content.root() / "plugins" / "callback" / "run_events.py").read_text(encoding="utf-8")
+    small = text.replace("_LEAST_MEMORY = 4 << 30", "_LEAST_MEMORY = 200 << 20").replace(
+        '"SC_PHYS_PAGES") *', '"SC_PHYS_PAGES") * 0 *'
+    )
+    assert small.count("200 << 20") == small.count(" * 0 * ") == 1
+    for folder in ("callback", "library"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "callback" / "run_events.py").write_text(small, encoding="utf-8")
+    monkeypatch.setenv("ANSIBLE_CALLBACK_PLUGINS", str(tmp_path / "callback"))
+    module = "#!/usr/bin/python3\nprint('{\"changed\": false, \"x\": \"' + 'x' * 50000000 + '\"}')\n"
+    (tmp_path / "library" / "evil.py").write_text(module, encoding="utf-8")
+    steps = "".join(f"    - evil:\n      register: x{at}\n      when: inventory_hostname == 'h1'\n" for at in range(9))
+    end, _heard = run(tmp_path, f"- hosts: all\n  gather_facts: false\n  tasks:\n{steps}")
+    assert end.status == "failed"
+    assert any("needs more than half of this machine's memory" in words for words in end.complaints), end.complaints
+
+
 def test_plays_that_build_nothing_bound_each_task() -> None:
     for name in ("provision", "rotate_keys", "stage_host_keys", "switch_host_keys", "switch_links", "update_members"):
         plays = yaml.safe_load(content.playbook(name).read_text(encoding="utf-8"))
