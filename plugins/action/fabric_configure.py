@@ -24,6 +24,8 @@ class ActionModule(StepAction):
         variables = task_vars or {}
         given, host = self._task.args, str(variables["inventory_hostname"])
         decision, opens = variables[given["decision"]], boolean(given["open_firewall"])
+        if host in decision["disputed"]:
+            return {**result, **plain(decision["disputed"][host])}
         opened_before = (facts_of(variables).get("fabric") or {}).get("opened")
         opening = ("fabric_firewall", {"networks": plain(decision["openings"][host]) if opens else []})
         files = ("file_set", {"files": files_of(str(given["prefix"]), plain(decision["files"][host]))})

@@ -20,7 +20,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return ``files`` by host, ``rejected``, ``failures`` and ``msg``, the reason in words."""
+        """Return ``files`` and ``disputed`` by host, ``rejected``, ``failures`` and ``msg``, the reason in words."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         given = self._task.args
@@ -29,6 +29,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         found = rules.from_plain(plan["candidates"])
         answers = {host: variables["hostvars"][host] for host in hosts}
         results = _results(plan, found, hosts, answers, str(given["listens"]), str(given["calls"]))
+        disputed = rules.disputed(results)  # these hosts fail by themselves, and stop nobody else
+        results = [one for one in results if one not in disputed.get(one.source, ())]
         decision = rules.decide(found, results)
         if decision.network is None and len(hosts) > 1:
             return {**result, **fabric_failure.no_network(found, results)}
@@ -40,7 +42,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 texts = rules.files(decision.network, host, settings)
             except rules.FabricError as error:
                 return {**result, **fabric_failure.refused(error, hosts)}
-            proven = _proven(plan, decision, host, hosts)
+            proven = _proven(plan, decision, host, [one for one in hosts if one not in disputed])
             opened = boolean(given.get("open_firewall", False))
             record = (
                 rules.record(decision.network, host, found.rejected, proven, opened=opened)
@@ -69,6 +71,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             failures=[one._asdict() for one in decision.failures],
             msg="; ".join(words),
             told=[f"Network: {text}." for text in words],
+            disputed={host: fabric_failure.dispute(host, claims) for host, claims in disputed.items()},
             warnings=warnings,
         )
         return result

@@ -110,9 +110,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             if not passphrase:
                 raise rules.MeshError(f"The passphrase of the new certificate authority is missing; {_GIVE}.")
             authority.create(passphrase, time.time())
+        record = authority.record() if authority.exists else {}
+        if not boolean(given["common_home"]):
+            refuse_claims({host: str(looks[host]["public_key"]) for host in present}, names, record, options.key_name)
         keys = (
             {kind: authority.public(kind) for kind in mesh_ca.authority.KINDS}
-            if authority.exists
+            if record
             else dict.fromkeys(mesh_ca.authority.KINDS, _NEW)
         )
         found = certificates(present, looks, members, str(plan["user"]), keys, options)
@@ -150,6 +153,42 @@ def _client_options(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the ssh client."""
     options: dict[str, Any] = check_type_dict(given["client_options"])
     return options
+
+
+def refuse_claims(shown: Mapping[str, str], inventory: list[str], record: Mapping[str, Any], key_name: str) -> None:
+    """Refuse a node that shows the user key of another one: with its certificate, the other's would be revoked.
+
+    A proof that a node has the private half would not help. Root of one node is the jobs' user on all, and reads it.
+
+    Args:
+        shown: the public key of each visited node.
+        inventory: the names of all nodes.
+        record: what the authority signed; it decides whose a key is.
+        key_name: of the key's file, for the message.
+
+    Raises:
+        MeshError: a key is that of another node, or nobody knows which one of several nodes has it.
+    """
+    gone = record.get("revoked", {})
+    issued = {
+        node: its.get("user", {}).get("key")
+        for node, its in record.get("issued", {}).items()
+        if node in inventory and node not in gone
+    }
+    refused: dict[str, list[str]] = {}
+    for host, key in shown.items():
+        known = {node for node, its in issued.items() if its == key}
+        others = (known | {node for node, its in shown.items() if its == key}) - {host}
+        if key and others and known != {host}:
+            refused[host] = sorted(others)
+    if refused:
+        pairs = ", ".join(f"{host} shows that of {' and '.join(its)}" for host, its in refused.items())
+        raise rules.MeshError(
+            f"A node's ssh key for the mesh is also that of another one: {pairs}. If they share a home, set "
+            f"ssh_mesh_ca_common_home to true. Otherwise remove ~/.ssh/{key_name} and ~/.ssh/{key_name}.pub of "
+            f"{', '.join(refused)}, and provision again.",
+            list(refused),
+        )
 
 
 def certificates(

@@ -236,6 +236,9 @@ def becoming(uid: Optional[int], folder: str) -> Callable[[], None]:
     library = ctypes.CDLL(None)
 
     def become() -> None:
+        with suppress(OSError, ValueError):  # on the controller, it has the limit of a worker of Ansible
+            hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+            resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
         if uid is not None:
             with suppress(OSError, ValueError):  # libraries for networks pin memory; root's limit counts for root alone
                 resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import sys
 import tempfile
@@ -33,16 +34,29 @@ def on_stderr(text: str) -> None:
 
 @contextlib.contextmanager
 def held(
-    path: str | Path, waiting: str, note: Callable[[str], None] = on_stderr, *, quiet_s: float = 0.0, mode: int = 0o666
+    path: str | Path,
+    waiting: str,
+    note: Callable[[str], None] = on_stderr,
+    *,
+    quiet_s: float = 0.0,
+    within_s: float = math.inf,
+    mode: int = 0o666,
 ) -> Iterator[IO[str]]:
     """Hold the lock of a file, which is made where it is missing, and yield the open file; see :func:`wait_for`."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     with os.fdopen(handle, "r+", encoding="utf-8") as stream:
-        wait_for(stream, waiting, note, quiet_s=quiet_s)
+        wait_for(stream, waiting, note, quiet_s=quiet_s, within_s=within_s)
         yield stream
 
 
-def wait_for(handle: IO[Any], waiting: str, note: Callable[[str], None], *, quiet_s: float = 0.0) -> None:
+def wait_for(
+    handle: IO[Any],
+    waiting: str,
+    note: Callable[[str], None],
+    *,
+    quiet_s: float = 0.0,
+    within_s: float = math.inf,
+) -> None:
     """Take the lock; it goes with the open file.
 
     Args:
@@ -51,15 +65,20 @@ def wait_for(handle: IO[Any], waiting: str, note: Callable[[str], None], *, quie
             the process that has it: the user may end that one.
         note: takes a line of life.
         quiet_s: how long ``note`` hears nothing, where a wait is usual.
+        within_s: how long to wait.
 
     Raises:
+        TimeoutError: another process had the lock all the time.
         OSError: the file system has no locks.
     """
     next_note = time.monotonic() + quiet_s
+    end = time.monotonic() + within_s
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{waiting}{_holder(handle)}") from None
             if time.monotonic() >= next_note:
                 note(f"{waiting}{_holder(handle)}")
                 next_note = time.monotonic() + _NOTE_EVERY_S

@@ -33,6 +33,8 @@ MIN_BYTES = 50_000_000
 BYTES_PER_S = 0
 MOST_HEADS = 3
 _SMALLEST_PIECE, _LARGEST_PIECE, _PIECES = 1 << 18, 1 << 22, 512
+_LEAST_RATE = 1 << 19  # bytes/s
+_LONGEST_START_S = 600.0
 _MOST_SAID = 300
 _LONGEST_S = 1e6
 PROGRESS = "/var/log/clusterctl"  # a folder of root's, in which no other user can set a link or a pipe
@@ -59,6 +61,11 @@ class Settings:
             read("preflight_chain_bytes_per_s", BYTES_PER_S),
         )
 
+    def longest_s(self, pack: Path) -> float:
+        """Return how long a chain may take: more than its first node gives it, and node by node gives up before."""
+        least = min(_LEAST_RATE, self.bytes_per_s / 8 or _LEAST_RATE)
+        return _LONGEST_START_S + pack.stat().st_size / least
+
     def suffice(self, pack: Path, hosts: Sequence[str]) -> bool:
         """Whether a chain of so many hosts can be worth it; a missing pack is told of elsewhere."""
         try:
@@ -75,10 +82,14 @@ class Meeting:
         self._path = folder / f"clusterctl-chain-{name}.json"
 
     @contextmanager
-    def held(self, note: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-        """Wait for the turn, and yield what is known: ``brought`` (path by host), ``tried``, ``heads`` and ``pack``."""
+    def held(self, note: Callable[[str], None], within_s: float) -> Iterator[dict[str, Any]]:
+        """Wait for the turn, and yield what is known: ``brought`` (path by host), ``tried``, ``heads`` and ``pack``.
+
+        Raises:
+            TimeoutError: the turn did not come within this time.
+        """
         waiting = "waiting for the nodes that pass the pack on"
-        with disk_files.held(self._path, waiting, note, quiet_s=_QUIET_S) as stream:
+        with disk_files.held(self._path, waiting, note, quiet_s=_QUIET_S, within_s=within_s) as stream:
             text = stream.read()
             known: dict[str, Any] = json.loads(text) if text else {"brought": {}, "tried": [], "heads": 0, "pack": {}}
             try:

@@ -26,12 +26,16 @@ def refused(error: rules.FabricError, hosts: Sequence[str]) -> dict[str, Any]:
 
 
 def no_network(found: rules.Candidates, results: Sequence[rules.PairResult]) -> dict[str, Any]:
-    """Return the result of a task that found no network: each network, its hosts, and why it was rejected."""
+    """Return the result of a task that found no network: each network, why it was rejected, and the hosts at fault."""
     decision = rules.decide(found, results)
+    failed = {
+        rules.title(network): rules.at_fault([one for one in decision.failures if one.network == network.key])
+        for network in found.networks
+    }
     problems = [
         {"host": host, "check": one.network, "problem": one.reason, "cure": _CURE}
         for one in decision.rejected
-        for host in one.hosts
+        for host in failed.get(one.network) or one.hosts
     ]
     head = f"{decision.reason[:1].upper()}{decision.reason[1:]}; {_CURE}."
     return {
@@ -39,4 +43,24 @@ def no_network(found: rules.Candidates, results: Sequence[rules.PairResult]) -> 
         "failed": True,
         "problems": problems,
         "msg": "\n".join([head, *rules.matrix(found, results)]),
+    }
+
+
+def dispute(host: str, claims: Sequence[rules.PairResult]) -> dict[str, Any]:
+    """Return the result of a host that alone says that it does not reach others.
+
+    Args:
+        host: the host.
+        claims: what the others contradict.
+    """
+    problem = (
+        f"it reports failing connections to {rules.fold(dict.fromkeys(one.target for one in claims))}, which reach it, "
+        f"and which other nodes reach ({rules.failure_words(claims)})"
+    )
+    cure = "look at the routes and the firewall of this node, and who changed its Python; or run without it"
+    return {
+        "changed": False,
+        "failed": True,
+        "problems": [{"host": host, "check": "fabric", "problem": problem, "cure": cure}],
+        "msg": f"{host}: {problem}; {cure}.",
     }

@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 _OWN = frozenset({"libraries", "packages", "package_options"})  # options of an action, not of a module
 _LISTS = ("changes", "watch", "lost", "needs_packages", "lacking")
 # What Ansible and clusterctl read of a failure beside its message.
-_OF_FAILURE = ("problems", "module_stderr", "module_stdout", "unreachable")
-_OF_ANSIBLE = {"exception", "invocation", "warnings", *_OF_FAILURE}  # needless in the part about one artifact
+_OF_FAILURE = ("module_stderr", "module_stdout", "unreachable")
+_OF_ANSIBLE = {
+    "exception",
+    "invocation",
+    "problems",
+    "warnings",
+    *_OF_FAILURE,
+}  # needless in the part about one artifact
 
 
 def artifacts_of(variables: Mapping[str, Any], name: str, host: str) -> list[dict[str, Any]]:
@@ -148,16 +154,28 @@ def together(artifacts: Iterable[Mapping[str, Any]], results: Mapping[str, dict[
     if "diff" in every:
         answer["diff"] = every["diff"]
     if "warnings" in every:
-        answer["warnings"] = list(dict.fromkeys(every["warnings"]))
+        answer["warnings"] = _unlike(every["warnings"])
     if failed:
         answer["failed"] = True
         answer["msg"] = "\n".join(_named(of[name], str(result.get("msg", ""))) for name, result in failed.items())
         for field in _OF_FAILURE:
             if values := [result[field] for result in failed.values() if result.get(field)]:
-                answer[field] = [item for value in values for item in value] if field == "problems" else values[0]
+                answer[field] = values[0]
+        if problems := [item for result in failed.values() for item in _list(result.get("problems"))]:
+            answer["problems"] = problems
     elif told := [str(result["msg"]) for result in results.values() if result.get("msg")]:
         answer["msg"] = " ".join(told)
     return answer
+
+
+def _unlike(warnings: Iterable[Any]) -> list[Any]:
+    """Return each warning once; a node may give a list or a mapping, which becomes its message."""
+    texts = [str(one.get("msg", "")) if isinstance(one, dict) else one for one in warnings]
+    return list(dict.fromkeys(one for one in texts if one and not isinstance(one, (list, tuple))))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _named(one: Mapping[str, Any], message: str) -> str:

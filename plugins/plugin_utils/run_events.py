@@ -50,9 +50,24 @@ def path() -> str:
     return os.environ.get(_VARIABLE, "")
 
 
-def write(event: Mapping[str, Any]) -> None:
-    """Add an event to the file, in one piece: workers of Ansible write into it at the same time."""
+class SizeError(Exception):
+    """An event is larger than it may be; nothing is written."""
+
+
+def write(event: Mapping[str, Any], most: int = 1 << 24) -> None:
+    """Add an event to the file, in one piece: workers of Ansible write into it at the same time.
+
+    Args:
+        event: JSON.
+        most: bytes.
+
+    Raises:
+        SizeError: it has more bytes.
+        RecursionError: it is too deep for JSON.
+    """
     line = json.dumps(event, default=str).encode() + b"\n"
+    if len(line) > most:
+        raise SizeError(f"an event has {len(line)} bytes, of at most {most}")
     descriptor = os.open(path(), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.write(descriptor, line)

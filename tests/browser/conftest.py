@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
@@ -103,7 +104,26 @@ def made() -> dict[str, ValidationRecord]:
         "noisy": _noisy(),
         "one way": _fails(Culprit(kind="one_way", nodes=("node4", "node2"), words="node2 hears nothing of node4")),
         "unknown": _fails(next_step="run it again with --search."),
+        "extreme": _extreme(),
     }
+
+
+def _extreme() -> ValidationRecord:
+    """Return a record with figures that no machine has: the least and the greatest that a file can hold."""
+    one = records.record(records.Shape(6))
+    values = itertools.cycle((5e-324, 1e-200, 1.7e308, 0.0))
+    checks = [
+        check.model_copy(
+            update={"figures": tuple(figure.model_copy(update={"value": next(values)}) for figure in check.figures)}
+        )
+        for check in one.checks
+    ]
+    trends = []
+    for trend in one.trends:
+        value = next(values)
+        points = tuple(point.model_copy(update={"value": value}) for point in trend.points)
+        trends.append(trend.model_copy(update={"points": points}))
+    return one.model_copy(update={"checks": tuple(checks), "trends": tuple(trends)})
 
 
 def _noisy() -> ValidationRecord:

@@ -323,6 +323,15 @@ def test_it_prints_with_every_picture(browser: Browser, pages: dict[str, Path]) 
     assert browser.js("return document.querySelectorAll('.plot:empty').length") == 0
 
 
+def test_figures_that_no_machine_has_neither_stop_the_page_nor_hold_it(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["extreme"])
+    assert browser.js("return document.documentElement.dataset.ready") == "yes"
+    see_everything(browser)
+    assert browser.logs() == ([], [])
+
+
 def test_a_page_that_asks_the_network_or_complains_would_be_seen(browser: Browser, tmp_path: Path) -> None:
     bad = tmp_path / "bad.html"
     bad.write_text('<img src="http://127.0.0.1:9/x.png"><script>console.error("oh");</script>')

@@ -162,6 +162,22 @@ def test_a_new_node_changes_nothing_on_the_others(mesh: Mesh) -> None:
     assert mesh.login("node1", "node3") == (0, "node3")
 
 
+def test_a_node_with_the_key_of_another_is_refused_by_name(mesh: Mesh) -> None:
+    key, own = "/home/cluster/.ssh/id_clusterctl", mesh.cluster.on
+    options = ("--tags", "ssh_mesh", "--ca-passphrase-file", str(mesh.good))
+    for end in ("", ".pub"):
+        text = own("node1", "cat", f"{key}{end}")
+        own("node3", "sh", "-c", f"cat > {key}{end} <<'END'\n{text.rstrip()}\nEND")
+    done = mesh.clusterctl("provision", "--yes", "--no-validate", "--format", "json", *options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem["host"] == "node3"
+    assert "node3 shows that of node1" in problem["problem"]
+    own("node3", "rm", key, f"{key}.pub")
+    mesh.provision(*options)
+    assert {mesh.login(node, other) for node in ALL for other in ALL} == {(0, other) for other in ALL}
+
+
 def test_a_wrong_passphrase_changes_nothing(mesh: Mesh) -> None:
     before, authority = mesh.files("node1"), digest_of(mesh.authority)
     for words in (("ca", "renew"), ("provision", "--yes", "--no-validate")):

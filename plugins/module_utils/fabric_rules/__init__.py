@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .. import config_line, ip_address
@@ -89,6 +89,41 @@ def decide(found: Candidates, results: Sequence[PairResult]) -> Decision:
     else:
         reason = "no network is common to all nodes"
     return Decision(chosen, tuple(rejected), failures, found.pinned, reason)
+
+
+def disputed(results: Sequence[PairResult]) -> Dict[str, Tuple[PairResult, ...]]:
+    """Return by host its claims against others that they and a third one contradict.
+
+    A host alone says that it did not reach another one. The other one reached it, and a third one reached the other.
+    """
+    reached = {(one.network, one.source, one.target) for one in results if one.kind == "ok"}
+    lost = {(one.network, one.source, one.target) for one in results if one.kind != "ok"}
+    to: Dict[Tuple[str, str], List[str]] = defaultdict(list)
+    accused: Dict[Tuple[str, str], List[str]] = defaultdict(list)
+    for network, source, target in reached:
+        to[network, target].append(source)
+    for network, source, target in lost:
+        accused[network, target].append(source)
+    found: Dict[str, List[PairResult]] = defaultdict(list)
+    for one in results:
+        back = (one.network, one.target, one.source) in reached
+        alone = accused[one.network, one.target] == [one.source]
+        if one.kind != "ok" and back and alone and to[one.network, one.target]:
+            found[one.source].append(one)
+    return {host: tuple(claims) for host, claims in found.items()}
+
+
+def at_fault(failures: Sequence[PairResult]) -> Tuple[str, ...]:
+    """Return the hosts that explain all failures of a network: again and again those with the most failures left."""
+    left = {(one.source, one.target) for one in failures}
+    found: List[str] = []
+    while left:
+        count = Counter(host for pair in left for host in pair)
+        most = max(count.values())
+        worst = [host for host in sorted(count) if count[host] == most]
+        found += worst
+        left = {pair for pair in left if not set(pair) & set(worst)}
+    return tuple(found)
 
 
 def _how(chosen: Network, found: Candidates, failed: Mapping[str, Sequence[PairResult]]) -> str:
@@ -305,9 +340,11 @@ __all__ = [
     "PairResult",
     "RdmaChoice",
     "Rejection",
+    "at_fault",
     "candidates",
     "connection_results",
     "decide",
+    "disputed",
     "failure_words",
     "files",
     "fold",

@@ -273,7 +273,7 @@ def _few_channels(site: PathSite, host: str, one: NcclPath, ports: int) -> str:
     """Return the setting that allows fewer channels than there are ports; each channel takes a port of its own."""
     for name in _MOST_CHANNELS:
         value = one.settings.get(name, "")
-        if value.isascii() and value.isdigit() and 0 < int(value) <= len(one.used) < ports:
+        if _is_number(value) and 0 < int(value) <= len(one.used) < ports:
             return f"{name}={value}{_of(site, host, name)}"
     return ""
 
@@ -434,7 +434,7 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
     ring: tuple[int, ...] = ()
     for event in events:
         for number, name in pairs(event.get("hcas")):
-            if number.isascii() and number.isdigit() and len(number) < _MOST_DIGITS:
+            if _is_number(number):
                 numbers[int(number)] = str(name).partition("/")[0]
         for way, count in pairs(event.get("ways")):
             ways[way] += count if type(count) is int else 0
@@ -473,6 +473,10 @@ def _order(value: Any) -> tuple[int, ...]:
 def pairs(value: Any) -> list[tuple[str, Any]]:
     """Return the items of a dict, [] of anything else."""
     return list(value.items()) if isinstance(value, dict) else []
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < _MOST_DIGITS
 
 
 def _number(way: str) -> str:

@@ -136,6 +136,9 @@ class ClusterJobs:
         found = [one for one in self.jobs if word is None or one.job.job == word]
         found = found or [one for one in self.jobs if word and one.job.job.startswith(word)]
         if word is not None and len(found) > 1:
+            hosts = [one.host for one in found]
+            if len({one.job.job for one in found}) == 1:
+                raise ConfigError(f"{folded(hosts)} each tell of a job '{word}'; name its launch node with --limit.")
             names = ", ".join(one.job.job for one in found[:_MOST_NAMED])
             raise ConfigError(f"'{word}' begins several jobs ({names}); give more of the id.")
         if found:

@@ -20,7 +20,7 @@ JOB_PARAMETER = "clusterctl_job"
 _VERSION = re.compile(r"(\d+)\.(\d+)\.\d+[A-Za-z0-9]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PARAMETER = re.compile(r"[a-z][a-z0-9_]*")
-_TAG = re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+_TAG = re.compile(rb"\[\d+,(\d{1,9})\]<std(?:out|err)>: ?")
 
 # Frameworks of PRRTE 3 and of PMIx, whose parameters mpirun 5.0 takes by options of their own.
 _PRRTE = (

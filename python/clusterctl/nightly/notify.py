@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 from clusterctl.nightly import schedule
 from clusterctl.nightly.records import HookResult, HookTarget
+from clusterctl.remote.shared_cache.http import Proxies
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _post(address: str, body: bytes, timeout_s: float) -> _Try:
     plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
     try:
         request = urllib.request.Request(plain, data=body, headers=headers, method="POST")  # noqa: S310 - http or https
-        with urllib.request.build_opener(_Nowhere).open(request, timeout=timeout_s) as answer:
+        with urllib.request.build_opener(_Nowhere, Proxies).open(request, timeout=timeout_s) as answer:
             return _Try(ok=True, final=True, words=f"answered {answer.status}")
     except urllib.error.HTTPError as error:
         moved = ", a redirect, which is not followed; give the final address" if error.code in range(300, 400) else ""

@@ -66,6 +66,12 @@ _UNSTARTED = (
     "mkdir: ",
     "failed to transfer",
 )
+# Ansible tells of an error that has no words of its own. A worker that runs out of memory has none.
+_WITHOUT_WORDS = "Task failed."
+_LARGE = "its answer takes more memory than a task may have (2 GiB)"
+_LARGE_CURE = "find out who changed its Python, or leave it out of the inventory"
+_LATE_CURE = "look at what runs there, start it again, or leave it out of the inventory"
+_MOST_SECONDS = 1 << 31
 _BAD = frozenset({"failed", "unreachable"})
 _HOST_EVENTS: dict[str, Outcome] = {
     "runner_on_ok": "ok",
@@ -228,12 +234,23 @@ def _text(warning: Any) -> str:
 def _why(outcome: Outcome, result: Mapping[str, Any], host: str) -> str:
     """Return why a task failed or a host was lost, with the cure where Ansible's own words are known."""
     text = _message(result)
+    late = result.get("timedout")
+    if isinstance(late, dict):
+        return f"{host}: the task did not end within {_hours(late.get('period'))}; {_LATE_CURE}."
+    if text == _WITHOUT_WORDS:
+        return f"{host}: {_LARGE}; {_LARGE_CURE}."
     if outcome == "unreachable":
         found = content.module_util("preflight_rules").look_failure(host, text)
         return text if found.check == "error" else f"{host}: {found.problem}; {found.cure}."
     unstarted = any(words in text for words in _UNSTARTED)  # a module that started names the path itself
     known = content.module_util("known_messages").find("module", text) if unstarted else None
     return f"{host}: {known.row.cause}; {known.row.cure}." if known else text
+
+
+def _hours(seconds: Any) -> str:
+    """Return the time limit of a task in words; it comes from the playbook, by way of the result."""
+    known = isinstance(seconds, int) and 0 < seconds < _MOST_SECONDS
+    return "its time limit" if not known else f"{seconds / 3600:g} h" if seconds >= 3600 else f"{seconds} s"  # noqa: PLR2004 - an hour
 
 
 def _message(result: Mapping[str, Any]) -> str:

@@ -56,7 +56,7 @@ _PINNED = {
     "run": ("ANSIBLE_RUN_TAGS", ""),  # Ansible adds those of --tags to it
     "skip": ("ANSIBLE_SKIP_TAGS", ""),
     "strategy": ("ANSIBLE_STRATEGY", "linear"),
-    "task_timeout": ("ANSIBLE_TASK_TIMEOUT", "0"),  # a compile takes as long as it takes
+    "task_timeout": ("ANSIBLE_TASK_TIMEOUT", "43200"),  # seconds: a compile takes long; plays without any have less
 }
 # Settings of the way to nodes. A second controller gets them, and they count more than its own ansible.cfg.
 _TRAVELLING = {
@@ -76,6 +76,7 @@ _TRAVELLING = {
 }
 # Ansible's own default. A distribution's package manager may need a module of community.general.
 _COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
+_KILLED = 254  # the code of an ansible-playbook that a signal ended
 _LOST_EVENTS = (
     "Ansible could not write the events of the run, so its end is not known; make room on this machine's disk."
 )
@@ -313,6 +314,8 @@ def run(
             variables = ansible_call.in_folder(values_of(play), private)
             call = Call(str(play.playbook), shlex.join(arguments(play, variables)), passwords_of(play))
             rc = execute(call, private, environment(private, control_dir, play.retries), translator.handle, stop.poll)
+            if not translator.is_complete:
+                stop.end()  # workers outlive an ansible-playbook that was killed
         except Exception:
             # A cancelled child leaves pexpect with an open pty; without a cancel it is a defect.
             if not cancel.requested:
@@ -322,7 +325,7 @@ def run(
             stop.verify()
             complaints = keep_log(private, log)
             shutil.rmtree(private, ignore_errors=True)
-    code = 254 if rc is None else rc
+    code = _KILLED if rc is None else rc
     if cancel.requested:
         status: Literal["successful", "failed", "canceled"] = "canceled"
     elif code == 0 and not translator.is_complete:
@@ -482,7 +485,7 @@ def execute(
         handlers: ``status_handler``, ``artifacts_handler`` and ``finished_callback`` of ansible-runner.
 
     Returns:
-        The exit code.
+        The exit code; 254 where a signal ended it.
     """
     import ansible_runner  # noqa: PLC0415 - 60 ms that a run with nothing to do need not pay
 
@@ -516,7 +519,7 @@ def execute(
     runner = Runner(config, cancel_callback=look, **handlers)
     runner.run()
     channel.drain()
-    return int(runner.rc)
+    return _KILLED if runner.rc is None else int(runner.rc)
 
 
 class _Channel:
@@ -534,7 +537,7 @@ class _Channel:
         while block := self._stream.read(_BLOCK):
             *lines, self._rest = (self._rest + block).split(b"\n")
             for line in lines:
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, RecursionError):
                     self._hear(json.loads(line))
 
 

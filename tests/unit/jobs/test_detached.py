@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -22,6 +23,14 @@ def cluster(*jobs: DetachedJob, problems: tuple[ClusterctlError, ...] = ()) -> d
     found = tuple(detached.FoundJob("node1", one) for one in jobs)
     inventory = Inventory(InventorySources(("lab.ini",)), (), (), "")
     return detached.ClusterJobs(inventory, {"node1": HERE}, frozenset({"cluster"}), found, problems)
+
+
+def test_a_job_that_two_nodes_tell_of_can_be_ended_by_the_name_of_its_node() -> None:
+    jobs = cluster(job("run-aaaa0000aaaa"))
+    forged = dataclasses.replace(jobs, jobs=(*jobs.jobs, detached.FoundJob("node3", job("run-aaaa0000aaaa", 9.0))))
+    for word in ("run-aaaa0000aaaa", "run-a"):
+        with pytest.raises(ConfigError, match=r"^node\[1,3\] each tell of a job 'run-a.*'; name .* with --limit\."):
+            forged.find(word)
 
 
 def test_a_word_means_one_job() -> None:

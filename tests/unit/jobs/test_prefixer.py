@@ -1,6 +1,17 @@
 from __future__ import annotations
 
+from typing import Literal
+
+import pytest
 from clusterctl.jobs.prefixer import Prefixer
+
+
+@pytest.mark.parametrize("prefix", ["rank", "host", "none"])
+def test_a_rank_of_more_digits_than_a_number_has_is_text(prefix: Literal["rank", "host", "none"]) -> None:
+    got: list[bytes] = []
+    line = b"[1," + b"9" * 5000 + b"]<stdout>: one\n"
+    Prefixer(("node1",), prefix, lambda _stream, data: got.append(data))("stdout", line)
+    assert got == [line]
 
 
 def test_prefixes_take_the_place_of_mpiruns_tags() -> None:

@@ -56,6 +56,16 @@ def serving(*answers: int, slow_s: float = 0.0) -> Iterator[tuple[str, list[Any]
         server.server_close()
 
 
+def test_a_post_to_this_machine_goes_to_no_proxy(tmp_path: Path, record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(204) as (place, got), serving(204) as (proxy, astray):
+        for name in ("http_proxy", "all_proxy"):
+            monkeypatch.setenv(name, f"http://{proxy}")
+        monkeypatch.setenv("no_proxy", "")
+        done = notify.call(notify.parse(f"http://user:secret@{place}/x"), record, {}, tmp_path, QUICK)
+    assert done.ok
+    assert (len(got), astray) == (1, [])
+
+
 def test_a_post_carries_the_record_and_keeps_its_secrets(tmp_path: Path, record: Path) -> None:
     with serving(204) as (place, got):
         target = notify.parse(f"http://me:pass%20word@{place}/services/T0KEN?key=S3CRET#frag")

@@ -122,7 +122,7 @@ def test_one_worker_at_a_time_holds_the_meeting(tmp_path: Path) -> None:
     order: list[str] = []
 
     def work(name: str) -> None:
-        with artifact_chain.Meeting(tmp_path, "demo").held(print) as known:
+        with artifact_chain.Meeting(tmp_path, "demo").held(print, 60.0) as known:
             order.append(f"{name} in")
             known["tried"].append(name)
             order.append(f"{name} out")

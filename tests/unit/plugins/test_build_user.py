@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -234,3 +235,17 @@ def test_nothing_is_removed_through_a_link_that_a_build_left(tmp_path: Path) -> 
     with pytest.raises(ArtifactError, match=r"share is a link"):
         build_files.prune(tmp_path / "tree", ["share/doc"])
     assert (tmp_path / "other" / "doc").is_dir()
+
+
+def test_a_program_of_a_build_has_not_the_memory_limit_of_a_worker_of_ansible(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, hard))
+    try:
+        child = build_user.becoming(None, str(tmp_path))
+        said = subprocess.run(
+            ["sh", "-c", "ulimit -S -d; pwd"], preexec_fn=child, capture_output=True, text=True, check=True
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    limit = "unlimited" if hard == resource.RLIM_INFINITY else str(hard >> 10)
+    assert said.stdout.split() == [limit, str(tmp_path)]

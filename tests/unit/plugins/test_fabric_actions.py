@@ -69,13 +69,13 @@ def act(module: Any, variables: dict[str, Any], *, execute: Any = None, **argume
     return result
 
 
-def decided(variables: dict[str, Any], *, broken: tuple[str, str] | None = None, **more: Any) -> dict[str, Any]:
+def decided(variables: dict[str, Any], *, broken: set[str] | None = None, **more: Any) -> dict[str, Any]:
     plan = act(fabric_plan, variables, **PLAN)
     for host in HOSTS:
         variables["hostvars"][host]["heard"] = {"ports": {NET: 4000}, "problems": {}}
         variables["hostvars"][host]["called"] = {
             "results": [
-                [NET, target, *(("timeout", "timed out") if (host, target) == broken else ("ok", "")), "40001"]
+                [NET, target, *(("timeout", "timed out") if broken == {host, target} else ("ok", "")), "40001"]
                 for target in HOSTS
                 if target != host
             ]
@@ -209,12 +209,45 @@ def test_a_run_on_proven_nodes_keeps_their_proof_with_the_others() -> None:
 
 
 def test_a_connection_that_fails_is_named_with_both_ends() -> None:
-    failed = decided(play(), broken=("node1", "node3"))
+    failed = decided(play(), broken={"node1", "node3"})
     assert failed["failed"]
     assert failed["msg"].startswith("No network carries connections between all nodes; ")
-    assert {one["problem"] for one in failed["problems"] if one["check"] == f"eth0 {NET}"} == {
-        "node1 to node3: timed out"
-    }
+    problems = [one for one in failed["problems"] if one["check"] == f"eth0 {NET}"]
+    assert [one["host"] for one in problems] == ["node1", "node3"]
+    assert {one["problem"] for one in problems} == {"node1 to node3: timed out; node3 to node1: timed out"}
+
+
+def test_a_node_that_alone_claims_that_others_do_not_answer_is_left_alone() -> None:
+    variables = play()
+    plan = act(fabric_plan, variables, **PLAN)
+    assert not decided(variables).get("failed")
+    lies = [[NET, target, "timeout", "made up", "40001"] for target in HOSTS[:2]]
+    variables["hostvars"]["node3"]["called"] = {"results": lies}
+    made = act(fabric_decide, variables, plan=plan, **DECIDE)
+    assert not made.get("failed"), "the others have a network"
+    assert made["msg"].startswith(f"eth0 {NET}: ")
+    assert "made up" not in json.dumps(made["warnings"])
+    assert json.loads(made["files"]["node1"]["record"])["proven"] == ["node2"]
+    given = {"decision": "decision", "facts": "seen", "prefix": "/usr/local", "open_firewall": False}
+    variables["decision"] = made
+    for host in HOSTS:
+        variables["inventory_hostname"] = host
+        result = act(fabric_configure, variables, execute=lambda **_: {"changed": False}, **given)
+        assert bool(result.get("failed")) is (host == "node3")
+    assert [one["host"] for one in result["problems"]] == ["node3"]
+    assert "node[1-2], which reach it, and which other nodes reach (" in result["msg"]
+
+
+def test_a_node_that_nobody_reaches_is_named_alone() -> None:
+    variables = play()
+    plan = act(fabric_plan, variables, **PLAN)
+    decided(variables)
+    for host in HOSTS:
+        for one in variables["hostvars"][host]["called"]["results"]:
+            one[2:4] = ("timeout", "timed out") if "node2" in (host, one[1]) else one[2:4]
+    failed = act(fabric_decide, variables, plan=plan, **DECIDE)
+    assert failed["failed"]
+    assert {one["host"] for one in failed["problems"] if one["check"] == f"eth0 {NET}"} == {"node2"}
 
 
 def test_an_answer_that_never_came_is_no_success() -> None:
@@ -290,13 +323,13 @@ def test_an_answer_of_another_form_is_a_failed_connection_of_its_node(key: str, 
         variables["hostvars"][host]["called"] = {"results": results}
     variables["hostvars"]["node3"] = {**variables["hostvars"]["node3"], "called": {}, key: said}
     decided = act(fabric_decide, variables, plan=plan, **DECIDE)
-    assert decided["failed"]
-    assert "node3" in decided["msg"]
+    assert not decided.get("failed"), "a node that gives no result stops no other"
+    assert list(decided["disputed"]) == ["node3"]
 
 
 def test_what_a_node_says_of_a_connection_is_one_bounded_line() -> None:
     variables = play()
-    decided_of = decided(variables, broken=("node3", "node1"))
+    decided_of = decided(variables, broken={"node3", "node1"})
     assert decided_of["failed"]
     variables["hostvars"]["node3"]["called"]["results"][0][3] = "no\n\x1b[2Jroute " + "x" * 100000
     plan = act(fabric_plan, variables, **PLAN)

@@ -283,6 +283,38 @@ def test_a_node_that_claims_the_key_of_another_and_drops_it_does_not_shut_that_o
     assert own in authorities.revoked_keys(signer.record()), "that of a revoked node is revoked, whoever has it too"
 
 
+@pytest.mark.parametrize(
+    ("shown", "refused"),
+    [
+        ({"node1": "K1", "node2": "K2", "node3": "K3"}, ()),
+        ({"node1": "K1", "node2": "K1"}, ("node2",)),
+        ({"node2": "K1"}, ("node2",)),  # a run that does not visit the owner
+        ({"node1": "K1", "node3": "K1"}, ("node3",)),
+        ({"node3": "new", "node4": "new"}, ("node3", "node4")),
+        ({"node3": "gone", "node4": "out"}, ()),  # refused later, as revoked keys
+        ({"node3": "", "node4": ""}, ()),  # check mode makes none
+    ],
+)
+def test_a_node_that_shows_the_key_of_another_is_refused_by_the_record(
+    shown: dict[str, str], refused: tuple[str, ...]
+) -> None:
+    record = {
+        "issued": {
+            **{f"node{number}": {"user": {"key": f"K{number}"}} for number in (1, 2)},
+            "absent": {"user": {"key": "gone"}},
+            "node5": {"user": {"key": "out"}, "host": {"key": "H"}},
+        },
+        "revoked": {"node5": {"keys": ["out"], "barred": True, "returns": False}},
+    }
+    names = [f"node{number}" for number in range(1, 6)]
+    if not refused:
+        ssh_mesh_sign.refuse_claims(shown, names, record, "id_clusterctl")
+        return
+    with pytest.raises(mesh_rules.MeshError, match=r"ssh_mesh_ca_common_home .*remove ~/\.ssh/id_clusterctl ") as told:
+        ssh_mesh_sign.refuse_claims(shown, names, record, "id_clusterctl")
+    assert told.value.hosts == refused
+
+
 @pytest.mark.parametrize("key", ["ssh-ed25519 AAAA", "ssh-ed25519-cert-v01@openssh.com AAAA"])
 def test_a_key_that_cannot_be_signed_is_refused_by_the_name_of_its_nodes(
     signer: authorities.Authority, key: str

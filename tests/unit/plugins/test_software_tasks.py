@@ -511,6 +511,20 @@ def test_an_answer_of_a_node_in_another_form_is_refused(said: dict[str, Any]) ->
         planned.answers_of(said, [{"name": "mpi"}], "n1")
 
 
+@pytest.mark.parametrize("warning", ["text", {"msg": "text"}])
+def test_warnings_and_problems_of_a_node_may_be_anything(warning: object) -> None:
+    said = [warning, ["x"], {}, {"msg": ["x"]}, [{"y": 1}], None]
+    answer = planned.together(
+        [{"name": "mpi", "version": "1"}, {"name": "nccl", "version": "2"}],
+        {
+            "mpi": {"failed": True, "warnings": said, "problems": 5, "msg": ["x"]},
+            "nccl": {"failed": True, "warnings": [warning], "problems": [{"problem": "p"}]},
+        },
+    )
+    assert answer["warnings"] == ["text", "['x']"]
+    assert answer["problems"] == [{"problem": "p"}]
+
+
 def test_a_node_chooses_neither_the_role_nor_the_places_of_an_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
+from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import authority
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_chain, wheels
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
@@ -34,7 +35,7 @@ def _authority(folder: Path, note: Callable[[str], None]) -> Lock:
 
 
 def _meeting(folder: Path, note: Callable[[str], None]) -> Lock:
-    return artifact_chain.Meeting(folder, "x").held(note)
+    return artifact_chain.Meeting(folder, "x").held(note, math.inf)
 
 
 LOCKS = {
@@ -123,3 +124,26 @@ def _until(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_a_chain_that_does_not_end_is_given_up_by_those_that_wait(tmp_path: Path) -> None:
+    with (tmp_path / "clusterctl-chain-x.json").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with (
+            pytest.raises(TimeoutError, match="waiting for the nodes that pass the pack on"),
+            artifact_chain.Meeting(tmp_path, "x").held(print, 0.2),
+        ):
+            pass
+
+
+def test_a_chain_may_take_longer_than_its_first_node_gives_it(tmp_path: Path) -> None:
+    pack = tmp_path / "pack"
+    with pack.open("wb") as stream:
+        stream.truncate(1 << 30)
+    for limit in (0.0, 400_000.0):
+        head = chain_head.ChainHead("n1", [], _asked(limit), [], b"")
+        assert artifact_chain.Settings(8, 1, limit).longest_s(pack) > 1.9 * head._longest_s  # noqa: SLF001 - its bound
+
+
+def _asked(limit: float) -> dict[str, Any]:
+    return {"size": 1 << 30, "bytes_per_s": limit, "piece_bytes": 1 << 20, "sums": ""}

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.model.run_record import Event, Finished, HostResult, Note
@@ -225,6 +226,68 @@ def test_statistics_of_a_node_end_no_run(tmp_path: Path, stats: str) -> None:
     )
     assert end.status == "successful", end.complaints
     assert {one.host for one in heard if isinstance(one, HostResult) and one.message == "after"} == {"h1", "h2"}
+
+
+ANSWERS = {  # what a module prints, and what is told of its host
+    "300 deep": ("d = 300; print('{\"changed\": false, \"told\": ' + '[' * d + ']' * d + '}')", "more deeply nested"),
+    "470 deep": ("d = 470; print('{\"changed\": false, \"x\": ' + '[' * d + ']' * d + '}')", "more deeply nested"),
+    "20 MB": ("print('{\"changed\": false, \"msg\": \"' + 'x' * 20000000 + '\"}')", "is larger"),
+    "without end": ("while True: print('x' * 1000000)", "its answer takes more memory than a task may have"),
+    "never": ("import time; time.sleep(600)", "h1: the task did not end within 2 s; look at what runs there"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_ansible_cannot_hold_is_a_problem_of_its_host(tmp_path: Path, name: str) -> None:
+    program, words = ANSWERS[name]
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "evil.py").write_text(f"#!/usr/bin/python3\n{program}\n", encoding="utf-8")
+    limit = "  timeout: 2\n" if name == "never" else ""
+    end, heard = run(
+        tmp_path,
+        f"- hosts: all\n  gather_facts: false\n{limit}  tasks:\n"
+        "    - evil:\n      when: inventory_hostname == 'h1'\n"
+        "    - ansible.builtin.debug: {msg: after}\n",
+    )
+    assert end.failed == {"h1"}
+    results = [one for one in heard if isinstance(one, HostResult)]
+    (failure,) = (one for one in results if one.outcome == "failed")
+    assert failure.host == "h1"
+    assert words in failure.message
+    assert "h2" in {one.host for one in results if one.message == "after"}
+    if name in {"300 deep", "470 deep", "20 MB"}:  # Ansible itself goes on with the host
+        (problem,) = failure.data["problems"]
+        assert problem["host"] == "h1"
+
+
+def test_answers_that_fill_the_memory_of_ansible_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread of results dies of a lack of memory, and Ansible would wait for it without an end."""
+    text = (content.root() / "plugins" / "callback" / "run_events.py").read_text(encoding="utf-8")
+    small = text.replace("_LEAST_MEMORY = 4 << 30", "_LEAST_MEMORY = 200 << 20").replace(
+        '"SC_PHYS_PAGES") *', '"SC_PHYS_PAGES") * 0 *'
+    )
+    assert small.count("200 << 20") == small.count(" * 0 * ") == 1
+    for folder in ("callback", "library"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "callback" / "run_events.py").write_text(small, encoding="utf-8")
+    monkeypatch.setenv("ANSIBLE_CALLBACK_PLUGINS", str(tmp_path / "callback"))
+    module = "#!/usr/bin/python3\nprint('{\"changed\": false, \"x\": \"' + 'x' * 50000000 + '\"}')\n"
+    (tmp_path / "library" / "evil.py").write_text(module, encoding="utf-8")
+    steps = "".join(f"    - evil:\n      register: x{at}\n      when: inventory_hostname == 'h1'\n" for at in range(9))
+    end, _heard = run(tmp_path, f"- hosts: all\n  gather_facts: false\n  tasks:\n{steps}")
+    assert end.status == "failed"
+    assert any("needs more than half of this machine's memory" in words for words in end.complaints), end.complaints
+
+
+def test_plays_that_build_nothing_bound_each_task() -> None:
+    for name in ("provision", "rotate_keys", "stage_host_keys", "switch_host_keys", "switch_links", "update_members"):
+        plays = yaml.safe_load(content.playbook(name).read_text(encoding="utf-8"))
+        unbounded = [play["name"] for play in plays if "hosts" in play and play.get("timeout") != 3600]
+        assert unbounded == (SOFTWARE if name == "provision" else [])
+    assert playbook.environment(Path("/private"), Path("/control"))["ANSIBLE_TASK_TIMEOUT"] == "43200"
+
+
+SOFTWARE = ["Make one cluster", "Switch to the software", "Switch the links back where another node failed"]
 
 
 def test_a_run_whose_events_got_lost_has_not_succeeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

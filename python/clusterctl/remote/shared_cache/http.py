@@ -56,10 +56,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-class _Proxies(urllib.request.ProxyHandler):
+class Proxies(urllib.request.ProxyHandler):
     """Uses the proxies of the environment, but for this machine: a login may go there in clear text."""
 
-    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002 - of the library
+    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002, D102 - of the library
         return None if urlsplit(req.full_url).hostname in LOOPBACK else super().proxy_open(req, proxy, type)
 
 
@@ -151,7 +151,7 @@ class HttpStore:
         if self._login:
             request.add_unredirected_header("Authorization", f"Basic {self._login}")  # another server does not get it
         try:
-            answer = urllib.request.build_opener(_Redirects, _Proxies).open(request, timeout=_TIMEOUT_S)
+            answer = urllib.request.build_opener(_Redirects, Proxies).open(request, timeout=_TIMEOUT_S)
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in _NOT_FOUND:

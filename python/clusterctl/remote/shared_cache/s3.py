@@ -13,6 +13,7 @@ from datetime import timedelta
 from itertools import chain
 from multiprocessing import managers, util
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, Statement, blob_path, index_bytes
 from clusterctl.remote.shared_cache.http import LOOPBACK
@@ -244,8 +245,7 @@ def _end_with_parent() -> None:
 
 
 def _refuse_clear_text(endpoint: str) -> None:
-    host = endpoint.removeprefix("http://").partition("/")[0].rpartition(":")[0].strip("[]") or endpoint
-    if host not in LOOPBACK and os.environ.get("AWS_ALLOW_HTTP", "").lower() != "true":
+    if urlsplit(endpoint).hostname not in LOOPBACK and os.environ.get("AWS_ALLOW_HTTP", "").lower() != "true":
         raise ConfigError(
             f"The endpoint {endpoint} has no TLS; use https://, or set AWS_ALLOW_HTTP=true where you trust the network."
         )

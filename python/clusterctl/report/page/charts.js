@@ -66,8 +66,9 @@ function curve(plot, one) {
       point[2] === null ? "" : figure(point[2], one.unit) + " to " + figure(point[3], one.unit), wanted ? "reference " + figure(wanted[1], one.unit) : ""));
   }
 }
+function drawable(value) { return Math.max(1e-30, Math.min(1e30, value)); } // beyond these, ticks would have no end
 function powers(values, unit) { // ticks at 1, 2 and 5, or at whole powers of ten where that would be too many
-  const low = Math.min(...values) / 1.3, high = Math.max(...values) * 1.3;
+  const low = drawable(Math.min(...values) / 1.3), high = drawable(Math.max(...values) * 1.3);
   const between = (steps, jump) => {
     const ticks = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += jump) {
@@ -97,9 +98,9 @@ function trends() {
 }
 function nights(plot, one, changed) {
   const times = one.points.map((point) => point[0]), low = times[0], high = times[times.length - 1];
-  const most = Math.max(...one.points.map((point) => point[1])) || 1, fine = high - low < 3 * 86400 ? { hour: "2-digit", minute: "2-digit" } : {};
+  const most = drawable(Math.max(...one.points.map((point) => point[1])) || 1), fine = high - low < 3 * 86400 ? { hour: "2-digit", minute: "2-digit" } : {};
   const across = { at: (value) => value, low: low, high: high, ticks: Array.from({ length: 5 }, (_, at) => low + at * (high - low) / 4), words: (tick) => day(tick, fine) };
-  const up = { at: (value) => value, low: 0, high: most * 1.12, ticks: round(most), words: (tick) => figure(tick, one.unit) };
+  const up = { at: (value) => Math.min(value, most * 1.12), low: 0, high: most * 1.12, ticks: round(most), words: (tick) => figure(tick, one.unit) };
   const [svg, x, y] = canvas(plot, one.title + " over the runs", across, up);
   if (changed) svg.append(shape("line", { class: one.named ? "change bad" : "change", x1: x(changed[0]), x2: x(changed[0]), y1: MARGIN.top, y2: TALL - MARGIN.bottom }));
   svg.append(shape("path", { class: "curve", d: line(one.points.map((point) => [x(point[0]), y(point[1])])) }));

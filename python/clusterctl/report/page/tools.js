@@ -25,7 +25,8 @@ function shape(name, attributes, ...children) {
 }
 function digits(value) { // three of them, and all of those before the point
   if (!value || !isFinite(value)) return String(value);
-  return value.toFixed(Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
+  const power = Math.floor(Math.log10(Math.abs(value)));
+  return Math.abs(power) > 20 ? value.toExponential(2) : value.toFixed(Math.max(0, 2 - power)); // toFixed has a limit
 }
 function figure(value, unit) {
   if (value === null || !isFinite(value)) return "";

@@ -144,6 +144,7 @@ def test_s3_that_refuses_the_keys_is_told(second: Site, bucket: tuple[str, int])
         ("s3://nowhere/x", 1, "does not exist; make it, or correct its name", {}),
         ("s3://packs/x", 4, "cannot be used", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}),
         ("s3://packs/x", 1, "has no TLS", {"AWS_ENDPOINT_URL": "http://storage.example.org:9000"}),
+        ("s3://packs/x", 1, "has no TLS", {"AWS_ENDPOINT_URL": "http://localhost:80@storage.example.org"}),
     ],
 )
 @pytest.mark.usefixtures("bucket")

@@ -272,6 +272,15 @@ def test_two_ranks_whose_gpus_have_the_same_port_nearest_are_no_fault() -> None:
     assert nccl_diagnostics.path_judged(PASSED, whole, outcome).verdict is Verdict.FAIL, "four ranks have four ports"
 
 
+def test_a_setting_of_more_digits_than_a_number_has_ends_no_validation() -> None:
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)  # the least; a rank that lies may write a longer line
+    try:
+        assert with_rails(2, 4, NCCL_MAX_NCHANNELS="9" * 1000).verdict is Verdict.PASS
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
 def with_rails(used: int, there: int, ranks: int = 4, telling: int = 4, **settings: str) -> base.Judgement:
     """Judge three nodes of so many ranks, of which some tell their way: over these rails of those that are opened."""
     one = told("ib-direct") | {
