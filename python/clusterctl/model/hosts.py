@@ -184,6 +184,7 @@ ROLES_OF_VARIABLES: Mapping[str, str] = {
     "nccl": "software",
     "openmpi": "software",
     "python_env": "software",
+    "ucx": "software",
     "validation": "validation",
 }
 PLAYED_ALONE = ("fabric", "environment", "software", "validation")  # those tags, in the playbook's order

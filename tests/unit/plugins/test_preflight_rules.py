@@ -191,8 +191,8 @@ class TestMember:
         }
 
     def test_what_a_build_could_rely_on(self) -> None:
-        found = rules.provides(node(cuda={"toolkit_version": "12.4", "libcuda": True}, tools={"ucx": True}))
-        assert found == ["cuda_toolkit", "libcuda", "ucx"]
+        found = rules.provides(node(cuda={"toolkit_version": "12.4", "libcuda": True}, tools={"gdrcopy": True}))
+        assert found == ["cuda_toolkit", "libcuda", "gdrcopy"]
         assert rules.provides(node(cuda={"toolkit_version": "", "libcuda": True})) == ["libcuda"]
 
     def test_slots_come_from_gpus_and_then_from_cores(self) -> None:
