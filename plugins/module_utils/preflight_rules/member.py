@@ -223,12 +223,12 @@ def provides(node: Mapping[str, Any]) -> list[str]:
         "cuda_toolkit": cuda.get("toolkit_version"),
         "libcuda": cuda.get("libcuda"),
         "gdrcopy": tools.get("gdrcopy"),
-        "rdma": ucx_devices(node),
+        "rdma": usable_devices(node),
     }
     return [name for name, there in found.items() if there]
 
 
-def ucx_devices(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def usable_devices(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the RDMA devices that UCX can use."""
     return [one for one in node.get("rdma") or [] if one.get("driver") not in _NOT_UCX]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Decide whether builds of Open MPI and UCX use CUDA: where all hosts of a platform have it, or where it is asked for."""
+"""Decide whether builds of Open MPI and UCX use CUDA: where all hosts of a platform have it, or on request."""
 
 from __future__ import annotations
 

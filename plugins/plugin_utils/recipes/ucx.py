@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules.member import usable_devices
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     APT,
@@ -56,8 +58,12 @@ _OPTIONS = [
 _CFLAGS = "-Wno-error"
 _PRUNED = ["share", "lib/*.la", "lib/*/*.la"]
 _NEEDS_BYTES = 500_000_000
-# A distribution's source package lacks 'configure'.
-_CONFIGURED = "test -x configure || ./autogen.sh"
+_MOST_NAMED = 4
+# Debian's source archive lacks 'configure', and upstream's files for its packages, which automake asks for.
+_CONFIGURED = (
+    "test -x configure || { mkdir -p debian && touch debian/rules.in debian/control.in debian/changelog.in"
+    " debian/compat debian/copyright debian/ucx.prerm && ./autogen.sh; }"
+)
 # The libraries in the order in which they stand on each other, and the program that tells what they can do.
 _PARTS = ("src/ucm", "src/ucs", "src/uct", "src/ucp", "src/tools/info")
 _IN = {"chdir": "source"}
@@ -107,7 +113,21 @@ def decide(cluster: Cluster, _plans: Mapping[str, Plan]) -> Plan:
     """Decide which UCX each host gets; Open MPI's variables say whether it gets one, and what builds it."""
     groups = cluster.alike("ucx", "openmpi")  # as Open MPI's, so that one host builds both
     getting = [hosts for hosts in groups if wanted(cluster.members, hosts[0].settings.text("openmpi_ucx"))]
-    return plan_of(_Recipe(cluster, hosts) for hosts in getting)
+    plan = plan_of(_Recipe(cluster, hosts) for hosts in getting)
+    return replace(plan, warnings=[words_of for host in cluster.hosts if getting and (words_of := without_port(host))])
+
+
+def without_port(host: Host) -> str:
+    """Return that no port of a host's RDMA devices is up, so that its MPI cannot use them yet; '' where one is."""
+    devices = {str(one["name"]): one.get("ports") or [] for one in usable_devices(host.node)}
+    if not devices or any(port.get("state") == "ACTIVE" for ports in devices.values() for port in ports):
+        return ""
+    named = " and ".join(list(devices)[:_MOST_NAMED])
+    what = f"every port of {named} is down" if any(devices.values()) else f"the driver of {named} shows no port"
+    cure = "connect it" if any(devices.values()) else "look in the kernel's log"
+    return (
+        f"{host.name}: {what}, so jobs with this host go over TCP until one is up; {cure}, or set openmpi_ucx to never."
+    )
 
 
 def without(host: str, asked: str) -> str:

@@ -122,13 +122,9 @@ def test_open_mpi_alone_takes_the_ucx_that_a_host_has_and_refuses_a_host_without
     lacks = host("node2", {"openmpi_ucx": "always"})
     found = decided([has, lacks], "openmpi")[1]
     assert [one.inputs["ucx"] for one in found.artifacts] == ["f" * 16]
-    assert [(one.host, one.problem) for one in found.refusals] == [
-        (
-            "node2",
-            "openmpi_ucx is always, and node2 has no UCX that Open MPI could be built with; run the role ucx before"
-            " openmpi, or set openmpi_ucx to never.",
-        )
-    ]
+    (refused,) = found.refusals
+    assert (refused.host, refused.problem) == ("node2", ucx.without("node2", "always"))
+    assert refused.problem.endswith("run the role ucx before openmpi, or set openmpi_ucx to never.")
 
 
 def test_what_is_built_on_open_mpi_sees_the_ucx_that_waits_for_its_link() -> None:
@@ -137,3 +133,29 @@ def test_what_is_built_on_open_mpi_sees_the_ucx_that_waits_for_its_link() -> Non
     (artifact,) = mpi4py.decide(cluster(its, "openmpi", "python_env", "mpi4py"), plans).artifacts
     assert "ucx" in artifact.uses
     assert "/usr/local/ucx/lib" in artifact.install["waiting_paths"]
+
+
+@pytest.mark.parametrize(
+    ("ports", "words"),
+    [
+        ([{"state": "ACTIVE"}], ""),
+        (
+            [{"state": "DOWN"}],
+            "node1: every port of mlx5_0 is down, so jobs with this host go over TCP until one is up; connect it, or set"
+            " openmpi_ucx to never.",
+        ),
+        (
+            [],
+            "node1: the driver of mlx5_0 shows no port, so jobs with this host go over TCP until one is up; look in the"
+            " kernel's log, or set openmpi_ucx to never.",
+        ),
+    ],
+)
+def test_ports_that_are_down_are_told_and_stop_nothing(ports: list[dict[str, str]], words: str) -> None:
+    def one(asked: str) -> Plan:
+        node = {"rdma": [{"name": "mlx5_0", "driver": "mlx5_core", "ports": ports}]}
+        return decided([host("node1", {"openmpi_ucx": asked}, node=node, provides=["rdma"])])[0]
+
+    found = one("auto")
+    assert (list(found.warnings), len(found.artifacts)) == ([words] if words else [], 1)
+    assert one("never") == Plan([], [], [])

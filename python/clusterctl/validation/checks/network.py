@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis.nccl_path import Carrier, FabricPath, carrier, of_fabric, without_doubles
+from clusterctl.launch.mpirun_job import UCX_CURE
 from clusterctl.model import fabric
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
@@ -80,19 +81,7 @@ class NetworkCheck:
         unread = [node for node in site.slots if node not in {found.host for found in readings}]
         if unread:
             return base.fail(judgement, f"no counters came from {folded(unread)}", unread)
-        faults = {found: fault for found in readings if (fault := _fault(site, found)) is not None}
-        if faults:
-            return _failed(judgement, _at_fault(site, faults))
-        carriers = {found: _carriers(site, found) for found in readings}
-        if not all(carriers.values()):
-            silent = folded([found.host for found, names in carriers.items() if not names])
-            return _skip(judgement, f"no interface and no RDMA port of {silent} counted what was sent")
-        least = min(found.share(c for c in found.carriers if c.name in names) for found, names in carriers.items())
-        return base.passed(
-            judgement,
-            f"{judgement.reason}: {_went(readings, carriers)}{_meant(site)}",
-            Measurement(name="carried", value=round(least, 3), unit="1"),
-        )
+        return _judged(judgement, site, readings)
 
 
 def path(node: NodeFacts) -> FabricPath | None:
@@ -120,6 +109,25 @@ def reading(report: RankReport) -> Reading:
         pml=report.facts.get("pml", ""),
         active=tuple(report.facts.get("rdma", "").split()),
         carriers=without_doubles(counted),
+    )
+
+
+def _judged(judgement: base.Judgement, site: base.Site, readings: Sequence[Reading]) -> base.Judgement:
+    """Judge what carried right answers, by the counters of each node."""
+    faults = {found: fault for found in readings if (fault := _fault(site, found)) is not None}
+    if faults:
+        return _failed(judgement, _at_fault(site, faults))
+    carriers = {found: _carriers(site, found) for found in readings}
+    if not all(carriers.values()):
+        silent = folded([found.host for found, names in carriers.items() if not names])
+        return _skip(judgement, f"no interface and no RDMA port of {silent} counted what was sent")
+    if site.unused_rdma:
+        return _over_tcp(judgement, site, readings, carriers)
+    least = min(found.share(c for c in found.carriers if c.name in names) for found, names in carriers.items())
+    return base.passed(
+        judgement,
+        f"{judgement.reason}: {_went(readings, carriers)}{_meant(site)}",
+        Measurement(name="carried", value=round(least, 3), unit="1"),
     )
 
 
@@ -234,6 +242,22 @@ def _went(readings: Sequence[Reading], carriers: dict[Reading, tuple[str, ...]])
     if len(by_names) == 1:
         words = next(iter(by_names))
     return f"{max(found.sent_bytes for found in readings) / _MIB:.0f} MiB from each node went over {words}"
+
+
+def _over_tcp(
+    judgement: base.Judgement, site: base.Site, readings: Sequence[Reading], carriers: dict[Reading, tuple[str, ...]]
+) -> base.Judgement:
+    """Return that RDMA was left unused, with what the counters of each node say."""
+    failed = base.fail(judgement, f"{site.unused_rdma}: {_went(readings, carriers)}; {UCX_CURE}", site.slots)
+    told = {found: [one for one in found.carriers if one.is_rdma] for found in readings}
+    return replace(
+        failed,
+        evidence=tuple(
+            f"{found.host}: {_counted(found, (_names(one.name for one in ports), ports), _most(found, found.carriers))}"
+            for found, ports in told.items()
+            if ports
+        ),
+    )
 
 
 def _meant(site: base.Site) -> str:

@@ -306,3 +306,19 @@ def test_what_counted_nothing_and_touches_nothing_is_not_told(program: ModuleTyp
     assert told[:2] == ["bond0", "eth0"]
     assert "eth1" not in told
     assert len(told) <= 2 * program.MOST_CARRIERS
+
+
+def test_tcp_where_every_node_has_rdma_is_no_pass() -> None:
+    """The launcher took TCP, because Open MPI was built without UCX; the counters of the ports confirm it."""
+    over = said({"eth1": 64.2, "mlx5_0/1": 0}, pml="ob1", **{**ROCE, "rdma": "mlx5_0/1"})
+    unused = "MPI goes over TCP on eth1, although mlx5_0 is there: Open MPI on node[1-2] was built without UCX"
+    meant = judged(ETH1, over, over)
+    assert meant.verdict is Verdict.PASS, "--network tcp asks for it"
+    judgement = judged(ETH1, over, over, where=replace(site(ETH1), unused_rdma=unused))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1", "node2"))
+    assert judgement.reason == (
+        f"{unused}: 64 MiB from each node went over eth1; set openmpi_ucx to auto and run 'clusterctl provision' again,"
+        " or use --network tcp where TCP is meant"
+    )
+    assert judgement.evidence[0].startswith("node1: of 64 MiB out and 64 MiB in were counted by mlx5_0/1 0.0 and 0.0")
+    assert "eth1 64.2 and 64.2" in judgement.evidence[0]
