@@ -116,6 +116,8 @@ _PACKAGES: dict[str, dict[str, Any]] = {
     # The gcc-fortran of Leap 15 is that of GCC 7.
     "Suse_15": {"runtime": ["libgfortran4"], "library": "libgfortran.so.4"},
 }
+# Without RDMA, Open MPI takes UCX for any transport and device alone.
+_THROUGH_UCX = words("--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any")
 # The library of gfortran 8 and later, which every Fortran program of these builds loads.
 _FORTRAN_LIBRARY = "libgfortran.so.5"
 
@@ -315,6 +317,18 @@ class _Recipe:
                 "expect": ranks,
             },
         ]
+        if self.ucx:  # two ranks talk through it, as its own log tells
+            launch = [
+                "@LINK@/bin/mpirun",
+                "--host",
+                "localhost:2",
+                "-np",
+                "2",
+                *_THROUGH_UCX,
+                "-x",
+                "UCX_LOG_LEVEL=info",
+            ]
+            proofs.append({"argv": [*launch, "@LINK@/libexec/clusterctl-hello"], "expect": [*ranks, " tag("]})
         if self.fortran:
             proofs.append({"argv": ["/sbin/ldconfig", "-p"], "expect": [f"{self.packages['library']} "]})
         if self.pmix["prefix"]:  # the loader takes the site's PMIx for this build

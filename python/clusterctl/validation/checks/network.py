@@ -10,6 +10,7 @@ from clusterctl.launch.mpirun_job import UCX_CURE
 from clusterctl.model import fabric
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
+from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.base import Registration
 
@@ -27,7 +28,7 @@ CARRIED = 0.9
 _TOLD = 0.05  # a carrier with a smaller share is not named
 _RX, _TX = "_rx_bytes", "_tx_bytes"
 _MIB = 2**20
-_MOST_NAMED = 3
+_MOST_NAMED, _MOST_TRANSPORTS = 3, 6
 CHOOSING = ("btl_tcp_if_include", "btl_tcp_if_exclude")  # parameters by which Open MPI chooses TCP's networks
 
 
@@ -36,13 +37,14 @@ class Reading:
     """What one node's counters say of the exchange.
 
     Bytes that are counted twice (on a bond and on its members) belong to the uppermost, which is what was asked for;
-    ``carriers`` are without what belongs to those above them.
+    ``carriers`` are without what belongs to those above them. ``ucx`` has the transports that UCX's own log names.
     """
 
     host: str
     sent_bytes: float
     received_bytes: float
     pml: str
+    ucx: tuple[str, ...]
     active: tuple[str, ...]
     carriers: tuple[Carrier, ...]
 
@@ -107,6 +109,7 @@ def reading(report: RankReport) -> Reading:
         sent_bytes=figures["sent_bytes"],
         received_bytes=figures.get("received_bytes", 0.0),
         pml=report.facts.get("pml", ""),
+        ucx=tuple(report.facts.get("ucx", "").split()),
         active=tuple(report.facts.get("rdma", "").split()),
         carriers=without_doubles(counted),
     )
@@ -126,7 +129,7 @@ def _judged(judgement: base.Judgement, site: base.Site, readings: Sequence[Readi
     least = min(found.share(c for c in found.carriers if c.name in names) for found, names in carriers.items())
     return base.passed(
         judgement,
-        f"{judgement.reason}: {_went(readings, carriers)}{_meant(site)}",
+        f"{judgement.reason}: {_went(readings, carriers)}{_meant(site)}{_by_ucx(readings)}",
         Measurement(name="carried", value=round(least, 3), unit="1"),
     )
 
@@ -258,6 +261,14 @@ def _over_tcp(
             if ports
         ),
     )
+
+
+def _by_ucx(readings: Sequence[Reading]) -> str:
+    """Return ', by UCX over tcp/eth0' with the transports that its log names, '' where another layer took messages."""
+    if any(found.pml != "ucx" for found in readings):
+        return ""
+    over = base.unique(transport for found in readings for transport in found.ucx)
+    return f", by UCX over {and_more(over, _MOST_TRANSPORTS)}" if over else ", by UCX"
 
 
 def _meant(site: base.Site) -> str:

@@ -322,3 +322,34 @@ def test_tcp_where_every_node_has_rdma_is_no_pass() -> None:
     )
     assert judgement.evidence[0].startswith("node1: of 64 MiB out and 64 MiB in were counted by mlx5_0/1 0.0 and 0.0")
     assert "eth1 64.2 and 64.2" in judgement.evidence[0]
+
+
+LOGS = [
+    (  # UCX 1.13.1
+        "[1795:node1:7:0]  ucp_worker.c:1780 UCX  INFO  ep_cfg[0]: tag(self/memory0 cma/memory); \n"
+        "[1795:node1:7:0]  ucp_worker.c:1780 UCX  INFO  ep_cfg[1]: tag(tcp/eth0); \n",
+        ["self/memory0", "cma/memory", "tcp/eth0"],
+    ),
+    (  # parthenon-hpc-lab/parthenon issue 1260, with two of its four devices
+        "[1750940428.18] [jpbo-007-31:2814548:0]  ucp_worker.c:1903 UCX  INFO    ucp_context_0 inter-node cfg#8"
+        " tag(rc_mlx5/mlx5_0:1 rc_mlx5/mlx5_1:1 rc_mlx5/mlx5_0:1)\n",
+        ["rc_mlx5/mlx5_0:1", "rc_mlx5/mlx5_1:1"],
+    ),
+    ("[1795:node1:7:0] parser.c:1911 UCX  INFO  UCX_* env variables: UCX_TLS=tcp,sm,self\n", []),
+]
+
+
+@pytest.mark.parametrize(("log", "transports"), LOGS)
+def test_ucx_itself_tells_the_transports_that_it_took(log: str, transports: list[str]) -> None:
+    program = node_programs.load("mpi_checks")
+    assert program.ucx_transports(log) == transports
+
+
+def test_a_pass_names_what_the_log_of_ucx_says() -> None:
+    over = said({"eth1": 64.2}, pml="ucx", ucx="self/memory0 tcp/eth1")
+    judgement = judged(ETH1, over, over)
+    assert judgement.verdict is Verdict.PASS
+    assert judgement.reason.endswith("went over eth1, the fabric, by UCX over self/memory0 and tcp/eth1")
+    silent = said({"eth1": 64.2}, pml="ucx")
+    assert judged(ETH1, silent, silent).reason.endswith("went over eth1, the fabric, by UCX")
+    assert judged(ETH1, over, said({"eth1": 64.2})).reason.endswith("went over eth1, the fabric")
