@@ -141,13 +141,17 @@ def test_what_is_built_on_open_mpi_sees_the_ucx_that_waits_for_its_link() -> Non
         ([{"state": "ACTIVE"}], ""),
         (
             [{"state": "DOWN"}],
-            "node1: every port of mlx5_0 is down, so jobs with this host go over TCP until one is up; connect it, or set"
-            " openmpi_ucx to never.",
+            (
+                "node1: every port of mlx5_0 is down, so jobs with this host go over TCP until one is up; connect it,"
+                " or set openmpi_ucx to never."
+            ),
         ),
         (
             [],
-            "node1: the driver of mlx5_0 shows no port, so jobs with this host go over TCP until one is up; look in the"
-            " kernel's log, or set openmpi_ucx to never.",
+            (
+                "node1: the driver of mlx5_0 shows no port, so jobs with this host go over TCP until one is up; look"
+                " in the kernel's log, or set openmpi_ucx to never."
+            ),
         ),
     ],
 )

@@ -326,13 +326,17 @@ def test_tcp_where_every_node_has_rdma_is_no_pass() -> None:
 
 LOGS = [
     (  # UCX 1.13.1
-        "[1795:node1:7:0]  ucp_worker.c:1780 UCX  INFO  ep_cfg[0]: tag(self/memory0 cma/memory); \n"
-        "[1795:node1:7:0]  ucp_worker.c:1780 UCX  INFO  ep_cfg[1]: tag(tcp/eth0); \n",
+        (
+            "[1795:node1:7:0]  ucp_worker.c:1780 UCX  INFO  ep_cfg[0]: tag(self/memory0 cma/memory); \n"
+            "[1795:node1:7:0]  ucp_worker.c:1780 UCX  INFO  ep_cfg[1]: tag(tcp/eth0); \n"
+        ),
         ["self/memory0", "cma/memory", "tcp/eth0"],
     ),
     (  # parthenon-hpc-lab/parthenon issue 1260, with two of its four devices
-        "[1750940428.18] [jpbo-007-31:2814548:0]  ucp_worker.c:1903 UCX  INFO    ucp_context_0 inter-node cfg#8"
-        " tag(rc_mlx5/mlx5_0:1 rc_mlx5/mlx5_1:1 rc_mlx5/mlx5_0:1)\n",
+        (
+            "[1750940428.18] [jpbo-007-31:2814548:0]  ucp_worker.c:1903 UCX  INFO    ucp_context_0 inter-node cfg#8"
+            " tag(rc_mlx5/mlx5_0:1 rc_mlx5/mlx5_1:1 rc_mlx5/mlx5_0:1)\n"
+        ),
         ["rc_mlx5/mlx5_0:1", "rc_mlx5/mlx5_1:1"],
     ),
     ("[1795:node1:7:0] parser.c:1911 UCX  INFO  UCX_* env variables: UCX_TLS=tcp,sm,self\n", []),
