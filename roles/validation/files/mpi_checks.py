@@ -280,7 +280,8 @@ class UcxLog:
             os.environ.update(UCX_LOG_LEVEL="info", UCX_LOG_FILE=f"file:/proc/self/fd/{self.handle}")
 
     def text(self) -> str:
-        """Return what UCX has written until now."""
+        """Return what UCX has written until now; it leaves its log in a buffer of libc."""
+        ctypes.CDLL(None).fflush(None)
         return os.pread(self.handle, MOST_LOG, 0).decode("utf-8", "replace")
 
 

@@ -325,10 +325,10 @@ def test_tcp_where_every_node_has_rdma_is_no_pass() -> None:
 
 
 LOGS = [
-    (  # UCX 1.13.1
+    (  # captured of UCX 1.13.1
         (
-            "[1795:node1:7:0]  ucp_worker.c:1780 UCX  INFO  ep_cfg[0]: tag(self/memory0 cma/memory); \n"
-            "[1795:node1:7:0]  ucp_worker.c:1780 UCX  INFO  ep_cfg[1]: tag(tcp/eth0); \n"
+            "[1795859341.041093] [node2:884  :0]      ucp_worker.c:1763 UCX  INFO    ep_cfg[0]: tag(self/memory0 cma/memory)\n"
+            "[1795859341.041358] [node2:884  :0]      ucp_worker.c:1763 UCX  INFO    ep_cfg[1]: tag(tcp/eth0)\n"
         ),
         ["self/memory0", "cma/memory", "tcp/eth0"],
     ),
