@@ -158,7 +158,7 @@ def test_rdma_counts_as_the_fabric_whose_port_it_is() -> None:
     over = said({"eth1": 0.1, "mlx5_0/1": 65, "mlx5_1/1": 0}, pml="ucx", **{**ROCE, "rdma": "mlx5_0/1 mlx5_1/1"})
     right = judged(ETH1, over, over)
     assert right.verdict is Verdict.PASS
-    assert right.reason.endswith("went over mlx5_0/1, the fabric")
+    assert right.reason.endswith("went over mlx5_0/1, the fabric, by UCX")
     wrong = judged(ETH0, over, over)
     assert wrong.verdict is Verdict.FAIL
     assert "by eth0 0.0 and 0.0, by mlx5_0/1 65.0 and 65.0" in wrong.reason
@@ -327,8 +327,8 @@ def test_tcp_where_every_node_has_rdma_is_no_pass() -> None:
 LOGS = [
     (  # captured of UCX 1.13.1
         (
-            "[1795859381.47] [node2:1023 :0]      ucp_worker.c:1763 UCX  INFO    ep_cfg[0]: tag(self/memory0 tcp/eth0)\n"
-            "[1795859381.47] [node2:1023 :0]      ucp_worker.c:1763 UCX  INFO    ep_cfg[1]: tag(tcp/eth0)\n"
+            "[1795859381.47] [node2:1023 :0]  ucp_worker.c:1763 UCX  INFO    ep_cfg[0]: tag(self/memory0 tcp/eth0)\n"
+            "[1795859381.47] [node2:1023 :0]  ucp_worker.c:1763 UCX  INFO    ep_cfg[1]: tag(tcp/eth0)\n"
         ),
         ["self/memory0", "tcp/eth0"],
     ),
@@ -353,7 +353,7 @@ def test_a_pass_names_what_the_log_of_ucx_says() -> None:
     over = said({"eth1": 64.2}, pml="ucx", ucx="self/memory0 tcp/eth1")
     judgement = judged(ETH1, over, over)
     assert judgement.verdict is Verdict.PASS
-    assert judgement.reason.endswith("went over eth1, the fabric, by UCX over self/memory0 and tcp/eth1")
+    assert judgement.reason.endswith("went over eth1, the fabric, by UCX over self/memory0, tcp/eth1")
     silent = said({"eth1": 64.2}, pml="ucx")
     assert judged(ETH1, silent, silent).reason.endswith("went over eth1, the fabric, by UCX")
     assert judged(ETH1, over, said({"eth1": 64.2})).reason.endswith("went over eth1, the fabric")
