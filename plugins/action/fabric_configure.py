@@ -38,7 +38,8 @@ def files_of(prefix: str, texts: dict[str, str]) -> list[dict[str, Any]]:
 
     Args:
         prefix: the folder below which Open MPI looks for its parameters.
-        texts: by name, as the decision has them for the node. An empty one removes its block or file.
+        texts: by name, as the decision has them for the node. An empty one removes its block or file. A node without
+            UCX has no text ``ucx``.
     """
     parameters = f"{prefix}/etc/openmpi"
     blocks = {
@@ -46,11 +47,15 @@ def files_of(prefix: str, texts: dict[str, str]) -> list[dict[str, Any]]:
         f"{parameters}/prte-mca-params.conf": texts["prrte"],
         "/etc/nccl.conf": texts["nccl"],
     }
+    folders = [*folders_to(prefix), f"{prefix}/etc", parameters]
+    if "ucx" in texts:
+        blocks[f"{prefix}/etc/ucx/ucx.conf"] = texts["ucx"]
+        folders += [f"{prefix}/etc/ucx"] if texts["ucx"] else []
     record: dict[str, Any] = {"path": _RECORD, "state": "absent"}
     if texts["record"]:
         record = {"path": _RECORD, "content": texts["record"], "mode": "0644", **_OF_ROOT}
     return [
-        *({"path": path, "state": "directory"} for path in (*folders_to(prefix), f"{prefix}/etc", parameters)),
+        *({"path": path, "state": "directory"} for path in folders),
         *(
             {"path": path, "state": "block", "marker": "fabric", "content": text, "mode": "0644", **_OF_ROOT}
             for path, text in blocks.items()

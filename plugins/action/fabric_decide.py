@@ -12,6 +12,7 @@ from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import fabric_failure
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.planned import facts_of
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import ucx
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -35,11 +36,16 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         if decision.network is None and len(hosts) > 1:
             return {**result, **fabric_failure.no_network(found, results)}
         files, warnings = {}, []
+        has_ucx = ucx.wanted(plan["members"], str(given.get("ucx", "never")))
         for host in hosts:
             node = facts_of(answers[host])
             try:
                 settings, warning = _nccl(host, rules.rdma(node), given)
                 texts = rules.files(decision.network, host, settings)
+                if has_ucx:
+                    texts["ucx"] = rules.ucx_conf(decision.network, host, rules.rdma(node))
+                elif any(one.get("name") == "ucx" for one in node.get("artifacts") or ()):
+                    texts["ucx"] = ""  # from the time when it was wanted
             except rules.FabricError as error:
                 return {**result, **fabric_failure.refused(error, hosts)}
             proven = _proven(plan, decision, host, [one for one in hosts if one not in disputed])

@@ -17,6 +17,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import (
     nccl,
     openmpi,
     python_env,
+    ucx,
     variables,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.controller import Controller
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 # In the order in which they are decided, each with the roles whose decisions it stands on.
 RECIPES = {
-    "openmpi": (openmpi.decide, ()),
+    "ucx": (ucx.decide, ()),
+    "openmpi": (openmpi.decide, ("ucx",)),
     "python_env": (python_env.decide, ()),
     "mpi4py": (mpi4py.decide, ("openmpi", "python_env")),
     "nccl": (nccl.decide, ("python_env",)),

@@ -22,7 +22,7 @@ _TEXTS = (
     "/etc/ssh/ssh_known_hosts",
     "/etc/ssh/sshd_config",
 )
-_PARAMETERS = ("openmpi-mca-params.conf", "prte-mca-params.conf")  # of Open MPI, below the prefix
+_PARAMETERS = ("openmpi/openmpi-mca-params.conf", "openmpi/prte-mca-params.conf", "ucx/ucx.conf")  # below the prefix
 # These stay when nothing is left in them: a distribution has them, also empty.
 ALWAYS_THERE = ("/etc/environment", "/etc/hosts", "/etc/ssh/ssh_config", "/etc/ssh/sshd_config")
 FILES = (
@@ -40,10 +40,10 @@ _FOLDERS = ("/etc/clusterctl", "/var/cache/clusterctl", "/var/log/clusterctl")
 STATE = "/var/lib/clusterctl"
 # Folders that clusterctl makes where they are missing, and that others use too.
 _SHARED_FOLDERS = ("/etc/ssh/ssh_config.d",)
-_SHARED_BELOW = ("etc", "etc/openmpi", "libexec")
+_SHARED_BELOW = ("etc", "etc/openmpi", "etc/ucx", "libexec")
 HEADERS = ("/usr/include/nccl.h", "/usr/include/nccl_device.h", "/usr/include/nccl_device")
 ROOT = "/usr/local"
-NAMES = ("openmpi", "cpython", "python_env", "mpi4py", "nccl", "horovod")
+NAMES = ("ucx", "openmpi", "cpython", "python_env", "mpi4py", "nccl", "horovod")
 _LINK = "/openmpi"
 MARKER = ".clusterctl.json"
 SSHD = "/etc/ssh/sshd_config"  # and the files in its folder
@@ -60,7 +60,7 @@ _IN_HOME = re.compile(r"/(?:root|home/[^/]+)/\.ssh(?:/(?:authorized_keys|[A-Za-z
 
 def texts(roots: Sequence[str] = (ROOT,)) -> List[str]:
     """Return the files that others write too; the roots are prefixes of the software."""
-    return [*_TEXTS, *(f"{root}/etc/openmpi/{name}" for root in roots for name in _PARAMETERS)]
+    return [*_TEXTS, *(f"{root}/etc/{name}" for root in roots for name in _PARAMETERS)]
 
 
 def folders(roots: Sequence[str] = (ROOT,)) -> List[str]:

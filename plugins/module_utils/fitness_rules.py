@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 # The artifacts that every job needs, and those that only some jobs need, as people call them.
 NEEDED = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
-OPTIONAL = {"cpython": "the managed Python", "nccl": "NCCL", "horovod": "Horovod"}
+OPTIONAL = {"ucx": "UCX", "cpython": "the managed Python", "nccl": "NCCL", "horovod": "Horovod"}
 SHM = "/dev/shm"  # noqa: S108 - its name, for people
 PROVISION = "run 'clusterctl provision' for this node"
 KIB, MIB = 1 << 10, 1 << 20

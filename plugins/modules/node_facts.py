@@ -158,7 +158,7 @@ node:
     parameters: {description: "Settings of Open MPI, UCX and NCCL by others: name, value, source.", type: list}
     parameter_files: {description: "Files of the role fabric: path, exists, own (settings in its block).", type: list}
     launch: {description: "name, path, real, own, own_real, own_state of mpirun, prterun, prted, orted.", type: list}
-    tools: {description: "Which of gcc, make, zstd, libzstd, nvcc, ucx and ssh are there.", type: dict}
+    tools: {description: "Which of gcc, make, zstd, libzstd, nvcc, ucx, gdrcopy and ssh are there.", type: dict}
     artifacts: {description: "name, link, target, version, key, linked, ok, problem, inputs.", type: list}
     existing_python:
       description: >-

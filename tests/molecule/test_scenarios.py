@@ -44,5 +44,5 @@ def played(scenario: Path, tmp_path: Path) -> None:
 
 def test_every_role_has_a_scenario() -> None:
     with_scenario = {path.parents[1].name for path in SCENARIOS}
-    # the five roles of the software play what they share
+    # the six roles of the software play what they share
     assert with_scenario == {path.name for path in (ROOT / "roles").iterdir() if path.is_dir()} - {"software"}

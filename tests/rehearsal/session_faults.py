@@ -142,6 +142,7 @@ def _roce(gids: list[Record]) -> Callable[[Record], None]:
 
     def change(record: Record) -> None:
         record["rdma"] = [{"name": "mlx5_0", "ports": [copy.deepcopy(port)]}]
+        doctor_view.with_ucx(record)
         record["limits"]["memlock"] = {"soft": None, "hard": None}
 
     return change

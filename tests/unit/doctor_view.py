@@ -22,6 +22,7 @@ Record = dict[str, Any]
 Change = Callable[[Record], object]
 
 CAPTURED = Path(__file__).resolve().parents[1] / "data" / "stack" / "node.json"
+UCX = "0123456789abcdef"  # the key of the UCX of nodes with RDMA
 NODES = ("node1", "node2", "node3", "node4")
 
 
@@ -80,12 +81,22 @@ def diagnosis(*findings: Finding, **given: Any) -> Diagnosis:
     )
 
 
+def with_ucx(record: Record) -> None:
+    """Give a node the UCX that a cluster with RDMA has, and an Open MPI that was built with it."""
+    (mpi,) = [one for one in record["artifacts"] if one["name"] == "openmpi"]
+    tree = f"/usr/local/ucx-1.13.1-{UCX}"
+    ucx = {"name": "ucx", "link": "/usr/local/ucx", "target": tree, "version": "1.13.1", "key": UCX, "inputs": {}}
+    mpi["inputs"] = {**mpi.get("inputs", {}), "ucx": UCX}
+    record["artifacts"] = [*record["artifacts"], {**mpi, **ucx}]
+
+
 def rdma_port(**values: Any) -> Change:
-    """Return what gives a node one RDMA port, with these values beside the usual ones."""
+    """Return what gives a node an Open MPI with UCX and one RDMA port, with these values beside the usual ones."""
     port = {"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand", "rate_gbps": 200.0, **values}
 
     def change(record: Record) -> None:
         record["rdma"] = [{"name": "mlx5_0", "ports": [port]}]
+        with_ucx(record)
         record["limits"]["memlock"] = {"soft": None, "hard": None}
 
     return change

@@ -11,6 +11,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import (
     nccl,
     openmpi,
     python_env,
+    ucx,
     variables,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
@@ -24,7 +25,14 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model impor
     WheelWish,
 )
 
-RECIPES = {"openmpi": openmpi, "python_env": python_env, "mpi4py": mpi4py, "nccl": nccl, "horovod": horovod}
+RECIPES = {
+    "ucx": ucx,
+    "openmpi": openmpi,
+    "python_env": python_env,
+    "mpi4py": mpi4py,
+    "nccl": nccl,
+    "horovod": horovod,
+}
 ROLES = tuple(RECIPES)
 BULLSEYE = "debian-11-x86_64-glibc2.31-py3.9"
 DEBIAN = {"family": "Debian", "major": "11", "id": "debian"}

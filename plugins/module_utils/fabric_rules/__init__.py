@@ -258,6 +258,29 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
     }
 
 
+def ucx_conf(network: Optional[Network], host: str, choices: Iterable[RdmaChoice]) -> str:
+    """Return the lines of ucx.conf on a node: its RDMA ports that are up, and the interface for TCP.
+
+    UCX takes the fastest of what it is given, and does not use another interface such as docker0.
+
+    Args:
+        network: the decision; None empties the file.
+        host: the node.
+        choices: the node's RDMA ports.
+
+    Raises:
+        FabricError: the name of a device does not fit into the line.
+    """
+    if network is None:
+        return ""
+    ports = [f"{one.device}:{one.port}" for one in choices if one.usable and one.state == "ACTIVE"]
+    value = ",".join([*ports, network.interfaces[host]])
+    try:
+        return f"UCX_NET_DEVICES={config_line.checked(value, f'UCX_NET_DEVICES of {host} in ucx.conf')}\n"
+    except config_line.LineError as error:
+        raise FabricError(f"{error}.", [host]) from None
+
+
 def _nccl(settings: Mapping[str, str], host: str) -> str:
     """Return the lines of nccl.conf."""
     lines = []
@@ -365,4 +388,5 @@ __all__ = [
     "record",
     "recorded",
     "title",
+    "ucx_conf",
 ]

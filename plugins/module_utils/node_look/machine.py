@@ -374,6 +374,7 @@ def tools() -> Json:
             "libzstd": in_library_cache(b"libzstd.so.1"),
             "nvcc": bool(find_program("nvcc")) or os.access(nvcc, os.X_OK),
             "ucx": in_library_cache(b"libucp.so.0"),
+            "gdrcopy": in_library_cache(b"libgdrapi.so.2"),
             "ssh": bool(find_program("ssh")),
         }
     }

@@ -393,7 +393,7 @@ def _of_family(path: str, text: str, prefix: str) -> list[Json]:
 
 def _ucx_files(variables: dict[str, str], home: str, root: str) -> list[str]:
     """Return where UCX looks for its file (UCX documentation, "Setting UCX options"), each place once."""
-    folders = [_UCX, f"{root}/ucx/etc/ucx", home, variables.get("UCX_CONFIG_DIR", "")]
+    folders = [_UCX, f"{root}/etc/ucx", home, variables.get("UCX_CONFIG_DIR", "")]
     return [f"{folder}/{_UCX_FILE}" for folder in dict.fromkeys(folders) if folder.startswith("/")]
 
 

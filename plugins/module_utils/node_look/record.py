@@ -170,7 +170,15 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         "first_branches": gpu.first_branches(),
     }
     memory = {"memory_bytes": 0, "swap_bytes": 0, "swap_used_bytes": 0}
-    tools = {"gcc": False, "make": False, "zstd": False, "libzstd": False, "nvcc": False, "ucx": False}
+    tools = {
+        "gcc": False,
+        "make": False,
+        "zstd": False,
+        "libzstd": False,
+        "nvcc": False,
+        "ucx": False,
+        "gdrcopy": False,
+    }
     quota = {"group": "", "cores": None, "throttled_periods": 0, "throttled_s": 0.0}
     uid, home = users.uid_and_home()
     home = "" if home in silent else home

@@ -25,6 +25,9 @@ _MAX_PORT = 65535
 
 _MAX_SLOTS = 65535
 
+# Drivers of RDMA devices that UCX has no transport for: Amazon's EFA and Cisco's usNIC.
+_NOT_UCX = ("efa", "usnic_verbs")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -214,10 +217,20 @@ def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def provides(node: Mapping[str, Any]) -> list[str]:
-    """Return the libraries that a build can rely on here."""
+    """Return what a build can rely on here: libraries, the CUDA toolkit, and RDMA devices that UCX can use."""
     cuda, tools = node.get("cuda") or {}, node.get("tools") or {}
-    found = {"cuda_toolkit": cuda.get("toolkit_version"), "libcuda": cuda.get("libcuda"), "ucx": tools.get("ucx")}
+    found = {
+        "cuda_toolkit": cuda.get("toolkit_version"),
+        "libcuda": cuda.get("libcuda"),
+        "gdrcopy": tools.get("gdrcopy"),
+        "rdma": usable_devices(node),
+    }
     return [name for name, there in found.items() if there]
+
+
+def usable_devices(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the RDMA devices that UCX can use."""
+    return [one for one in node.get("rdma") or [] if one.get("driver") not in _NOT_UCX]
 
 
 def node_addresses(node: Mapping[str, Any]) -> dict[str, str]:

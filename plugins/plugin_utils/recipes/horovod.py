@@ -231,7 +231,7 @@ class _Recipe:
             hosts=[host.name for host in self.hosts],
             builders=[host.name for host in its_builders],
             round=2,
-            uses=["openmpi", "cpython", "python_env", "nccl"],
+            uses=["ucx", "openmpi", "cpython", "python_env", "nccl"],
             build={
                 **places(settings, "horovod"),
                 **uv.packages(its_builders[0], _COMPILERS, own_headers=python.own_headers),
@@ -245,7 +245,7 @@ class _Recipe:
             },
             install={
                 "library_path": ["lib"],
-                "waiting_paths": [*self._run_paths(), f"{self.packages}/torch/lib"],
+                "waiting_paths": [f"{self.prefix}/ucx/lib", *self._run_paths(), f"{self.packages}/torch/lib"],
                 "closure_ignore": _OPTIONAL_LIBRARIES,
             },
             proof=self._proof(),

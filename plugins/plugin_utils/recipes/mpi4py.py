@@ -103,7 +103,7 @@ class _Recipe:
             hosts=[host.name for host in self.hosts],
             builders=[host.name for host in its_builders],
             round=2,
-            uses=["openmpi", "cpython"],
+            uses=["ucx", "openmpi", "cpython"],
             build={
                 **places(settings, "mpi4py"),
                 **uv.packages(its_builders[0], _COMPILERS, own_headers=python.own_headers),
@@ -116,7 +116,7 @@ class _Recipe:
                 "prune": uv.NOTES,
                 "needs_bytes": _NEEDS_BYTES,
             },
-            install={"library_path": ["lib"], "waiting_paths": [f"{openmpi}/lib"]},
+            install={"library_path": ["lib"], "waiting_paths": [f"{self.prefix}/ucx/lib", f"{openmpi}/lib"]},
             proof={
                 "stands_on": [openmpi, environment, *([f"{self.prefix}/cpython"] if python.managed else [])],
                 "checks": [uv.two_ranks(self.prefix, "clusterctl-mpi4py-check", self.openmpi, "@REAL@")],

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import pmix
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda, pmix, ucx
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     APT,
     Artifact,
@@ -97,7 +97,6 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         "build": words("gcc g++ libc6-dev make perl zlib1g-dev zstd"),
         "fortran": ["gfortran"],
         "runtime": ["libgfortran5"],
-        "ucx": ["libucx-dev"],
         "options": APT,
     },
     "RedHat": {
@@ -106,29 +105,34 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         ),
         "fortran": ["gcc-gfortran"],
         "runtime": ["libgfortran"],
-        "ucx": ["ucx-devel"],
         "options": {},
     },
     "Suse": {
         "build": words("gcc gcc-c++ glibc-devel make perl zlib-devel zstd"),
         "fortran": ["gcc-fortran"],
         "runtime": ["libgfortran5"],
-        "ucx": ["libucm-devel", "libucp-devel", "libucs-devel", "libuct-devel"],
         "options": {},
     },
     # The gcc-fortran of Leap 15 is that of GCC 7.
     "Suse_15": {"runtime": ["libgfortran4"], "library": "libgfortran.so.4"},
 }
+# Without RDMA, Open MPI takes UCX for any transport and device alone.
+_THROUGH_UCX = words("--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any")
 # The library of gfortran 8 and later, which every Fortran program of these builds loads.
 _FORTRAN_LIBRARY = "libgfortran.so.5"
 
 
-def decide(cluster: Cluster, _plans: Mapping[str, Plan]) -> Plan:
+def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     """Decide which Open MPI each host gets."""
     artifacts: list[Artifact] = []
     refusals: list[Refusal] = []
-    for hosts in cluster.alike("openmpi"):
-        recipe = _Recipe(cluster, hosts)
+
+    def stands_on(host: Host) -> tuple[str | None, dict[str, Any]]:
+        key = ucx.stands_on(cluster, plans, host)
+        return key, host.settings.of("ucx") if key else {}  # as UCX's own groups, so that one host builds both
+
+    for hosts in cluster.alike("openmpi", also=stands_on):
+        recipe = _Recipe(cluster, hosts, stands_on(hosts[0])[0])
         problems = list(recipe.refusals())
         refusals += problems
         if not problems:
@@ -136,28 +140,10 @@ def decide(cluster: Cluster, _plans: Mapping[str, Plan]) -> Plan:
     return Plan(artifacts, refusals)
 
 
-def offers(members: Sequence[Mapping[str, Any]], platform: str, builder: str) -> list[str]:
-    """Return which of ``ucx`` and ``cuda`` a build for a platform may use.
-
-    Every host of the platform must have the library. CUDA needs a toolkit on the builder as well.
-
-    Args:
-        members: the cluster's hosts; ``provides`` lists which of ``ucx``, ``libcuda``, ``cuda_toolkit`` each has.
-        platform: the platform to build for.
-        builder: name of the host that builds.
-    """
-    its = {str(one["name"]): set(one.get("provides") or ()) for one in members if one["platform"] == platform}
-    if not its:
-        return []
-    common = set.intersection(*its.values())
-    found = ["ucx"] if "ucx" in common else []
-    return [*found, "cuda"] if "libcuda" in common and "cuda_toolkit" in its.get(builder, ()) else found
-
-
 class _Recipe:
-    """Open MPI for hosts of one platform with equal settings."""
+    """Open MPI for hosts of one platform with equal settings; ``ucx`` is the key of the UCX that it uses, or None."""
 
-    def __init__(self, cluster: Cluster, hosts: Sequence[Host]) -> None:
+    def __init__(self, cluster: Cluster, hosts: Sequence[Host], key_of_ucx: str | None) -> None:
         settings = hosts[0].settings
         self.settings: Settings = settings
         self.hosts, self.prefix, self.platform = hosts, cluster.prefix, hosts[0].platform
@@ -165,11 +151,11 @@ class _Recipe:
         builder = self.builders[0].name
         self.version = settings.text("openmpi_version")
         self.series = ".".join(self.version.split(".")[:2])
-        offered = offers(cluster.members, self.platform, builder)
-        self.ucx, self.cuda = (_wanted(settings.text(f"openmpi_{name}"), name in offered) for name in ("ucx", "cuda"))
+        self.ucx = key_of_ucx
+        self.cuda = cuda.taken(cluster.members, self.platform, builder, settings)
         self.pmix = pmix.choose(cluster.members, self.platform, builder, self.series, settings.text("openmpi_pmix"))
         self.fortran = settings.flag("openmpi_fortran")
-        self.link = f"{cluster.prefix}/openmpi"
+        self.link, self.link_of_ucx = f"{cluster.prefix}/openmpi", f"{cluster.prefix}/ucx"
         self.sources = settings.get("openmpi_sources") or _known_sources(
             self.version, self.series, settings.text("openmpi_sha256")
         )
@@ -186,6 +172,8 @@ class _Recipe:
         if self.settings.text("openmpi_pmix") == "external" and self.pmix["problem"]:
             for host in self.hosts:
                 yield Refusal(host.name, f"openmpi_pmix is external: {self.pmix['problem']}")
+        for host in self.hosts if self.ucx == "" else ():
+            yield Refusal(host.name, ucx.without(host.name, self.settings.text("openmpi_ucx")))
         if self.series not in _BY_SERIES:
             known = " and ".join(_BY_SERIES)
             yield Refusal("", f"openmpi_version is {self.version}, and only releases of {known} can be built.")
@@ -208,6 +196,8 @@ class _Recipe:
         }
         if self.pmix["prefix"]:
             inputs["pmix"] = {"prefix": self.pmix["prefix"], "version": self.pmix["version"]}
+        if self.ucx:
+            inputs["ucx"] = self.ucx
         source = {
             "name": "openmpi",
             "version": self.version,
@@ -228,7 +218,6 @@ class _Recipe:
                 "packages": [
                     *packages["build"],
                     *(packages["fortran"] if self.fortran else []),
-                    *(packages["ucx"] if self.ucx else []),
                 ],
                 "package_options": packages["options"],
                 "files": [
@@ -241,12 +230,23 @@ class _Recipe:
                 "needs_bytes": _NEEDS_BYTES,
             },
             # Fortran programs load the compiler's runtime, which only the builder has from its compiler.
-            install={"libraries": {packages["library"]: packages["runtime"]}} if self.fortran else {},
-            proof={"stands_on": [self.link], "checks": self._proofs()},
+            install={
+                **({"libraries": {packages["library"]: packages["runtime"]}} if self.fortran else {}),
+                **({"waiting_paths": [f"{self.link_of_ucx}/lib"]} if self.ucx else {}),
+            },
+            uses=["ucx"] if self.ucx else [],
+            proof={
+                "stands_on": [self.link, *([self.link_of_ucx] if self.ucx else [])],
+                "checks": self._proofs(),
+            },
         )
 
     def _configure(self) -> list[str]:
-        libraries = f"{self.pmix['prefix']}/lib" if self.pmix["prefix"] not in ("", "/usr") else ""
+        folders = [
+            *([f"{self.pmix['prefix']}/lib"] if self.pmix["prefix"] not in ("", "/usr") else []),
+            *([f"{self.link_of_ucx}/lib"] if self.ucx else []),
+        ]
+        run_paths = " ".join(f"-Wl,-rpath,{folder}" for folder in folders)
         cflags = self.settings.text("openmpi_cflags")
         if self.platform.startswith(_NEWEST_GCC):
             cflags = f"{cflags} {_FOR_NEWEST_GCC}".strip()
@@ -257,7 +257,7 @@ class _Recipe:
             *(self.settings.texts("openmpi_configure_options") or self._options()),
             *self.settings.texts("openmpi_extra_configure_options"),
             f"CFLAGS={cflags}",
-            *([f"LDFLAGS=-Wl,-rpath,{libraries} -Wl,--enable-new-dtags"] if libraries else []),
+            *([f"LDFLAGS={run_paths} -Wl,--enable-new-dtags"] if folders else []),
             # configure installs the C++ wrappers only where it is given a C++ compiler
             "CC=gcc",
             "CXX=g++",
@@ -280,7 +280,7 @@ class _Recipe:
             "--with-zlib",
             *(f"--without-{name}" for name in _WITHOUT),
             *_BY_SERIES[self.series],
-            "--with-ucx" if self.ucx else "--without-ucx",
+            f"--with-ucx={self.link_of_ucx}" if self.ucx else "--without-ucx",
             f"--with-cuda={self.settings.text('openmpi_cuda_home')}" if self.cuda else "--without-cuda",
             *([] if needs_dlopen else ["--disable-dlopen"]),
         ]
@@ -317,6 +317,18 @@ class _Recipe:
                 "expect": ranks,
             },
         ]
+        if self.ucx:  # two ranks talk through it, as its own log tells
+            launch = [
+                "@LINK@/bin/mpirun",
+                "--host",
+                "localhost:2",
+                "-np",
+                "2",
+                *_THROUGH_UCX,
+                "-x",
+                "UCX_LOG_LEVEL=info",
+            ]
+            proofs.append({"argv": [*launch, "@LINK@/libexec/clusterctl-hello"], "expect": [*ranks, " tag("]})
         if self.fortran:
             proofs.append({"argv": ["/sbin/ldconfig", "-p"], "expect": [f"{self.packages['library']} "]})
         if self.pmix["prefix"]:  # the loader takes the site's PMIx for this build
@@ -324,10 +336,6 @@ class _Recipe:
             folder = f"{self.pmix['prefix']}/lib" if self.pmix["prefix"] != "/usr" else "/"
             proofs.append({"argv": ["ldd", f"@LINK@/lib/{library}"], "expect": [f"libpmix.so.2 => {folder}"]})
         return proofs
-
-
-def _wanted(asked: str, offered: bool) -> bool:
-    return asked == "always" or (asked == "auto" and offered)
 
 
 def _known_sources(version: str, series: str, sha256: str) -> list[dict[str, Any]]:

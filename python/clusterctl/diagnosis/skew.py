@@ -444,6 +444,7 @@ def _cpu_build_beside_gpus(nodes: Sequence[_Seen]) -> Iterator[Finding]:
 
 def _built_against(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
+        yield from _against(node, "Open MPI", "openmpi", "ucx", "UCX")
         yield from _against(node, "mpi4py", "mpi4py", "openmpi", "Open MPI")
         yield from _against(node, "Horovod", "horovod", "openmpi", "Open MPI")
         yield from _against(node, "Horovod", "horovod", "nccl", "NCCL")

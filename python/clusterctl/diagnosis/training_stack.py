@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 # What is asked of every node about the stack: each artifact with the inputs that tell what it was built against. Links
 # and patterns are below the prefix of the software.
 ARTIFACTS: tuple[dict[str, Any], ...] = (
-    {"name": "openmpi", "link": "openmpi"},
+    {"name": "ucx", "link": "ucx"},
+    {"name": "openmpi", "link": "openmpi", "inputs": ["ucx"]},
     {"name": "cpython", "link": "cpython"},
     {"name": "python_env", "link": "python_env", "inputs": ["framework", "existing", "python"]},
     {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi"]},
@@ -76,6 +77,7 @@ def versions(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:
         has = of(node)
         named = {
             "openmpi": node.artifact("openmpi").version,
+            "ucx": found_ucx.version if (found_ucx := node.artifact("ucx")).ok else "",
             "nccl": has.nccl,
             has.framework: has.framework_version,
             "horovod": has.horovod,

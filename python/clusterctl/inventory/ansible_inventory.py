@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.inventory import ansible_call, ansible_settings, templates
 from clusterctl.inventory.ansible_call import ansible_program
 from clusterctl.model import job_login, layout, nodeset
-from clusterctl.model.hosts import ROLES_OF_VARIABLES, Host, Inventory, InventoryOptions, InventorySources
+from clusterctl.model.hosts import (
+    READ_BY_SEVERAL,
+    ROLES_OF_VARIABLES,
+    Host,
+    Inventory,
+    InventoryOptions,
+    InventorySources,
+)
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
@@ -200,7 +207,7 @@ class ReadInventory:
             if name not in without:
                 parts[""][name] = {}
                 for word, value in variables.items():
-                    role = _OF_A_ROLE.match(word)
+                    role = None if word in READ_BY_SEVERAL else _OF_A_ROLE.match(word)
                     parts[role[1] if role else ""].setdefault(name, {})[word] = value
         texts = {part: json.dumps(its, sort_keys=True, default=str) for part, its in parts.items()}
         texts[""] += json.dumps(groups, sort_keys=True, default=str)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from clusterctl.launch import affinity, mpirun
 from clusterctl.launch.mpirun import NO_PATH_OPTIONS, Affinity, Bind, MapBy, PathOptions, Transport
 from clusterctl.model.job_login import is_csh
+from clusterctl.model.nodeset import folded
 from clusterctl.support.errors import ConfigError
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 # ``run``, ``validate``, horovodrun's line and srun's line all ask :func:`decide`. A validation that passes therefore
 # proves the path that a run with the same options takes.
 
-_MOST_NAMED = 6
+_MOST_NAMED, _MOST_DEVICES = 6, 4
+UCX_CURE = "set openmpi_ucx to auto and run 'clusterctl provision' again, or use --network tcp where TCP is meant"
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class JobPath:
 
     ``mca`` are the parameters of the transport, ``before`` the words before the program of each rank, ``hosts`` the
     node of each rank. ``of_workers``: workers of torchrun take their places themselves. ``notes`` are for the user.
+    ``unused_rdma`` says that MPI goes over TCP although every node has RDMA, and why; '' where it does not.
     """
 
     mca: Mapping[str, str]
@@ -44,6 +48,7 @@ class JobPath:
     hosts: tuple[str, ...] = ()
     of_workers: bool = False
     notes: tuple[str, ...] = field(default=())
+    unused_rdma: str = ""
 
 
 def decide(
@@ -68,26 +73,28 @@ def decide(
     """
     here = {name: members[name] for name in slots}
     first = next(iter(here.values()))
-    ucx = takes_ucx(here, wish.network)
+    ucx, rdma = takes_ucx(here, wish.network), all(map(_has_rdma, here.values()))
     facts = {name: one.facts for name, one in here.items()}
     hosts = tuple(slots) if per_node else placement(slots, wish.map_by)
     before = affinity.of_ranks(facts, slots, hosts, per_node=per_node)
-    notes: tuple[str, ...] = ()
+    unused = without_ucx(here) if wish.network is Transport.AUTO else ""
+    notes: tuple[str, ...] = (f"{unused}; {UCX_CURE}.",) if unused else ()
     bound: tuple[str, ...] = ()
     if wish.affinity is Affinity.AUTO:
         if (wish.bind, wish.map_by) != (Bind.NONE, MapBy.SLOT):
             raise ConfigError("--affinity auto places each rank by itself; leave out --bind-to and --map-by.")
         placed = affinity.places(facts, slots if workers is None else workers)
         bound = affinity.before_nodes(placed) if per_node else affinity.before_ranks(placed, ports=ucx)
-        notes = affinity.notes(placed, ports=ucx and not per_node)
+        notes += affinity.notes(placed, ports=ucx and not per_node)
     return JobPath(
-        mca=mpirun.transport(mpirun.dialect(first.version), ucx=ucx),
+        mca=mpirun.transport(mpirun.dialect(first.version), ucx=ucx, rdma=rdma),
         bind=wish.bind,
         map_by=wish.map_by,
         before=(*bound, *before),
         hosts=hosts,
         of_workers=per_node and bool(bound),
         notes=notes,
+        unused_rdma=unused,
     )
 
 
@@ -108,7 +115,7 @@ def takes_ucx(members: Mapping[str, Member], network: Transport) -> bool:
     without = [name for name, one in members.items() if not one.has_ucx]
     if network is Transport.UCX and without:
         raise ConfigError(
-            f"Open MPI on {', '.join(without[:_MOST_NAMED])} was built without UCX; install UCX there and run "
+            f"Open MPI on {', '.join(without[:_MOST_NAMED])} was built without UCX; set openmpi_ucx to always and run "
             "'clusterctl provision' again, or use --network tcp."
         )
     if network is not Transport.AUTO:
@@ -116,8 +123,30 @@ def takes_ucx(members: Mapping[str, Member], network: Transport) -> bool:
     return not without and all(_has_rdma(one) for one in members.values())
 
 
+def without_ucx(members: Mapping[str, Member]) -> str:
+    """Return that MPI leaves RDMA unused, where every node has it and Open MPI was built without UCX; else ''."""
+    without = [name for name, one in members.items() if not one.has_ucx]
+    if len(members) < 2 or not without or not all(map(_has_rdma, members.values())):  # noqa: PLR2004 - one has no way
+        return ""
+    return f"{over_tcp(members[without[0]].facts)}: Open MPI on {folded(without)} was built without UCX"
+
+
+def over_tcp(node: NodeFacts) -> str:
+    """Return in words that MPI leaves the RDMA devices of a node unused."""
+    over = f" on {node.fabric.interface}" if node.fabric is not None and node.fabric.interface else ""
+    names = active_devices(node)
+    return (
+        f"MPI goes over TCP{over}, although {and_more(names, _MOST_DEVICES)} {'is' if len(names) == 1 else 'are'} there"
+    )
+
+
+def active_devices(node: NodeFacts) -> list[str]:
+    """Return the RDMA devices of a node that have a port that is up."""
+    return [one.name for one in node.rdma if any(port.state == "ACTIVE" for port in one.ports)]
+
+
 def _has_rdma(member: Member) -> bool:
-    return any(port.state == "ACTIVE" for device in member.facts.rdma for port in device.ports)
+    return bool(active_devices(member.facts))
 
 
 # --- A node of a job as every launcher takes it -----------------------------------------------------------------------

@@ -184,8 +184,11 @@ ROLES_OF_VARIABLES: Mapping[str, str] = {
     "nccl": "software",
     "openmpi": "software",
     "python_env": "software",
+    "ucx": "software",
     "validation": "validation",
 }
+# Of those, the ones that a second role reads: fabric tells UCX the network where Open MPI uses it.
+READ_BY_SEVERAL = frozenset({"openmpi_ucx"})
 PLAYED_ALONE = ("fabric", "environment", "software", "validation")  # those tags, in the playbook's order
 
 

@@ -117,7 +117,8 @@ def _offers(node: NodeFacts) -> str:
     """Return what of a node decides about the builds of its cluster, as the role preflight describes its members."""
     found = {
         node.platform: True,
-        "UCX": bool(node.tools.get("ucx")),
+        "RDMA": bool(node.rdma),
+        "gdrcopy": bool(node.tools.get("gdrcopy")),
         "libcuda": node.cuda.libcuda,
         f"CUDA toolkit {node.cuda.toolkit_version}": bool(node.cuda.toolkit_version),
         f"driver {node.cuda.driver_version} for CUDA {node.cuda.major}": bool(node.cuda.driver_version),

@@ -21,7 +21,7 @@ else:
 
 # What every host gets; NCCL and Horovod depend on variables of roles, which Ansible alone works out.
 ALWAYS = {"openmpi": "Open MPI", "python_env": "the cluster's Python", "mpi4py": "mpi4py"}
-OPTIONAL = {"cpython": "the managed Python", "nccl": "NCCL", "horovod": "Horovod"}
+OPTIONAL = {"ucx": "UCX", "cpython": "the managed Python", "nccl": "NCCL", "horovod": "Horovod"}
 _UNKNOWN = "unknown"
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 TAG = "software"  # of the roles that install artifacts, and of their checks of variables
-ROLE_TAGS = ("openmpi", "python_env", "mpi4py", "nccl", "horovod", TAG)
+ROLE_TAGS = ("ucx", "openmpi", "python_env", "mpi4py", "nccl", "horovod", TAG)
 _MOST_PROCESSES_NAMED = 3
 _LONGEST_COMMAND = 60
 

@@ -530,6 +530,7 @@ class CheckRunner:
             stacks=stacks,
         )
         processes = len(site.slots) if check.per_node else len(site.placement)
+        site = replace(site, unused_rdma=line.path.unused_rdma)
         return _Job(spec, site, deadline, processes, line.path.notes)
 
 

@@ -35,6 +35,7 @@ PIECES = 256  # pieces that a node's ranks send together: 64 MiB, half a second 
 AT_ONCE = 16  # pieces that a rank has under way
 COUNTED = 0.9  # share of the bytes after which the counters are not waited for any more
 LAG_S = 2.0  # some cards renew their counters once a second
+MOST_LOG = 1 << 20  # bytes
 MOST_CARRIERS = 10  # a node may have hundreds of interfaces; the ones with the most traffic are reported
 
 
@@ -261,6 +262,39 @@ def network(bench: Bench) -> None:
             bench.facts[name] = related[name]
     bench.facts["rdma"] = " ".join(measure.active_ports(measure.SYS))
     bench.facts["pml"] = pml()
+    if UCX_LOG.handle >= 0 and bench.facts["pml"] == "ucx":
+        bench.facts["ucx"] = " ".join(ucx_transports(UCX_LOG.text()))
+
+
+class UcxLog:
+    """UCX's log of one rank, in memory; UCX reads its variables when its library is loaded."""
+
+    def __init__(self) -> None:
+        """Nothing is logged yet."""
+        self.handle = -1
+
+    def begin(self) -> None:
+        """Have UCX log the transports that it takes, unless somebody else wants its log."""
+        if "UCX_LOG_LEVEL" not in os.environ and "UCX_LOG_FILE" not in os.environ:
+            self.handle = os.memfd_create("clusterctl_ucx", 0)
+            os.environ.update(UCX_LOG_LEVEL="info", UCX_LOG_FILE=f"file:/proc/self/fd/{self.handle}")
+
+    def text(self) -> str:
+        """Return what UCX has written until now; it leaves its log in a buffer of libc."""
+        ctypes.CDLL(None).fflush(None)
+        return os.pread(self.handle, MOST_LOG, 0).decode("utf-8", "replace")
+
+
+UCX_LOG = UcxLog()
+
+
+def ucx_transports(log: str) -> list[str]:
+    """Return the transports that UCX took for messages, such as ``tcp/eth0`` and ``rc_mlx5/mlx5_0:1``.
+
+    Formats: UCX 1.13 ``ep_cfg[1]: tag(tcp/eth0)``, and newer ones ``inter-node cfg#1 tag(tcp/eth0)``.
+    """
+    found = (word for words in re.findall(r"\btag\(([^()\n]{1,500})\)", log) for word in words.split())
+    return list(dict.fromkeys(word for word in found if re.fullmatch(r"[\w/:.-]{1,80}", word)))[:MOST_CARRIERS]
 
 
 def routes_of(nodes: list[list[int]]) -> list[tuple[int, int, int]]:
@@ -354,6 +388,8 @@ def work(rank: rank_program.Rank) -> int:
 
         CHECKS[rank.arguments.check](Bench(mpi, np, rank))
 
+    if rank.arguments.check == "network":
+        UCX_LOG.begin()
     return rank_program.with_mpi(rank, body)
 
 

@@ -198,6 +198,33 @@ def test_rdma_by_ucx_in_both_dialects(monkeypatch: Any, capsys: Any) -> None:
         assert read(capsys.readouterr().out).parameters["pml"] == "ob1"
 
 
+def test_ucx_without_rdma_takes_any_transport_and_is_never_chosen_by_itself(monkeypatch: Any, capsys: Any) -> None:
+    """Open MPI, docs/tuning-apps/networking/ib-and-roce.rst: UCX is taken for listed devices alone, unless for any."""
+    site = Site(monkeypatch, SERVERS, version=NEW)
+    for name, node in site.nodes.items():
+        first = node.artifacts[0].model_copy(update={"inputs": {"configure": ["--with-ucx=/usr/local/ucx"]}})
+        site.nodes[name] = node.model_copy(update={"artifacts": (first, *node.artifacts[1:])})
+    assert main(["run", "inventory.ini", "--print", "--network", "ucx", "--", "hostname"]) == 0
+    wanted = {"pml": "ucx", "opal_common_ucx_tls": "any", "opal_common_ucx_devices": "any"}
+    assert read(capsys.readouterr().out).parameters == wanted
+    assert main(["run", "inventory.ini", "--print", "--", "hostname"]) == 0
+    assert read(capsys.readouterr().out).parameters["pml"] == "ob1"
+
+
+def test_a_run_over_tcp_tells_that_rdma_is_there(monkeypatch: Any, capsys: Any) -> None:
+    device = {"name": "mlx5_0", "ports": [{"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand"}]}
+    site = Site(monkeypatch, SERVERS, version=NEW, rdma=[device])
+    words = "MPI goes over TCP on eth0, although mlx5_0 is there: Open MPI on server[1-4] was built without UCX; set"
+    assert main(["run", "inventory.ini", "--print", "--", "hostname"]) == 0
+    assert words in capsys.readouterr().err
+    assert main(["run", "inventory.ini", "--print", "--network", "tcp", "--", "hostname"]) == 0
+    assert "although" not in capsys.readouterr().err
+    last, node = list(site.nodes.items())[-1]
+    site.nodes[last] = node.model_copy(update={"rdma": ()})
+    assert main(["run", "inventory.ini", "--print", "--", "hostname"]) == 0
+    assert "although" not in capsys.readouterr().err
+
+
 HOROVODRUN = [
     (RUNNING, "horovodrun -np 4 -H localhost:4 python train.py", ("localhost",), "-np 4 -- python train.py"),
     (MPI, "horovodrun -np 4 -H localhost:4 python train.py", ("localhost",), "-- python train.py"),

@@ -13,7 +13,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, bu
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_check
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_staging
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import openmpi
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Host, Settings, builders
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "artifact"
@@ -174,9 +174,9 @@ def test_jobs_are_bounded_by_memory(asked: int, cores: int, gib: int, jobs: int)
 
 
 MEMBERS: list[dict[str, Any]] = [
-    {"name": "a", "platform": "p", "provides": ["ucx", "libcuda"]},
+    {"name": "a", "platform": "p", "provides": ["libcuda"]},
     {"name": "b", "platform": "q"},
-    {"name": "c", "platform": "p", "provides": ["ucx", "libcuda", "cuda_toolkit"]},
+    {"name": "c", "platform": "p", "provides": ["libcuda", "cuda_toolkit"]},
 ]
 
 
@@ -211,10 +211,10 @@ def test_what_a_host_has_is_packed_and_not_built_beside() -> None:
 
 
 def test_a_build_relies_on_what_all_have() -> None:
-    assert openmpi.offers(MEMBERS, "p", "c") == ["ucx", "cuda"]
-    assert openmpi.offers(MEMBERS, "p", "a") == ["ucx"], "no toolkit where it would be built"
-    assert openmpi.offers(MEMBERS, "q", "b") == []
-    assert openmpi.offers(MEMBERS, "r", "") == []
+    assert cuda.offered(MEMBERS, "p", "c")
+    assert not cuda.offered(MEMBERS, "p", "a"), "no toolkit where it would be built"
+    assert not cuda.offered(MEMBERS, "q", "b")
+    assert not cuda.offered(MEMBERS, "r", "")
 
 
 # --- A proof is believed as long as nothing that it depended on is another one, and a failure is never remembered ---

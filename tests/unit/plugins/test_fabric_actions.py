@@ -70,7 +70,7 @@ def act(module: Any, variables: dict[str, Any], *, execute: Any = None, **argume
 
 
 def decided(variables: dict[str, Any], *, broken: set[str] | None = None, **more: Any) -> dict[str, Any]:
-    plan = act(fabric_plan, variables, **PLAN)
+    plan = act(fabric_plan, variables, **more.pop("plan", PLAN))
     for host in HOSTS:
         variables["hostvars"][host]["heard"] = {"ports": {NET: 4000}, "problems": {}}
         variables["hostvars"][host]["called"] = {
@@ -336,3 +336,40 @@ def test_what_a_node_says_of_a_connection_is_one_bounded_line() -> None:
     said = act(fabric_decide, variables, plan=plan, **DECIDE)
     assert "\x1b" not in json.dumps(said, ensure_ascii=False).replace("\\u001b", "\x1b")
     assert len(said["msg"]) < 5000
+
+
+def test_the_network_reaches_ucx_where_the_cluster_has_it_and_nowhere_else() -> None:
+    def texts(asked: str, provides: str = "", *artifacts: str) -> dict[str, str | None]:
+        variables = play()
+        plan = {**PLAN, "members": [{"name": host, "provides": [provides]} for host in HOSTS]}
+        for host in HOSTS:
+            variables["hostvars"][host]["seen"]["artifacts"] = [{"name": name} for name in artifacts]
+        found = decided(variables, plan=plan, ucx=asked)["files"]
+        return {host: files.get("ucx") for host, files in found.items()}
+
+    assert texts("auto") == dict.fromkeys(HOSTS, None)
+    assert texts("never", "rdma") == dict.fromkeys(HOSTS, None)
+    assert texts("always") == texts("auto", "rdma") == dict.fromkeys(HOSTS, "UCX_NET_DEVICES=eth0\n")
+    assert texts("never", "rdma", "ucx") == dict.fromkeys(HOSTS, ""), "what was written before goes"
+
+
+def test_ucx_gets_the_ports_that_are_up_before_the_interface() -> None:
+    variables = play({"node1": "roce", "node2": "infiniband"})
+    plan = {**PLAN, "members": [{"name": "node1", "provides": ["rdma"]}]}
+    found = decided(variables, plan=plan, ucx="auto")["files"]
+    words = {host: files["ucx"].strip().removeprefix("UCX_NET_DEVICES=").split(",") for host, files in found.items()}
+    assert all(one[-1] == "eth0" for one in words.values())
+    assert all(one.startswith("mlx5_") and one.endswith(":1") for host in HOSTS[:2] for one in words[host][:-1])
+    assert [len(words[host]) > 1 for host in HOSTS] == [True, True, False]
+
+
+def test_ucx_conf_is_a_block_in_a_folder_that_comes_with_it() -> None:
+    texts = {"openmpi": "", "prrte": "", "nccl": "", "record": ""}
+    paths = [one["path"] for one in fabric_configure.files_of("/usr/local", texts)]
+    assert not [path for path in paths if "ucx" in path], "no file for a cluster without UCX"
+    entries = fabric_configure.files_of("/usr/local", {**texts, "ucx": "UCX_NET_DEVICES=eth0\n"})
+    assert {"path": "/usr/local/etc/ucx", "state": "directory"} in entries
+    (conf,) = [one for one in entries if one["path"] == "/usr/local/etc/ucx/ucx.conf"]
+    assert (conf["state"], conf["content"]) == ("block", "UCX_NET_DEVICES=eth0\n")
+    gone = fabric_configure.files_of("/usr/local", {**texts, "ucx": ""})
+    assert [one["state"] for one in gone if "ucx" in one["path"]] == ["block"]

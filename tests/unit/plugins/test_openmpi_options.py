@@ -29,7 +29,7 @@ def members(*found: dict[str, str], platform: str = NODE["platform"]) -> list[di
 
 def decided(its: list[dict[str, Any]], prefix: str = "/usr/local", **given: Any) -> Plan:
     wanted = {"openmpi_ucx": "never", "openmpi_cuda": "never", "openmpi_pmix": "internal"}
-    settings = Settings(defaults(["openmpi"]) | wanted | given)
+    settings = Settings(defaults(["ucx", "openmpi"]) | wanted | given)
     hosts = [Host(one["name"], one, {"distribution": DEBIAN_12}, settings) for one in its]
     return openmpi.decide(Cluster(hosts, its, prefix, frozenset({"openmpi"})), {})
 

@@ -191,8 +191,13 @@ class TestMember:
         }
 
     def test_what_a_build_could_rely_on(self) -> None:
-        found = rules.provides(node(cuda={"toolkit_version": "12.4", "libcuda": True}, tools={"ucx": True}))
-        assert found == ["cuda_toolkit", "libcuda", "ucx"]
+        found = rules.provides(node(cuda={"toolkit_version": "12.4", "libcuda": True}, tools={"gdrcopy": True}))
+        assert found == ["cuda_toolkit", "libcuda", "gdrcopy"]
+
+    def test_rdma_counts_where_ucx_has_a_transport_for_it(self) -> None:
+        mlx5, efa = {"name": "mlx5_0", "driver": "mlx5_core"}, {"name": "efa_0", "driver": "efa"}
+        assert rules.provides(node(rdma=[mlx5])) == rules.provides(node(rdma=[efa, mlx5])) == ["rdma"]
+        assert rules.provides(node(rdma=[efa])) == []
         assert rules.provides(node(cuda={"toolkit_version": "", "libcuda": True})) == ["libcuda"]
 
     def test_slots_come_from_gpus_and_then_from_cores(self) -> None:

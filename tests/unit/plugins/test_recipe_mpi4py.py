@@ -131,4 +131,7 @@ def test_two_ranks_prove_which_libmpi_they_have_loaded() -> None:
     (check,) = artifact.proof["checks"]
     assert check["argv"][0] == "/usr/local/openmpi/bin/mpirun"
     assert check["argv"][-3:] == ["@REAL@/libexec/clusterctl-mpi4py-check", OPENMPI, "@REAL@"]
-    assert artifact.install == {"library_path": ["lib"], "waiting_paths": ["/usr/local/openmpi/lib"]}
+    assert artifact.install == {
+        "library_path": ["lib"],
+        "waiting_paths": ["/usr/local/ucx/lib", "/usr/local/openmpi/lib"],
+    }

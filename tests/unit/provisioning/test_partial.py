@@ -200,7 +200,7 @@ def test_hosts_play_all_roles_where_the_inventory_changed_otherwise() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"offers": "debian-12, UCX"},
+        {"offers": "debian-12, RDMA"},
         {"offers": "debian-12, GPUs 8 with driver 580.65", "gpus": "8 with driver 580.65"},
         {"platform": "debian-13", "offers": "debian-13"},
     ],

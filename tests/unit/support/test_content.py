@@ -14,6 +14,7 @@ ORDER = [
     "hosts",
     "ssh_mesh",
     "environment",
+    "ucx",
     "openmpi",
     "fabric",
     "python_env",
@@ -58,7 +59,7 @@ def test_a_shared_file_that_is_missing_is_named() -> None:
         content.module_util("absent")
 
 
-SOFTWARE = ["openmpi", "python_env", "mpi4py", "nccl", "horovod"]
+SOFTWARE = ["ucx", "openmpi", "python_env", "mpi4py", "nccl", "horovod"]
 
 
 def whole_roles() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from clusterctl.diagnosis.rules.engines import groups, unlike
 from clusterctl.diagnosis.rules.evidence import FEW_PAIRS, blame, ends, is_everywhere, shown
 from clusterctl.diagnosis.rules.table import BONDS
-from clusterctl.diagnosis.skew import PROVISION, compare, provisioned
+from clusterctl.diagnosis.skew import PROVISION, artifact, compare, provisioned
+from clusterctl.launch.mpirun_job import active_devices, over_tcp
 from clusterctl.model import fabric, nodeset
 from clusterctl.model.findings import Finding, Severity
 from clusterctl.support.words import and_more
@@ -349,8 +350,22 @@ def _rdma(view: View) -> Iterator[Finding]:
                 cause = f"{choice.device} port {choice.port} has no RoCE v2 GID for IPv4, so RDMA over it is not routed"
                 cure = "give its interface an IPv4 address, and switch on RoCE v2"
                 yield Finding("rdma", "error", (host,), cause, cure)
+    yield from _without_ucx(view.nodes)
     looked = {host for host, looks in view.hardware.items() if looks.now.devices("rdma_port")}
     yield from _rdma_ports({host: node for host, node in view.nodes.items() if host not in looked})
+
+
+def _without_ucx(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Find an Open MPI without UCX where every node has an RDMA port that is up, so that MPI goes over TCP."""
+    if len(nodes) < 2 or not all(map(active_devices, nodes.values())):  # noqa: PLR2004 - one node has no way to others
+        return
+    for host, node in nodes.items():
+        installed = artifact(node, "openmpi")
+        if installed is not None and installed.ok and not installed.inputs.get("ucx"):
+            cause = f"{over_tcp(node)}: Open MPI was built without UCX"
+            yield Finding(
+                "rdma", "warning", (host,), cause, "set openmpi_ucx to auto and run 'clusterctl provision' again"
+            )
 
 
 def _rdma_ports(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:

@@ -146,8 +146,9 @@ def _pml(value: str, node: NodeFacts) -> str:
     excludes, names = _listed(value)
     if excludes:
         return "leaves out ob1, so that messages have no way over TCP" if "ob1" in names and not _has_rdma(node) else ""
-    if names == {"ucx"} and provisioned(node) and not node.tools.get("ucx"):
-        return "asks for UCX, which this node does not have"
+    installed = artifact(node, "openmpi")
+    if names == {"ucx"} and provisioned(node) and installed is not None and not installed.inputs.get("ucx"):
+        return "asks for UCX, and the Open MPI of this node was built without it"
     if names == {"cm"} and not _has_rdma(node):
         return "asks for a network with RDMA, which this node does not have"
     return ""

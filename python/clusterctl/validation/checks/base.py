@@ -42,6 +42,7 @@ class Site:
         settings: where each node sets variables of NCCL and Gloo: a file, or "environment".
         mpi_networks: the settings of others by which each node's Open MPI chooses networks: value and place by name.
         fabric: the interfaces of each node that must carry jobs; a node without a fabric record is left out.
+        unused_rdma: says that MPI goes over TCP although every node has RDMA, and why; '' where it does not.
         switches: the switches that each node's links for jobs hang on; a node of which none is known is left out.
     """
 
@@ -60,6 +61,7 @@ class Site:
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     mpi_networks: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unused_rdma: str = ""
 
     @property
     def placement(self) -> tuple[str, ...]:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.analysis.nccl_path import Carrier, FabricPath, carrier, of_fabric, without_doubles
+from clusterctl.launch.mpirun_job import UCX_CURE
 from clusterctl.model import fabric
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
+from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.base import Registration
 
@@ -26,7 +28,7 @@ CARRIED = 0.9
 _TOLD = 0.05  # a carrier with a smaller share is not named
 _RX, _TX = "_rx_bytes", "_tx_bytes"
 _MIB = 2**20
-_MOST_NAMED = 3
+_MOST_NAMED, _MOST_TRANSPORTS = 3, 6
 CHOOSING = ("btl_tcp_if_include", "btl_tcp_if_exclude")  # parameters by which Open MPI chooses TCP's networks
 
 
@@ -35,13 +37,14 @@ class Reading:
     """What one node's counters say of the exchange.
 
     Bytes that are counted twice (on a bond and on its members) belong to the uppermost, which is what was asked for;
-    ``carriers`` are without what belongs to those above them.
+    ``carriers`` are without what belongs to those above them. ``ucx`` has the transports that UCX's own log names.
     """
 
     host: str
     sent_bytes: float
     received_bytes: float
     pml: str
+    ucx: tuple[str, ...]
     active: tuple[str, ...]
     carriers: tuple[Carrier, ...]
 
@@ -80,19 +83,7 @@ class NetworkCheck:
         unread = [node for node in site.slots if node not in {found.host for found in readings}]
         if unread:
             return base.fail(judgement, f"no counters came from {folded(unread)}", unread)
-        faults = {found: fault for found in readings if (fault := _fault(site, found)) is not None}
-        if faults:
-            return _failed(judgement, _at_fault(site, faults))
-        carriers = {found: _carriers(site, found) for found in readings}
-        if not all(carriers.values()):
-            silent = folded([found.host for found, names in carriers.items() if not names])
-            return _skip(judgement, f"no interface and no RDMA port of {silent} counted what was sent")
-        least = min(found.share(c for c in found.carriers if c.name in names) for found, names in carriers.items())
-        return base.passed(
-            judgement,
-            f"{judgement.reason}: {_went(readings, carriers)}{_meant(site)}",
-            Measurement(name="carried", value=round(least, 3), unit="1"),
-        )
+        return _judged(judgement, site, readings)
 
 
 def path(node: NodeFacts) -> FabricPath | None:
@@ -118,8 +109,28 @@ def reading(report: RankReport) -> Reading:
         sent_bytes=figures["sent_bytes"],
         received_bytes=figures.get("received_bytes", 0.0),
         pml=report.facts.get("pml", ""),
+        ucx=tuple(report.facts.get("ucx", "").split()),
         active=tuple(report.facts.get("rdma", "").split()),
         carriers=without_doubles(counted),
+    )
+
+
+def _judged(judgement: base.Judgement, site: base.Site, readings: Sequence[Reading]) -> base.Judgement:
+    """Judge what carried right answers, by the counters of each node."""
+    faults = {found: fault for found in readings if (fault := _fault(site, found)) is not None}
+    if faults:
+        return _failed(judgement, _at_fault(site, faults))
+    carriers = {found: _carriers(site, found) for found in readings}
+    if not all(carriers.values()):
+        silent = folded([found.host for found, names in carriers.items() if not names])
+        return _skip(judgement, f"no interface and no RDMA port of {silent} counted what was sent")
+    if site.unused_rdma:
+        return _over_tcp(judgement, site, readings, carriers)
+    least = min(found.share(c for c in found.carriers if c.name in names) for found, names in carriers.items())
+    return base.passed(
+        judgement,
+        f"{judgement.reason}: {_went(readings, carriers)}{_meant(site)}{_by_ucx(readings)}",
+        Measurement(name="carried", value=round(least, 3), unit="1"),
     )
 
 
@@ -234,6 +245,30 @@ def _went(readings: Sequence[Reading], carriers: dict[Reading, tuple[str, ...]])
     if len(by_names) == 1:
         words = next(iter(by_names))
     return f"{max(found.sent_bytes for found in readings) / _MIB:.0f} MiB from each node went over {words}"
+
+
+def _over_tcp(
+    judgement: base.Judgement, site: base.Site, readings: Sequence[Reading], carriers: dict[Reading, tuple[str, ...]]
+) -> base.Judgement:
+    """Return that RDMA was left unused, with what the counters of each node say."""
+    failed = base.fail(judgement, f"{site.unused_rdma}: {_went(readings, carriers)}; {UCX_CURE}", site.slots)
+    told = {found: [one for one in found.carriers if one.is_rdma] for found in readings}
+    return replace(
+        failed,
+        evidence=tuple(
+            f"{found.host}: {_counted(found, (_names(one.name for one in ports), ports), _most(found, found.carriers))}"
+            for found, ports in told.items()
+            if ports
+        ),
+    )
+
+
+def _by_ucx(readings: Sequence[Reading]) -> str:
+    """Return ', by UCX over tcp/eth0' with the transports that its log names, '' where another layer took messages."""
+    if any(found.pml != "ucx" for found in readings):
+        return ""
+    over = base.unique(transport for found in readings for transport in found.ucx)
+    return f", by UCX over {and_more(over, _MOST_TRANSPORTS)}" if over else ", by UCX"
 
 
 def _meant(site: base.Site) -> str:

@@ -23,6 +23,19 @@ def test_rdma_ports_are_compared() -> None:
     assert told(seen(**alike | {"node3": rdma_port(rate_gbps=100.0)})) == [("rdma", "warning", ("node3",))]
 
 
+def test_an_open_mpi_without_ucx_leaves_rdma_unused() -> None:
+    def without(record: Record) -> None:
+        rdma_port()(record)
+        next(one for one in record["artifacts"] if one["name"] == "openmpi")["inputs"].pop("ucx")
+
+    alike = dict.fromkeys(NODES, without)
+    found = list(registry.diagnose(seen(**alike)))
+    assert [(one.check, one.severity, one.hosts) for one in found] == [("rdma", "warning", NODES)]
+    assert found[0].cause.startswith("MPI goes over TCP, although mlx5_0 is there: Open MPI was built without UCX")
+    assert found[0].cure == "set openmpi_ucx to auto and run 'clusterctl provision' again"
+    assert told(seen(**dict.fromkeys(NODES[:-1], without))) == []  # RDMA cannot carry a job of all nodes
+
+
 def test_a_roce_port_without_an_ipv4_gid_of_version_2_is_named() -> None:
     mapped = "0000:0000:0000:0000:0000:ffff:0a00:0001"
     right = rdma_port(link_layer="Ethernet", gids=[{"index": 3, "gid": mapped, "type": "RoCE v2"}])

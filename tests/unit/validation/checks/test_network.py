@@ -158,7 +158,7 @@ def test_rdma_counts_as_the_fabric_whose_port_it_is() -> None:
     over = said({"eth1": 0.1, "mlx5_0/1": 65, "mlx5_1/1": 0}, pml="ucx", **{**ROCE, "rdma": "mlx5_0/1 mlx5_1/1"})
     right = judged(ETH1, over, over)
     assert right.verdict is Verdict.PASS
-    assert right.reason.endswith("went over mlx5_0/1, the fabric")
+    assert right.reason.endswith("went over mlx5_0/1, the fabric, by UCX")
     wrong = judged(ETH0, over, over)
     assert wrong.verdict is Verdict.FAIL
     assert "by eth0 0.0 and 0.0, by mlx5_0/1 65.0 and 65.0" in wrong.reason
@@ -306,3 +306,54 @@ def test_what_counted_nothing_and_touches_nothing_is_not_told(program: ModuleTyp
     assert told[:2] == ["bond0", "eth0"]
     assert "eth1" not in told
     assert len(told) <= 2 * program.MOST_CARRIERS
+
+
+def test_tcp_where_every_node_has_rdma_is_no_pass() -> None:
+    """The launcher took TCP, because Open MPI was built without UCX; the counters of the ports confirm it."""
+    over = said({"eth1": 64.2, "mlx5_0/1": 0}, pml="ob1", **{**ROCE, "rdma": "mlx5_0/1"})
+    unused = "MPI goes over TCP on eth1, although mlx5_0 is there: Open MPI on node[1-2] was built without UCX"
+    meant = judged(ETH1, over, over)
+    assert meant.verdict is Verdict.PASS, "--network tcp asks for it"
+    judgement = judged(ETH1, over, over, where=replace(site(ETH1), unused_rdma=unused))
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1", "node2"))
+    assert judgement.reason == (
+        f"{unused}: 64 MiB from each node went over eth1; set openmpi_ucx to auto and run 'clusterctl provision' again,"
+        " or use --network tcp where TCP is meant"
+    )
+    assert judgement.evidence[0].startswith("node1: of 64 MiB out and 64 MiB in were counted by mlx5_0/1 0.0 and 0.0")
+    assert "eth1 64.2 and 64.2" in judgement.evidence[0]
+
+
+LOGS = [
+    (  # captured of UCX 1.13.1
+        (
+            "[1795859381.47] [node2:1023 :0]  ucp_worker.c:1763 UCX  INFO    ep_cfg[0]: tag(self/memory0 tcp/eth0)\n"
+            "[1795859381.47] [node2:1023 :0]  ucp_worker.c:1763 UCX  INFO    ep_cfg[1]: tag(tcp/eth0)\n"
+        ),
+        ["self/memory0", "tcp/eth0"],
+    ),
+    (  # parthenon-hpc-lab/parthenon issue 1260, with two of its four devices
+        (
+            "[1750940428.18] [jpbo-007-31:2814548:0]  ucp_worker.c:1903 UCX  INFO    ucp_context_0 inter-node cfg#8"
+            " tag(rc_mlx5/mlx5_0:1 rc_mlx5/mlx5_1:1 rc_mlx5/mlx5_0:1)\n"
+        ),
+        ["rc_mlx5/mlx5_0:1", "rc_mlx5/mlx5_1:1"],
+    ),
+    ("[1795:node1:7:0] parser.c:1911 UCX  INFO  UCX_* env variables: UCX_TLS=tcp,sm,self\n", []),
+]
+
+
+@pytest.mark.parametrize(("log", "transports"), LOGS)
+def test_ucx_itself_tells_the_transports_that_it_took(log: str, transports: list[str]) -> None:
+    program = node_programs.load("mpi_checks")
+    assert program.ucx_transports(log) == transports
+
+
+def test_a_pass_names_what_the_log_of_ucx_says() -> None:
+    over = said({"eth1": 64.2}, pml="ucx", ucx="self/memory0 tcp/eth1")
+    judgement = judged(ETH1, over, over)
+    assert judgement.verdict is Verdict.PASS
+    assert judgement.reason.endswith("went over eth1, the fabric, by UCX over self/memory0, tcp/eth1")
+    silent = said({"eth1": 64.2}, pml="ucx")
+    assert judged(ETH1, silent, silent).reason.endswith("went over eth1, the fabric, by UCX")
+    assert judged(ETH1, over, said({"eth1": 64.2})).reason.endswith("went over eth1, the fabric")

@@ -1,0 +1,89 @@
+"""UCX on real nodes: built from source, Open MPI on it, and messages that go through it, as its own log tells."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from clusterctl.launch.mpirun import PathOptions, Transport
+from clusterctl.model.results import Verdict
+from clusterctl.sandbox import Sandbox
+from validated import Cluster, result
+
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+NODES = ("node1", "node2")
+CONF = "/usr/local/etc/ucx/ucx.conf"
+HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
+THROUGH = ("-x", "UCX_TLS=tcp,sm,self", "-x", "UCX_LOG_LEVEL=info")
+BY_UCX = PathOptions(network=Transport.UCX)
+
+
+def wish(cluster: Cluster, asked: str) -> None:
+    """Set openmpi_ucx in the inventory, beside what the sandbox has."""
+    variables = cluster.box.inventory.parent / "group_vars" / "all.yml"
+    known = json.loads(variables.read_text(encoding="utf-8"))
+    variables.write_text(json.dumps({**known, "openmpi_ucx": asked}), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def cluster(sandbox: Callable[..., Sandbox]) -> Iterator[Cluster]:
+    found = Cluster(sandbox("ucx", nodes=len(NODES)))
+    wish(found, "always")
+    found.provision()
+    with found.second_network("eth1", "10.213.9.0/24", NODES):
+        yield found
+
+
+def logged(cluster: Cluster) -> set[str]:
+    """Return the transports for messages that UCX's log names in a run of two ranks on two nodes."""
+    done, _unused = cluster.run("run", "--network", "ucx", *THROUGH, "-np", "2", "--map-by", "node", "--", HELLO)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r'"rank": \d', done.stdout)) == len(NODES)
+    return {word for words in re.findall(r"\btag\(([^)]*)\)", done.stdout + done.stderr) for word in words.split()}
+
+
+def test_the_checks_of_mpi_pass_through_ucx_and_its_log_names_the_fabric(cluster: Cluster) -> None:
+    record = cluster.validate("hello", "point_to_point", "allreduce", "network", path=BY_UCX)
+    assert {one.check: one.verdict for one in record.checks if one.check != "provisioned"} == dict.fromkeys(
+        ("hello", "point_to_point", "allreduce", "network"), Verdict.PASS
+    )
+    network = result(record, "network")
+    assert re.search(r"went over eth0, the fabric, by UCX over .*tcp/eth0", network.reason), network.reason
+    assert "eth1" not in network.reason
+    assert cluster.is_clean(NODES)
+
+
+def test_the_interface_reaches_ucx_by_its_file(cluster: Cluster) -> None:
+    assert "UCX_NET_DEVICES=eth0" in cluster.on("node1", "cat", CONF)
+    assert {one for one in logged(cluster) if one.startswith("tcp/")} == {"tcp/eth0"}
+    with cluster.with_file(CONF, "UCX_NET_DEVICES=eth1\n", nodes=NODES):
+        assert {one for one in logged(cluster) if one.startswith("tcp/")} == {"tcp/eth1"}
+        wrong = result(cluster.validate("network", path=BY_UCX), "network")
+    assert (wrong.verdict, wrong.hosts) == (Verdict.FAIL, NODES)
+    assert "not all of what was sent went over the fabric, eth0" in wrong.reason
+
+
+def test_without_ucx_its_settings_go_and_a_rollback_brings_it_back(cluster: Cluster) -> None:
+    with_it = cluster.on("node2", "readlink", "/usr/local/openmpi")
+    wish(cluster, "never")
+    cluster.provision()
+    without = cluster.on("node2", "readlink", "/usr/local/openmpi")
+    assert without != with_it
+    assert "UCX_NET_DEVICES" not in cluster.on("node2", "sh", "-c", f"cat {CONF} 2>/dev/null; true")
+    refused, _unused = cluster.run("run", "--network", "ucx", "--", HELLO)
+    assert refused.returncode == 1
+    assert "was built without UCX; set openmpi_ucx to always" in " ".join(refused.stderr.split())
+    back, _unused = cluster.run("rollback", "--yes")
+    assert back.returncode == 0, back.stderr
+    assert cluster.on("node2", "readlink", "/usr/local/openmpi") == with_it
+    assert [one for one in logged(cluster) if one.startswith("tcp/")]
+
+
+def test_an_uninstall_leaves_nothing_of_it(cluster: Cluster) -> None:
+    done, _unused = cluster.run("uninstall", "--yes")
+    assert done.returncode == 0, done.stderr
+    left = cluster.on("node1", "sh", "-c", "ls -d /usr/local/ucx* /usr/local/etc/ucx 2>/dev/null; true")
+    assert left == ""
