@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import pmix
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     APT,
@@ -51,7 +52,7 @@ _COMMON = words(
     " --enable-silent-rules --enable-ipv6"
 )
 _WITHOUT = words(
-    "libnl libltdl treematch ofi psm2 portals4 usnic ugni udreg alps cray-xpmem xpmem knem hcoll memkind"
+    "libltdl treematch ofi psm2 portals4 usnic ugni udreg alps cray-xpmem xpmem knem hcoll memkind"
     " valgrind lustre gpfs pvfs2 ime lsf tm sge"
 )
 # Components of 5.0.x that jobs here never select.
@@ -97,6 +98,8 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         "build": words("gcc g++ libc6-dev make perl zlib1g-dev zstd"),
         "fortran": ["gfortran"],
         "runtime": ["libgfortran5"],
+        "links": words("libnl-3-dev libnl-route-3-dev"),
+        "links_runtime": ["libnl-route-3-200"],
         "ucx": ["libucx-dev"],
         "options": APT,
     },
@@ -106,6 +109,8 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         ),
         "fortran": ["gcc-gfortran"],
         "runtime": ["libgfortran"],
+        "links": ["libnl3-devel"],
+        "links_runtime": ["libnl3"],
         "ucx": ["ucx-devel"],
         "options": {},
     },
@@ -113,6 +118,8 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         "build": words("gcc gcc-c++ glibc-devel make perl zlib-devel zstd"),
         "fortran": ["gcc-fortran"],
         "runtime": ["libgfortran5"],
+        "links": ["libnl3-devel"],
+        "links_runtime": ["libnl3-200"],
         "ucx": ["libucm-devel", "libucp-devel", "libucs-devel", "libuct-devel"],
         "options": {},
     },
@@ -121,14 +128,19 @@ _PACKAGES: dict[str, dict[str, Any]] = {
 }
 # The library of gfortran 8 and later, which every Fortran program of these builds loads.
 _FORTRAN_LIBRARY = "libgfortran.so.5"
+# By it, Open MPI asks the kernel which interface leads to which node.
+_LINKS_LIBRARY = "libnl-route-3.so.200"
+KNOWS_LINKS = "--with-libnl"
+_MOST_CABLED = 16  # nodes; each has a cable to each other one
 
 
 def decide(cluster: Cluster, _plans: Mapping[str, Plan]) -> Plan:
     """Decide which Open MPI each host gets."""
     artifacts: list[Artifact] = []
     refusals: list[Refusal] = []
+    links = _has_cables(cluster)
     for hosts in cluster.alike("openmpi"):
-        recipe = _Recipe(cluster, hosts)
+        recipe = _Recipe(cluster, hosts, links=links)
         problems = list(recipe.refusals())
         refusals += problems
         if not problems:
@@ -157,7 +169,8 @@ def offers(members: Sequence[Mapping[str, Any]], platform: str, builder: str) ->
 class _Recipe:
     """Open MPI for hosts of one platform with equal settings."""
 
-    def __init__(self, cluster: Cluster, hosts: Sequence[Host]) -> None:
+    def __init__(self, cluster: Cluster, hosts: Sequence[Host], *, links: bool) -> None:
+        self.links = links
         settings = hosts[0].settings
         self.settings: Settings = settings
         self.hosts, self.prefix, self.platform = hosts, cluster.prefix, hosts[0].platform
@@ -228,6 +241,7 @@ class _Recipe:
                 "packages": [
                     *packages["build"],
                     *(packages["fortran"] if self.fortran else []),
+                    *(packages["links"] if self.links else []),
                     *(packages["ucx"] if self.ucx else []),
                 ],
                 "package_options": packages["options"],
@@ -240,10 +254,17 @@ class _Recipe:
                 "jobs": settings.number("openmpi_make_jobs"),
                 "needs_bytes": _NEEDS_BYTES,
             },
-            # Fortran programs load the compiler's runtime, which only the builder has from its compiler.
-            install={"libraries": {packages["library"]: packages["runtime"]}} if self.fortran else {},
+            install={"libraries": self._libraries()} if self.fortran or self.links else {},
             proof={"stands_on": [self.link], "checks": self._proofs()},
         )
+
+    def _libraries(self) -> dict[str, list[str]]:
+        """Return the libraries that only the builder has from its packages, each with the packages that bring it."""
+        packages = self.packages
+        return {
+            **({packages["library"]: packages["runtime"]} if self.fortran else {}),
+            **({_LINKS_LIBRARY: packages["links_runtime"]} if self.links else {}),
+        }
 
     def _configure(self) -> list[str]:
         libraries = f"{self.pmix['prefix']}/lib" if self.pmix["prefix"] not in ("", "/usr") else ""
@@ -278,6 +299,7 @@ class _Recipe:
             f"--with-libevent={others}",
             f"--with-pmix={pmix_option}",
             "--with-zlib",
+            KNOWS_LINKS if self.links else "--without-libnl",
             *(f"--without-{name}" for name in _WITHOUT),
             *_BY_SERIES[self.series],
             "--with-ucx" if self.ucx else "--without-ucx",
@@ -307,6 +329,7 @@ class _Recipe:
             *(["mpi_built_with_cuda_support:value:true"] if self.cuda else []),
             *(["mca:pml:ucx:version"] if self.ucx else []),
             *(["mca:pmix:ext3x:version"] if old_pmix else []),
+            *(["mca:reachable:netlink:version"] if self.links else []),
         ]
         ranks = ['"rank": 0, "size": 2', '"rank": 1, "size": 2', '"library_path": "@REAL@/lib/libmpi.so']
         proofs = [
@@ -324,6 +347,15 @@ class _Recipe:
             folder = f"{self.pmix['prefix']}/lib" if self.pmix["prefix"] != "/usr" else "/"
             proofs.append({"argv": ["ldd", f"@LINK@/lib/{library}"], "expect": [f"libpmix.so.2 => {folder}"]})
         return proofs
+
+
+def _has_cables(cluster: Cluster) -> bool:
+    """Tell whether messages go over cables, so that Open MPI must know which interface leads to which node."""
+    if any(fabric_rules.over_cables(host.node.get("fabric")) for host in cluster.hosts):
+        return True
+    if not 2 < len(cluster.hosts) <= _MOST_CABLED:  # noqa: PLR2004 - two nodes have one network
+        return False
+    return bool(fabric_rules.candidates({host.name: host.node for host in cluster.hosts}).cables)
 
 
 def _wanted(asked: str, offered: bool) -> bool:

@@ -492,10 +492,15 @@ def unique(words: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FabricPath:
-    """The interfaces of a node that reach the cluster's networks, the chosen one first, and these networks."""
+    """The interfaces of a node that reach the cluster's networks, the chosen one first, and these networks.
+
+    ``rails`` are those of its interfaces that share MPI's messages. ``cables`` carry them in place of the chosen one.
+    """
 
     interfaces: tuple[str, ...]
     cidrs: tuple[str, ...] = ()
+    rails: tuple[str, ...] = ()
+    cables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -324,6 +324,7 @@ class Interface(Fact):
     speed_mbps: int | None = None
     driver: str = ""
     master: str = ""
+    is_function: bool = False  # a virtual function of a card, whose wire it shares
     addresses: tuple[Address, ...] = ()
     rx_bytes: int | None = None  # since the interface came up
     tx_bytes: int | None = None
@@ -339,11 +340,20 @@ class Route(Fact):
     metric: int
 
 
+class FabricCarrier(Fact):
+    """A network of a node that carries MPI's messages: a rail beside the cluster's network, or a cable."""
+
+    cidr: str
+    interface: str
+    address: str
+
+
 class Fabric(Fact):
     """What the role ``fabric`` decided for this node and wrote to /etc/clusterctl/fabric.json.
 
     ``cidrs`` are the cluster's networks for MPI and NCCL, ``interface`` and ``address`` this node's own in them.
-    ``proven`` names the nodes with which its connections came through.
+    ``proven`` names the nodes with which its connections came through. ``carriers`` carry MPI's messages; without them,
+    the cluster's network does.
     """
 
     cidrs: tuple[str, ...] = ()
@@ -351,6 +361,12 @@ class Fabric(Fact):
     address: str = ""
     proven: tuple[str, ...] = ()
     opened: bool = False  # in the node's firewall
+    carriers: tuple[FabricCarrier, ...] = ()
+
+    @property
+    def over_cables(self) -> bool:
+        """Whether cables carry the messages, and not the cluster's network."""
+        return bool(self.carriers) and all(one.cidr not in self.cidrs for one in self.carriers)
 
 
 class SwitchPort(Fact):
