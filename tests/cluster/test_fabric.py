@@ -15,8 +15,8 @@ import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric
-from clusterctl.remote import facts, network_probe
 from clusterctl.model.results import Verdict
+from clusterctl.remote import facts, network_probe
 from validated import NODES, Cluster, result
 
 pytestmark = pytest.mark.cluster
