@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
     from clusterctl.model.fabric import Network, PairKind, PairResult
-    from clusterctl.model.facts import Interface, NodeFacts
+    from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hardware import Hardware
+    from clusterctl.model.network_facts import Interface
 
 _SOFTWARE = frozenset({"bridge", "tun", "virtual"})  # kinds of interfaces that programs make on their own
 _SHOWN_RULES = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.nccl_path import Carrier, FabricPath, carrier, of_fabric, without_doubles
+from clusterctl.analysis.carriers import Carrier, FabricPath, carrier, of_fabric, without_doubles
 from clusterctl.model import fabric
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
