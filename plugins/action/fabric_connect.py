@@ -35,9 +35,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 "address": network.addresses[target],
                 "port": ports[target][network.key],
             }
-            for network in found.networks
+            for network in found.probed
             for source, target in plan["pairs"]
-            if source == host and network.key in ports.get(target, {})
+            if source == host and {source, target} <= network.addresses.keys() and network.key in ports.get(target, {})
         ]
         arguments = {
             "name": host,

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import fabric_failure
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.planned import facts_of
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import ucx
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import openmpi, ucx
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -32,18 +32,23 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         results = _results(plan, found, hosts, answers, str(given["listens"]), str(given["calls"]))
         disputed = rules.disputed(results)  # these hosts fail by themselves, and stop nobody else
         results = [one for one in results if one not in disputed.get(one.source, ())]
-        decision = rules.decide(found, results)
+        nodes = {host: facts_of(answers[host]) for host in hosts}
+        blind = [host for host in hosts if not _tells_cables(host, variables, answers[host].get(str(given["listens"])))]
+        decision = rules.decide(found, results, nodes, () if plan["known"] else blind)
         if decision.network is None and len(hosts) > 1:
             return {**result, **fabric_failure.no_network(found, results)}
         files, warnings = {}, []
         has_ucx = ucx.wanted(plan["members"], str(given.get("ucx", "never")))
         for host in hosts:
-            node = facts_of(answers[host])
+            node = nodes[host]
             try:
                 settings, warning = _nccl(host, rules.rdma(node), given)
-                texts = rules.files(decision.network, host, settings)
+                if decision.network not in decision.carriers:
+                    its = [one.interfaces[host] for one in decision.carriers if host in one.interfaces]
+                    settings = {**rules.cable_pins(node, its), **settings}
+                texts = rules.files(decision.network, host, settings, decision.carriers)
                 if has_ucx:
-                    texts["ucx"] = rules.ucx_conf(decision.network, host, rules.rdma(node))
+                    texts["ucx"] = rules.ucx_conf(decision.network, host, rules.rdma(node), decision.carriers)
                 elif any(one.get("name") == "ucx" for one in node.get("artifacts") or ()):
                     texts["ucx"] = ""  # from the time when it was wanted
             except rules.FabricError as error:
@@ -51,13 +56,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             proven = _proven(plan, decision, host, [one for one in hosts if one not in disputed])
             opened = boolean(given.get("open_firewall", False))
             record = (
-                rules.record(decision.network, host, found.rejected, proven, opened=opened)
+                rules.record(decision.network, host, found.rejected, proven, opened=opened, carriers=decision.carriers)
                 if decision.network
                 else None
             )
             files[host] = {**texts, "record": json.dumps(record) + "\n" if record else ""}
             warnings += warning
-        for network in found.networks:
+        for network in found.probed:
             broken = [one for one in decision.failures if one.network == network.key]
             if broken:
                 warnings.append(f"{rules.title(network)} was not taken: {rules.failure_words(broken)}")
@@ -69,10 +74,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result.update(
             changed=False,
             files=files,
-            openings={
-                host: rules.openings([decision.network] if decision.network else [], host, plan["members"])
-                for host in hosts
-            },
+            openings={host: rules.openings(_used(decision), host, plan["members"]) for host in hosts},
             rejected=[{**one._asdict(), "hosts": list(one.hosts)} for one in decision.rejected],
             failures=[one._asdict() for one in decision.failures],
             msg="; ".join(words),
@@ -99,14 +101,30 @@ def _results(
     }
     silent = {host: rules.listener_problems(answers[host].get(listens)) for host in hosts}
     results = []
-    for network in found.networks:
+    for network in found.probed:
         for source, target in plan["pairs"]:
-            if source not in answers or target not in answers:
+            if not {source, target} <= answers.keys() & network.addresses.keys():
                 continue
             why = silent[target].get(network.key) or f"{source} gave no result"
             missing = rules.PairResult(network.key, source, target, why, "error")
             results.append(told.get((network.key, source, target), missing))
     return results
+
+
+def _tells_cables(host: str, variables: dict[str, Any], answer: Any) -> bool:
+    """Tell whether Open MPI of a host knows which interface leads where: that of this run's plan, or the one there."""
+    planned = (variables.get("software_plan") or {}).get("artifacts") or ()
+    for one in planned:
+        if one["name"] == "openmpi" and host in one["hosts"]:
+            return openmpi.KNOWS_LINKS in one["inputs"]["configure"]
+    return rules.tells_cables(answer)
+
+
+def _used(decision: rules.Decision) -> list[rules.Network]:
+    """Return the network and what carries messages beside it."""
+    if decision.network is None:
+        return []
+    return [decision.network, *(one for one in decision.carriers if one != decision.network)]
 
 
 def _proven(plan: dict[str, Any], decision: rules.Decision, host: str, hosts: list[str]) -> set[str]:

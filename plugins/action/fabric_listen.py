@@ -21,6 +21,9 @@ class ActionModule(StepAction):
         if not plan["probe"]:
             return {**result, "changed": False}
         opening = ("fabric_firewall", {"networks": plain(plan["openings"][host]), "exact": False})
+        listen = plain(plan["listen"][host])
+        if plan["candidates"]["cables"]:
+            listen["prefix"] = str(self._task.args["prefix"])
         opens = boolean(self._task.args["open_firewall"])
-        steps = [*([opening] if opens else []), ("fabric_listen", plain(plan["listen"][host]))]
+        steps = [*([opening] if opens else []), ("fabric_listen", listen)]
         return {**result, **self._in_order(steps, variables)}

@@ -48,7 +48,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             found = rules.prefer(found, records)
         if not found.networks and len(hosts) > 1:
             return {**result, **fabric_failure.no_network(found, [])}
-        known = rules.recorded(found, records)
+        known = rules.recorded(found, records, nodes)
         probe = given["probe"] == "auto" and len(hosts) > 1 and known is None
         pairs = rules.pairs(hosts) if probe else ()
         result.update(
@@ -57,7 +57,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             probe=probe,
             pairs=[list(pair) for pair in pairs],
             listen=_listen(found, pairs, hosts) if probe else {},
-            openings={host: rules.openings(found.networks, host, given["members"] or []) for host in hosts},
+            openings={host: rules.openings(found.probed, host, given["members"] or []) for host in hosts},
             known=known is not None,
             outside=list(outside),
             members=list(given["members"] or []),
@@ -78,13 +78,16 @@ def _proven(found: rules.Candidates, records: dict[str, Any]) -> dict[str, dict[
 
 def _listen(found: rules.Candidates, pairs: tuple[tuple[str, str], ...], hosts: list[str]) -> dict[str, dict[str, Any]]:
     token = secrets.token_hex(16)
-    callers = Counter(target for _unused, target in pairs)
+    networks = found.probed
+    callers = Counter(
+        target for network in networks for source, target in pairs if {source, target} <= network.addresses.keys()
+    )
     return {
         host: {
             "name": host,
             "token": token,
-            "addresses": {network.key: network.addresses[host] for network in found.networks},
-            "callers": callers[host] * len(found.networks),
+            "addresses": {one.key: one.addresses[host] for one in networks if host in one.addresses},
+            "callers": callers[host],
             "lifetime_s": _LIFETIME_S + _LIFETIME_PER_HOST_S * len(hosts),
         }
         for host in hosts

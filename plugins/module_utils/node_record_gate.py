@@ -217,6 +217,7 @@ _LINK = _record(
     speed_mbps=_BYTES,
     driver=_WORD,
     master=_or_empty(_interface),
+    is_function=_flag,
     addresses=_many(
         _record(
             "address", "prefix", family=_FAMILY, address=_address, prefix=_number(0, 128), scope=_WORD, temporary=_flag
@@ -382,6 +383,9 @@ FORMS: Mapping[str, Rule] = {
             address=_or_empty(_address),
             proven=_many(_HOST, 65536),
             opened=_flag,
+            carriers=_many(
+                _record("cidr", "interface", "address", cidr=_network, interface=_interface, address=_address)
+            ),
         )
     ),
     "switch_ports": _many(_SWITCH_PORT),

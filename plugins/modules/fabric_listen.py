@@ -43,6 +43,12 @@ options:
     description: Seconds after which the process ends in any case.
     type: float
     default: 0
+  prefix:
+    description: >-
+      Folder of the software, where Open MPI is looked at; empty looks at nothing. The action gives it where cables are
+      tried.
+    type: str
+    default: ""
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
@@ -71,10 +77,18 @@ problems:
   description: By network, why there is no port.
   returned: success
   type: dict
+tells_cables:
+  description: Whether Open MPI there asks the kernel which interface leads to which node.
+  returned: success
+  type: bool
 """
+
+from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_probe
+
+_LARGEST_LIBRARY = 1 << 26
 
 
 def main() -> None:
@@ -88,6 +102,7 @@ def main() -> None:
             "addresses": {"type": "dict", "default": {}},
             "callers": {"type": "int", "default": 0},
             "lifetime_s": {"type": "float", "default": 0},
+            "prefix": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -97,7 +112,17 @@ def main() -> None:
     ports = {network: its[0] for network, its in exchange.ports.items()}
     if ports:
         fabric_probe.listen_apart(exchange, given["callers"], given["lifetime_s"])
-    module.exit_json(changed=False, changes=[], watch=[], ports=ports, problems=exchange.problems)
+    tells = bool(given["prefix"]) and _tells_cables(given["prefix"])
+    module.exit_json(changed=False, changes=[], watch=[], ports=ports, problems=exchange.problems, tells_cables=tells)
+
+
+def _tells_cables(prefix: str) -> bool:
+    """Tell whether Open MPI was built with libnl; its component ``reachable`` then reads the kernel's routes."""
+    try:
+        with Path(prefix, "openmpi/lib/libopen-pal.so").open("rb") as library:
+            return b"libnl-route-3.so" in library.read(_LARGEST_LIBRARY)
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import subprocess
 import time
@@ -14,8 +15,9 @@ import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model import fabric
+from clusterctl.model.results import Verdict
 from clusterctl.remote import facts, network_probe
-from validated import NODES, Cluster
+from validated import NODES, Cluster, result
 
 pytestmark = pytest.mark.cluster
 
@@ -59,6 +61,17 @@ def provision(cluster: Cluster, *tags: str, **variables: Any) -> tuple[int, dict
     options = ("--yes", "--no-validate", "--format", "json", "--tags", ",".join(tags), "-e", json.dumps(variables))
     done, _ = cluster.run("provision", *options)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+def cable_all(cluster: Cluster, stack: contextlib.ExitStack) -> None:
+    """Give each pair of nodes a cable: node1 has cx1, cx2 and cx3, node2 cx1, cx4 and so on."""
+    for number, (one, other) in enumerate(itertools.combinations(NODES, 2), start=1):
+        stack.enter_context(cluster.cable({one: f"cx{number}", other: f"cx{number}"}, f"10.76.{number}.0/30"))
+
+
+def said_by(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the output without line breaks, as it is wrapped."""
+    return " ".join((done.stdout + done.stderr).split())
 
 
 def record(cluster: Cluster, node: str) -> dict[str, Any]:
@@ -145,6 +158,76 @@ def test_a_network_that_one_node_lacks_is_rejected_with_its_name(cluster: Cluste
     (problem,) = refused["problems"]
     assert problem["host"] == "node4"
     assert "fabric_cidr 10.77.0.0/24: node4 has no address of its own there" in problem["problem"]
+
+
+def test_two_equal_networks_share_the_messages_until_one_of_them_fails(cluster: Cluster) -> None:
+    with cluster.second_network("eth1", "10.79.0.0/24"):
+        code, _, said = provision(cluster, "fabric")
+        assert code == 0, said
+        assert [one["interface"] for one in record(cluster, "node2")["carriers"]] == ["eth0", "eth1"]
+        shared = result(cluster.validate("network"), "network")
+        assert shared.verdict is Verdict.PASS, shared.reason
+        assert "went over eth0 and eth1, the fabric" in shared.reason
+        cluster.in_network_of("node3", "ip", "link", "set", "eth1", "down")
+        done, _ = cluster.run("doctor")
+        assert "eth1 is down, the rail in 10.79.0.0/24 that carries messages to node[1-2,4]" in said_by(done)
+        code, _, said = provision(cluster, "fabric")
+        assert code == 0, said
+        assert "carriers" not in record(cluster, "node2")
+        works, said, _ = mpirun(cluster, 120)
+        assert works, said
+    code, _, said = provision(cluster, "fabric")
+    assert code == 0, said
+    assert cluster.is_clean()
+
+
+def test_a_link_local_network_that_is_faster_carries_the_jobs(cluster: Cluster) -> None:
+    with cluster.second_network("eth1", "169.254.0.0/16", mtu=9000):
+        code, _, said = provision(cluster, "fabric")
+        assert code == 0, said
+        assert record(cluster, "node1")["cidrs"] == ["169.254.0.0/16"]
+        works, said, _ = mpirun(cluster, 120)
+        assert works, said
+        assert "WARNING" not in said
+    code, _, said = provision(cluster, "fabric")
+    assert code == 0, said
+    assert record(cluster, "node1")["interface"] == "eth0"
+
+
+def test_cables_are_left_alone_where_open_mpi_cannot_tell_them_apart(cluster: Cluster) -> None:
+    with contextlib.ExitStack() as stack:
+        cable_all(cluster, stack)
+        code, told, said = provision(cluster, "fabric")
+        assert code == 0, said
+        assert "Open MPI of node[1-4] cannot tell which of them leads to which node" in json.dumps(told) + said
+        works, said, _ = mpirun(cluster, 120)
+        assert works, said
+    assert "carriers" not in record(cluster, "node1")
+
+
+@pytest.mark.long
+def test_a_mesh_of_cables_carries_the_messages_and_a_dead_one_is_named(cluster: Cluster) -> None:
+    """Open MPI is built anew for it, with libnl."""
+    with contextlib.ExitStack() as stack:
+        cable_all(cluster, stack)
+        code, _, said = provision(cluster, "openmpi", "mpi4py", "fabric")
+        assert code == 0, said
+        carriers = record(cluster, "node2")["carriers"]
+        assert [one["interface"] for one in carriers] == ["cx1", "cx4", "cx5"]
+        assert record(cluster, "node2")["interface"] == "eth0"
+        carried = result(cluster.validate("network"), "network")
+        assert carried.verdict is Verdict.PASS, carried.reason
+        assert "cx" in carried.reason
+        assert "eth0" not in carried.reason
+        cluster.in_network_of("node2", "ip", "link", "set", "cx4", "down")
+        done, _ = cluster.run("doctor")
+        assert "cx4 is down, the cable in 10.76.4.0/30 that carries messages to node3" in said_by(done)
+        code, _, said = provision(cluster, "fabric")
+        assert code == 0, said
+        assert "carriers" not in record(cluster, "node2")
+    code, _, said = provision(cluster, "openmpi", "mpi4py", "fabric")
+    assert code == 0, said
+    assert cluster.is_clean()
 
 
 @pytest.mark.long

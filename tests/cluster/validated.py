@@ -101,7 +101,9 @@ class Cluster:
             return [line for lines in pool.map(ask, nodes) for line in lines]
 
     @contextlib.contextmanager
-    def second_network(self, interface: str, cidr: str, nodes: tuple[str, ...] = NODES) -> Iterator[None]:
+    def second_network(
+        self, interface: str, cidr: str, nodes: tuple[str, ...] = NODES, *, mtu: int = 1500
+    ) -> Iterator[None]:
         """Join nodes by a bridge on this machine: each gets one more interface with an address of that network."""
         addresses = ipaddress.ip_network(cidr).hosts()
         bridge = f"br-{interface}-{os.getpid()}"[:15]
@@ -124,13 +126,36 @@ class Cluster:
                 ip("link", "set", end, "master", bridge, "up")
                 address = f"{next(addresses)}/{cidr.partition('/')[2]}"
                 self.in_network_of(node, "ip", "address", "add", address, "dev", interface)
-                self.in_network_of(node, "ip", "link", "set", interface, "up")
+                self.in_network_of(node, "ip", "link", "set", interface, "up", "mtu", str(mtu))
+                ip("link", "set", end, "mtu", str(mtu))
             ip("link", "set", bridge, "up")
             yield
         finally:
             for name in made:
                 with contextlib.suppress(subprocess.CalledProcessError):  # it was never made
                     ip("link", "delete", name)
+
+    @contextlib.contextmanager
+    def cable(self, ends: dict[str, str], cidr: str, *, mtu: int = 9000) -> Iterator[None]:
+        """Join two nodes directly: by node the name of its interface, with the first two addresses of the network."""
+        names = [f"cable{side}{os.getpid()}"[:15] for side in "ab"]
+        ip = [*self.engine.prefix, "ip", "link"]
+        addresses = ipaddress.ip_network(cidr).hosts()
+        subprocess.run(
+            [*ip, "add", names[0], "type", "veth", "peer", "name", names[1]], capture_output=True, check=True
+        )
+        try:
+            for (node, interface), name in zip(ends.items(), names, strict=True):
+                pid = self.engine.text("inspect", "--format", "{{.State.Pid}}", self.box.node(node).container)
+                subprocess.run([*ip, "set", name, "netns", pid, "name", interface], capture_output=True, check=True)
+                address = f"{next(addresses)}/{cidr.partition('/')[2]}"
+                self.in_network_of(node, "ip", "address", "add", address, "dev", interface)
+                self.in_network_of(node, "ip", "link", "set", interface, "up", "mtu", str(mtu))
+            yield
+        finally:
+            with contextlib.suppress(subprocess.CalledProcessError):  # it never got there; with one end, the other goes
+                for node, interface in ends.items():
+                    self.in_network_of(node, "ip", "link", "delete", interface)
 
     @contextlib.contextmanager
     def with_file(self, path: str, text: str, *, owner: str = "root", nodes: tuple[str, ...] = NODES) -> Iterator[None]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .. import config_line, ip_address
+from .carriers import over_cables, rails, words_of, written
 from .model import (
     KIND_WORDS,
     Candidates,
@@ -32,9 +34,10 @@ from .model import (
     listener_problems,
     pace,
     plain,
+    tells_cables,
     title,
 )
-from .networks import candidates, links, nccl_pins, rdma
+from .networks import cable_pins, candidates, links, nccl_pins, rdma
 
 # The decision between the candidates, the files and the openings that follow from it.
 
@@ -61,12 +64,19 @@ def pairs(hosts: Sequence[str], seed: int = 0) -> Tuple[Tuple[str, str], ...]:
     return tuple(found)
 
 
-def decide(found: Candidates, results: Sequence[PairResult]) -> Decision:
-    """Take the best candidate in which every connection came through.
+def decide(
+    found: Candidates,
+    results: Sequence[PairResult],
+    nodes: Mapping[str, Facts] = MappingProxyType({}),
+    blind: Collection[str] = (),
+) -> Decision:
+    """Take the best candidate in which every connection came through, and the carriers of messages.
 
     Args:
         found: the candidates, best first.
         results: of the probe; without results, the first candidate is taken.
+        nodes: facts by host, for rails; without them, there are none.
+        blind: hosts whose Open MPI cannot tell which of its interfaces leads to which node. Cables are of no use there.
     """
     failures = tuple(one for one in results if one.kind != "ok")
     failed: Dict[str, List[PairResult]] = defaultdict(list)
@@ -74,8 +84,17 @@ def decide(found: Candidates, results: Sequence[PairResult]) -> Decision:
         failed[one.network].append(one)
     chosen = next((network for network in found.networks if network.key not in failed), None)
     rejected = list(found.rejected)
+    proven = [network for network in found.networks if network.key not in failed]
+    carriers = [chosen, *rails(proven, chosen, nodes)] if chosen else []
+    if found.cables and chosen:
+        broken = [one for cable in found.cables for one in failed[cable.key]]
+        if not blind and not broken:
+            carriers = list(found.cables)
+        why = f"Open MPI of {fold(blind)} cannot tell which of them leads to which node"
+        why = failure_words(broken) if broken else why
+        rejected += [Rejection(title(one), tuple(one.addresses), why) for one in found.cables if one not in carriers]
     for network in found.networks:
-        if network is not chosen:
+        if network is not chosen and network not in carriers:
             hosts = tuple(network.addresses)
             why = failure_words(failed[network.key]) if failed[network.key] else _slower(network, chosen)
             rejected.append(Rejection(title(network), hosts, why))
@@ -84,11 +103,13 @@ def decide(found: Candidates, results: Sequence[PairResult]) -> Decision:
         how = "pinned" if found.pinned else _how(chosen, found, failed)
         proof = f"{seen} connections came through" if seen else "not probed"
         reason = f"{title(chosen)}: {how}; {proof}"
+        if carriers != [chosen]:
+            reason += f"; messages go over {words_of(carriers)}"
     elif found.networks:
         reason = "no network carries connections between all nodes"
     else:
         reason = "no network is common to all nodes"
-    return Decision(chosen, tuple(rejected), failures, found.pinned, reason)
+    return Decision(chosen, tuple(rejected), failures, found.pinned, reason, tuple(carriers))
 
 
 def disputed(results: Sequence[PairResult]) -> Dict[str, Tuple[PairResult, ...]]:
@@ -150,7 +171,9 @@ def prefer(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Candida
     return found._replace(networks=tuple(order))
 
 
-def recorded(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Optional[Network]:
+def recorded(
+    found: Candidates, records: Mapping[str, Optional[Facts]], nodes: Mapping[str, Facts] = MappingProxyType({})
+) -> Optional[Network]:
     """Return the candidate that all nodes have on record, if it is still the best one.
 
     Each record names the nodes with which this one was proven. If they are all here and the facts that decide are the
@@ -159,15 +182,30 @@ def recorded(found: Candidates, records: Mapping[str, Optional[Facts]]) -> Optio
     Args:
         found: the present candidates.
         records: by host, what /etc/clusterctl/fabric.json says.
+        nodes: facts by host, for rails.
     """
     if not found.networks:
         return None
     best = found.networks[0]
+    carriers = found.cables or (best, *rails(found.networks, best, nodes))
     for host in best.addresses:
         known = proven_with(best, host, records.get(host))
         if known is None or not set(best.addresses) <= {host, *known}:
             return None
+        if list((records[host] or {}).get("carriers") or ()) != carriers_of(host, best, carriers):
+            return None
     return best
+
+
+def carriers_of(host: str, network: Network, carriers: Sequence[Network]) -> List[Dict[str, str]]:
+    """Return cidr, interface and address of each carrier of a host; none where it is the network itself alone."""
+    if list(carriers) in ([], [network]):
+        return []
+    return [
+        {"cidr": own_subnets(one, host), "interface": one.interfaces[host], "address": one.addresses[host]}
+        for one in carriers
+        if host in one.addresses
+    ]
 
 
 def proven_with(network: Network, host: str, record: Optional[Facts]) -> Optional[Tuple[str, ...]]:
@@ -205,9 +243,14 @@ def openmpi_include(network: Network, host: str) -> str:
     Subnets of other nodes would cause a warning. Open MPI does not read IPv6 in CIDR form, so an IPv6 network is given
     by the name of the interface.
     """
-    address = ip_address.parsed(network.addresses[host])
-    if address.version == 6:  # noqa: PLR2004
+    if ip_address.parsed(network.addresses[host]).version == 6:  # noqa: PLR2004
         return network.interfaces[host]
+    return own_subnets(network, host)
+
+
+def own_subnets(network: Network, host: str) -> str:
+    """Return the subnets of a network that a node is in, joined by commas."""
+    address = ip_address.parsed(network.addresses[host])
     return ",".join(cidr for cidr in network.cidrs if address in ip_address.network(cidr))
 
 
@@ -224,20 +267,23 @@ def _is_ipv6(network: Network) -> bool:
     return ip_address.network(network.cidrs[0]).version == 6  # noqa: PLR2004
 
 
-def files(network: Optional[Network], host: str, settings: Mapping[str, str]) -> Dict[str, str]:
+def files(
+    network: Optional[Network], host: str, settings: Mapping[str, str], carriers: Sequence[Network] = ()
+) -> Dict[str, str]:
     """Return the text of the files on a node, under the keys ``openmpi``, ``prrte`` and ``nccl``.
 
     Args:
         network: the decision; None empties the files.
         host: the node.
         settings: more variables of NCCL.
+        carriers: the networks that carry messages; none are the network itself.
 
     Raises:
         FabricError: the name of an interface or the value of a setting does not fit into a line.
     """
     if network is None:
         return {"openmpi": "", "prrte": "", "nccl": _nccl(settings, host)}
-    for name, interface in network.interfaces.items():
+    for name, interface in (pair for one in (network, *carriers) for pair in one.interfaces.items()):
         if not ip_address.is_interface(interface):
             raise FabricError(
                 f"The interface {config_line.shown(interface)} of {name} has a name that the files of Open MPI and "
@@ -245,21 +291,27 @@ def files(network: Optional[Network], host: str, settings: Mapping[str, str]) ->
                 [name],
             )
     include = openmpi_include(network, host)
-    nccl = {"NCCL_SOCKET_IFNAME": f"={network.interfaces[host]}", **settings}
+    its = [one for one in carriers if host in one.addresses] or [network]
+    messages = ",".join(openmpi_include(one, host) for one in its)
+    # NCCL's first contact goes over the first of these, and each of its sockets goes to any node.
+    sockets = its if network in its else [network]
+    nccl = {"NCCL_SOCKET_IFNAME": f"={','.join(one.interfaces[host] for one in sockets)}", **settings}
     links = ""
     if _is_ipv6(network):  # the interface may have addresses of IPv4 too, which are outside of the network
         # oob_tcp_disable_ipv4_family is no twin of it: with it, PMIx finds no address to listen on (Open MPI 5.0.7).
         links = "btl_tcp_disable_family = 4\n"
         nccl.setdefault("NCCL_SOCKET_FAMILY", "AF_INET6")
     return {
-        "openmpi": f"btl_tcp_if_include = {include}\n{links}oob_tcp_if_include = {include}\n",
+        "openmpi": f"btl_tcp_if_include = {messages}\n{links}oob_tcp_if_include = {include}\n",
         "prrte": f"prte_if_include = {prrte_include(network)}\n{_NO_THREADS}",
         "nccl": _nccl(nccl, host),
     }
 
 
-def ucx_conf(network: Optional[Network], host: str, choices: Iterable[RdmaChoice]) -> str:
-    """Return the lines of ucx.conf on a node: its RDMA ports that are up, and the interface for TCP.
+def ucx_conf(
+    network: Optional[Network], host: str, choices: Iterable[RdmaChoice], carriers: Sequence[Network] = ()
+) -> str:
+    """Return the lines of ucx.conf on a node: its RDMA ports that are up, and the interfaces for TCP.
 
     UCX takes the fastest of what it is given, and does not use another interface such as docker0.
 
@@ -267,6 +319,7 @@ def ucx_conf(network: Optional[Network], host: str, choices: Iterable[RdmaChoice
         network: the decision; None empties the file.
         host: the node.
         choices: the node's RDMA ports.
+        carriers: the networks that carry messages; none are the network itself.
 
     Raises:
         FabricError: the name of a device does not fit into the line.
@@ -274,7 +327,8 @@ def ucx_conf(network: Optional[Network], host: str, choices: Iterable[RdmaChoice
     if network is None:
         return ""
     ports = [f"{one.device}:{one.port}" for one in choices if one.usable and one.state == "ACTIVE"]
-    value = ",".join([*ports, network.interfaces[host]])
+    interfaces = [one.interfaces[host] for one in carriers if host in one.interfaces] or [network.interfaces[host]]
+    value = ",".join([*ports, *interfaces])
     try:
         return f"UCX_NET_DEVICES={config_line.checked(value, f'UCX_NET_DEVICES of {host} in ucx.conf')}\n"
     except config_line.LineError as error:
@@ -299,6 +353,7 @@ def record(
     proven: Iterable[str] = (),
     *,
     opened: bool = False,
+    carriers: Sequence[Network] = (),
 ) -> Dict[str, Any]:
     """Return the content of /etc/clusterctl/fabric.json on a node.
 
@@ -308,7 +363,9 @@ def record(
         rejected: rejections that follow from facts; the words of a probe may differ the next time.
         proven: the nodes with which connections of this node came through.
         opened: whether the role opens the network in the node's firewall.
+        carriers: the networks that carry messages.
     """
+    carrying = carriers_of(host, network, carriers)
     return {
         "schema_version": 1,
         "cidrs": list(network.cidrs),
@@ -317,6 +374,7 @@ def record(
         "rejected": {one.network: one.reason for one in rejected},
         "proven": sorted(set(proven) - {host}),
         **({"opened": True} if opened else {}),
+        **({"carriers": carrying} if carrying else {}),
     }
 
 
@@ -333,11 +391,13 @@ def openings(networks: Iterable[Network], host: str, members: Iterable[Mapping[s
     """
     found = []
     for network in networks:
+        if host not in network.addresses:
+            continue
         own = ip_address.parsed(network.addresses[host])
         subnets = [ip_address.network(cidr) for cidr in network.cidrs]
         others = {address for name, address in network.addresses.items() if name != host}
         for member in members:
-            if str(member.get("name")) not in network.addresses:
+            if str(member.get("name")) not in network.addresses:  # not in this run, or not in this network
                 known = [member.get("address"), *(member.get("addresses") or ())]
                 texts = [str(one) for one in known if ip_address.is_address(str(one))]
                 others |= {one for one in texts if any(ip_address.parsed(one) in subnet for subnet in subnets)}
@@ -364,7 +424,9 @@ __all__ = [
     "RdmaChoice",
     "Rejection",
     "at_fault",
+    "cable_pins",
     "candidates",
+    "carriers_of",
     "connection_results",
     "decide",
     "disputed",
@@ -379,6 +441,8 @@ __all__ = [
     "nccl_pins",
     "openings",
     "openmpi_include",
+    "over_cables",
+    "own_subnets",
     "pairs",
     "plain",
     "prefer",
@@ -387,6 +451,9 @@ __all__ = [
     "rdma",
     "record",
     "recorded",
+    "tells_cables",
     "title",
     "ucx_conf",
+    "words_of",
+    "written",
 ]

@@ -68,11 +68,20 @@ class Rejection(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Networks to probe, the best one first, and those that were rejected before; ``pinned``: the user chose."""
+    """Networks to probe, the best one first, and those that were rejected before; ``pinned``: the user chose.
+
+    ``cables`` are probed as well and never chosen alone: networks that join some of the nodes, and together each pair.
+    """
 
     networks: Tuple[Network, ...]
     rejected: Tuple[Rejection, ...]
     pinned: bool = False
+    cables: Tuple[Network, ...] = ()
+
+    @property
+    def probed(self) -> Tuple[Network, ...]:
+        """All networks to probe."""
+        return (*self.networks, *self.cables)
 
 
 class PairResult(NamedTuple):
@@ -91,13 +100,18 @@ class PairResult(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The network to use, or None and why; ``failures`` are the connections that did not come through."""
+    """The network to use, or None and why; ``failures`` are the connections that did not come through.
+
+    ``carriers`` carry the messages of jobs: the network itself with its rails, or cables. Without a network, there are
+    none.
+    """
 
     network: Optional[Network]
     rejected: Tuple[Rejection, ...]
     failures: Tuple[PairResult, ...]
     pinned: bool
     reason: str
+    carriers: Tuple[Network, ...] = ()
 
 
 class RdmaChoice(NamedTuple):
@@ -200,15 +214,20 @@ def plain(found: Candidates) -> Dict[str, Any]:
         "networks": [{**network._asdict(), "cidrs": list(network.cidrs)} for network in found.networks],
         "rejected": [{**one._asdict(), "hosts": list(one.hosts)} for one in found.rejected],
         "pinned": found.pinned,
+        "cables": [{**network._asdict(), "cidrs": list(network.cidrs)} for network in found.cables],
     }
 
 
 def from_plain(data: Mapping[str, Any]) -> Candidates:
     """Return the candidates from the data of :func:`plain`."""
+    networks, cables = (
+        tuple(Network(**{**one, "cidrs": tuple(one["cidrs"])}) for one in data[kind]) for kind in ("networks", "cables")
+    )
     return Candidates(
-        tuple(Network(**{**one, "cidrs": tuple(one["cidrs"])}) for one in data["networks"]),
+        networks,
         tuple(Rejection(one["network"], tuple(one["hosts"]), one["reason"]) for one in data["rejected"]),
         bool(data["pinned"]),
+        cables,
     )
 
 
@@ -223,6 +242,11 @@ def listener_ports(answer: Any) -> Dict[str, int]:
     """Return the port of a listener by network."""
     found = _mapping(answer, "ports")
     return {str(key): port for key, port in found.items() if type(port) is int and 0 < port <= _LARGEST_PORT}
+
+
+def tells_cables(answer: Any) -> bool:
+    """Tell whether Open MPI of a node that listens knows which of its interfaces leads to which node."""
+    return isinstance(answer, Mapping) and answer.get("tells_cables") is True
 
 
 def listener_problems(answer: Any) -> Dict[str, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .. import config_line, ip_address
+from .carriers import cables
 from .model import (
     MOST_NAMED,
     Candidates,
@@ -47,6 +49,8 @@ def links(node: Facts) -> List[Link]:
     """Return the addresses of a node that another node could reach, also those of interfaces that are down.
 
     A temporary address of IPv6 is left out: it is another one tomorrow. So is what no configuration file can name.
+    A link-local address of IPv4 counts: two machines on one cable often have no other. Open MPI sends nothing over one
+    of IPv6 (5.0.7).
     """
     found = []
     for interface in node.get("interfaces") or ():
@@ -56,7 +60,9 @@ def links(node: Facts) -> List[Link]:
             if not ip_address.is_address(entry["address"]):
                 continue
             address = ip_address.parsed(entry["address"])
-            if not ip_address.is_source(address) or entry.get("scope") in {"host", "link"}:
+            if not _is_on_link(address) and (
+                not ip_address.is_source(address) or entry.get("scope") in {"host", "link"}
+            ):
                 continue
             if entry.get("temporary"):
                 continue
@@ -75,6 +81,10 @@ def links(node: Facts) -> List[Link]:
                 )
             )
     return found
+
+
+def _is_on_link(address: ip_address.IpAddress) -> bool:
+    return address.version == 4 and address.is_link_local  # noqa: PLR2004
 
 
 def _network_of(
@@ -128,8 +138,12 @@ def rejections(
     found: Sequence[Network],
     *,
     pinned: bool = False,
+    alone: Mapping[str, str] = MappingProxyType({}),
 ) -> List[Rejection]:
-    """Return each network and interface that is not a candidate, with its hosts and the reason."""
+    """Return each network and interface that is not a candidate, with its hosts and the reason.
+
+    ``alone`` has the reason for networks that join some of the nodes alone.
+    """
     covered = {(host, address) for network in found for host, address in network.addresses.items()}
     groups: Dict[str, Dict[str, List[Link]]] = defaultdict(dict)
     for host, its in table.items():
@@ -144,7 +158,8 @@ def rejections(
         if len(members) == 1 and len(nodes) > 1:
             host = next(iter(members))
             single[members[host][0].interface].append(host)
-        rejected.append(Rejection(title, tuple(members), _why_not(nodes, members, shared, pinned=pinned)))
+        why = alone.get(name) or _why_not(nodes, members, shared, pinned=pinned)
+        rejected.append(Rejection(title, tuple(members), why))
     merged = {name: hosts for name, hosts in single.items() if len(hosts) > 1}
     rejected = [
         one
@@ -182,6 +197,8 @@ def _why_not(
         return "; ".join(words)
     if pinned:
         return "another network is pinned"
+    if any(_is_on_link(ip_address.parsed(link.address)) for its in members.values() for link in its):
+        return "has link-local addresses, and another network is as fast"
     return "all nodes have IPv4 as well, which is preferred; fabric_cidr can name this one"
 
 
@@ -198,17 +215,40 @@ def _unnamable(nodes: Mapping[str, Facts]) -> List[Rejection]:
     ]
 
 
+def _is_ipv6_of_link(entry: Facts) -> bool:
+    return entry.get("scope") == "link" and entry.get("family") == 6  # noqa: PLR2004
+
+
 def _without_address(nodes: Mapping[str, Facts]) -> List[Rejection]:
-    """Return the interfaces that could carry jobs but have no address."""
+    """Return the interfaces that could carry jobs but have no address, or one of IPv6 on their link alone."""
     bare: Dict[str, List[str]] = defaultdict(list)
+    on_link: Dict[str, List[str]] = defaultdict(list)
     for host, node in nodes.items():
         for interface in node.get("interfaces") or ():
             kind, master = interface["kind"], interface.get("master")
             if not ip_address.is_interface(interface["name"]):
                 continue
-            if kind in ROUTED_KINDS and not master and not interface.get("addresses"):
+            addresses = interface.get("addresses") or ()
+            if kind not in ROUTED_KINDS or master:
+                continue
+            if not addresses:
                 bare[interface["name"]].append(host)
-    return [Rejection(name, tuple(hosts), f"has no address on {fold(hosts)}") for name, hosts in bare.items()]
+            elif interface.get("carrier") and all(_is_ipv6_of_link(entry) for entry in addresses):
+                on_link[interface["name"]].append(host)
+    return [
+        *(Rejection(name, tuple(hosts), f"has no address on {fold(hosts)}") for name, hosts in bare.items()),
+        *(
+            Rejection(
+                name,
+                tuple(hosts),
+                f"has link-local addresses of IPv6 alone on {fold(hosts)}, and Open MPI sends nothing over them",
+            )
+            for name, hosts in on_link.items()
+        ),
+    ]
+
+
+_FILLED = 4  # addresses of a subnet with two machines: /30, /31; of IPv6 /126, /127
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -235,12 +275,21 @@ def candidates(
     if networks or interfaces:
         return _pinned(nodes, table, shared, networks, interfaces)
     usable = {host: [one for one in its if one.up and one.address not in shared] for host, its in table.items()}
-    found = _common(usable)
-    found += [one for one in _routed(nodes, usable, found) if one.key not in {other.key for other in found}]
+    found = sorted(_common(usable), key=lambda network: _rank(network, nodes, others))
+    joining, alone = cables(usable, found, _joined)
+    direct = {one.key for one in joining} | _between_two(usable)
+    found += [
+        one
+        for one in _routed(nodes, usable, found)
+        if one.key not in {other.key for other in found} and direct.isdisjoint(one.cidrs)
+    ]
     if any(_family(one) == 4 for one in found):  # noqa: PLR2004 - IPv6 on the same wires
         found = [one for one in found if _family(one) == 4]  # noqa: PLR2004
     found.sort(key=lambda network: _rank(network, nodes, others))
-    return Candidates(tuple(found), tuple(rejections(nodes, table, shared, found)))
+    # A link-local network is often that of a service processor. It counts where nothing else is as fast.
+    found = [one for one in found if not _on_link(one) or one is found[0]]
+    rejected = rejections(nodes, table, shared, [*found, *joining], alone=alone)
+    return Candidates(tuple(found), tuple(rejected), cables=tuple(joining))
 
 
 def _parsed(cidrs: Sequence[str]) -> List[ip_address.IpNetwork]:
@@ -293,8 +342,21 @@ def _common(usable: Mapping[str, Sequence[Link]]) -> List[Network]:
     for name in names:
         its = {host: [link for link in own if link.network == name] for host, own in usable.items()}
         if all(its.values()):
-            found.append(network_of([name], {host: _best(own) for host, own in its.items()}))
+            found.append(_joined([name], its))
     return found
+
+
+def _joined(cidrs: Iterable[str], its: Mapping[str, Sequence[Link]]) -> Network:
+    return network_of(cidrs, {host: _best(own) for host, own in its.items()})
+
+
+def _between_two(usable: Mapping[str, Sequence[Link]]) -> Set[str]:
+    """Return the subnets that two nodes fill, so that there is no router in them."""
+    hosts: Dict[str, Set[str]] = defaultdict(set)
+    for host, its in usable.items():
+        for link in its:
+            hosts[link.network].add(host)
+    return {name for name, its in hosts.items() if len(its) > 1 and ip_address.network(name).num_addresses <= _FILLED}
 
 
 def _routed(
@@ -322,6 +384,10 @@ def _routed(
                 chosen = {host: _best(own) for host, own in its.items()}
                 found.append(network_of((link.network for link in chosen.values()), chosen))
     return list({one.key: one for one in reversed(found)}.values())
+
+
+def _on_link(network: Network) -> bool:
+    return any(_is_on_link(ip_address.parsed(one)) for one in network.addresses.values())
 
 
 def _family(network: Network) -> int:
@@ -491,3 +557,30 @@ def nccl_pins(host: str, choices: Sequence[RdmaChoice], devices: Sequence[str], 
         if indices:
             pins["NCCL_IB_GID_INDEX"] = str(indices.pop())
     return pins
+
+
+def cable_pins(node: Facts, interfaces: Iterable[str]) -> Dict[str, str]:
+    """Return the variables by which NCCL takes the RDMA ports of cables, none if one of them has no usable port.
+
+    NCCL assigns the ports to peers in turn, and a port with a cable reaches one peer. Since 2.30 it can choose the port
+    by the peer's subnet.
+
+    Args:
+        node: its facts.
+        interfaces: those of its cables.
+    """
+    usable = {(one.device, one.port) for one in rdma(node) if one.usable}
+    ports = {
+        str(port.get("netdev")): f"{device['name']}:{port['number']}"
+        for device in node.get("rdma") or ()
+        for port in device["ports"]
+        if (device["name"], int(port["number"])) in usable
+    }
+    names = [ports.get(name, "") for name in interfaces]
+    if not names or not all(names):
+        return {}
+    return {
+        "NCCL_IB_HCA": f"={','.join(names)}",
+        "NCCL_IB_MERGE_NICS": "0",
+        "NCCL_IB_SUBNET_AWARE_ROUTING": "1",
+    }

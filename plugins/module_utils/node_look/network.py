@@ -321,6 +321,7 @@ def interfaces() -> Json:
                 "speed_mbps": speed if speed and speed > 0 else None,
                 "driver": link_name(f"{base}/device/driver"),
                 "master": link_name(f"{base}/master"),
+                **({"is_function": True} if os.path.exists(f"{base}/device/physfn") else {}),
                 "addresses": addresses.get(name, []),
                 "rx_bytes": read_number(f"{base}/statistics/rx_bytes"),
                 "tx_bytes": read_number(f"{base}/statistics/tx_bytes"),
@@ -478,8 +479,13 @@ def fabric() -> Json:
             "address": str(record["address"]),
             "proven": [str(name) for name in record.get("proven") or ()],
             **({"opened": True} if record.get("opened") is True else {}),
+            **({"carriers": [_carrier(one) for one in record["carriers"]]} if record.get("carriers") else {}),
         }
     }
+
+
+def _carrier(entry: Json) -> Json:
+    return {name: str(entry[name]) for name in ("cidr", "interface", "address")}
 
 
 # --- rdma ------------------------------------------------------------------------------------------------------------

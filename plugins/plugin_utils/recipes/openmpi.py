@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda, pmix, ucx
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     APT,
@@ -51,7 +52,7 @@ _COMMON = words(
     " --enable-silent-rules --enable-ipv6"
 )
 _WITHOUT = words(
-    "libnl libltdl treematch ofi psm2 portals4 usnic ugni udreg alps cray-xpmem xpmem knem hcoll memkind"
+    "libltdl treematch ofi psm2 portals4 usnic ugni udreg alps cray-xpmem xpmem knem hcoll memkind"
     " valgrind lustre gpfs pvfs2 ime lsf tm sge"
 )
 # Components of 5.0.x that jobs here never select.
@@ -97,6 +98,8 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         "build": words("gcc g++ libc6-dev make perl zlib1g-dev zstd"),
         "fortran": ["gfortran"],
         "runtime": ["libgfortran5"],
+        "links": words("libnl-3-dev libnl-route-3-dev"),
+        "links_runtime": ["libnl-route-3-200"],
         "options": APT,
     },
     "RedHat": {
@@ -105,12 +108,16 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         ),
         "fortran": ["gcc-gfortran"],
         "runtime": ["libgfortran"],
+        "links": ["libnl3-devel"],
+        "links_runtime": ["libnl3"],
         "options": {},
     },
     "Suse": {
         "build": words("gcc gcc-c++ glibc-devel make perl zlib-devel zstd"),
         "fortran": ["gcc-fortran"],
         "runtime": ["libgfortran5"],
+        "links": ["libnl3-devel"],
+        "links_runtime": ["libnl3-200"],
         "options": {},
     },
     # The gcc-fortran of Leap 15 is that of GCC 7.
@@ -120,19 +127,24 @@ _PACKAGES: dict[str, dict[str, Any]] = {
 _THROUGH_UCX = words("--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any")
 # The library of gfortran 8 and later, which every Fortran program of these builds loads.
 _FORTRAN_LIBRARY = "libgfortran.so.5"
+# By it, Open MPI asks the kernel which interface leads to which node.
+_LINKS_LIBRARY = "libnl-route-3.so.200"
+KNOWS_LINKS = "--with-libnl"
+_MOST_CABLED = 16  # nodes; each has a cable to each other one
 
 
 def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     """Decide which Open MPI each host gets."""
     artifacts: list[Artifact] = []
     refusals: list[Refusal] = []
+    links = _has_cables(cluster)
 
     def stands_on(host: Host) -> tuple[str | None, dict[str, Any]]:
         key = ucx.stands_on(cluster, plans, host)
         return key, host.settings.of("ucx") if key else {}  # as UCX's own groups, so that one host builds both
 
     for hosts in cluster.alike("openmpi", also=stands_on):
-        recipe = _Recipe(cluster, hosts, stands_on(hosts[0])[0])
+        recipe = _Recipe(cluster, hosts, stands_on(hosts[0])[0], links=links)
         problems = list(recipe.refusals())
         refusals += problems
         if not problems:
@@ -143,7 +155,8 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
 class _Recipe:
     """Open MPI for hosts of one platform with equal settings; ``ucx`` is the key of the UCX that it uses, or None."""
 
-    def __init__(self, cluster: Cluster, hosts: Sequence[Host], key_of_ucx: str | None) -> None:
+    def __init__(self, cluster: Cluster, hosts: Sequence[Host], key_of_ucx: str | None, *, links: bool) -> None:
+        self.links = links
         settings = hosts[0].settings
         self.settings: Settings = settings
         self.hosts, self.prefix, self.platform = hosts, cluster.prefix, hosts[0].platform
@@ -218,6 +231,7 @@ class _Recipe:
                 "packages": [
                     *packages["build"],
                     *(packages["fortran"] if self.fortran else []),
+                    *(packages["links"] if self.links else []),
                 ],
                 "package_options": packages["options"],
                 "files": [
@@ -229,9 +243,8 @@ class _Recipe:
                 "jobs": settings.number("openmpi_make_jobs"),
                 "needs_bytes": _NEEDS_BYTES,
             },
-            # Fortran programs load the compiler's runtime, which only the builder has from its compiler.
             install={
-                **({"libraries": {packages["library"]: packages["runtime"]}} if self.fortran else {}),
+                **({"libraries": self._libraries()} if self.fortran or self.links else {}),
                 **({"waiting_paths": [f"{self.link_of_ucx}/lib"]} if self.ucx else {}),
             },
             uses=["ucx"] if self.ucx else [],
@@ -240,6 +253,14 @@ class _Recipe:
                 "checks": self._proofs(),
             },
         )
+
+    def _libraries(self) -> dict[str, list[str]]:
+        """Return the libraries that only the builder has from its packages, each with the packages that bring it."""
+        packages = self.packages
+        return {
+            **({packages["library"]: packages["runtime"]} if self.fortran else {}),
+            **({_LINKS_LIBRARY: packages["links_runtime"]} if self.links else {}),
+        }
 
     def _configure(self) -> list[str]:
         folders = [
@@ -278,6 +299,7 @@ class _Recipe:
             f"--with-libevent={others}",
             f"--with-pmix={pmix_option}",
             "--with-zlib",
+            KNOWS_LINKS if self.links else "--without-libnl",
             *(f"--without-{name}" for name in _WITHOUT),
             *_BY_SERIES[self.series],
             f"--with-ucx={self.link_of_ucx}" if self.ucx else "--without-ucx",
@@ -307,6 +329,7 @@ class _Recipe:
             *(["mpi_built_with_cuda_support:value:true"] if self.cuda else []),
             *(["mca:pml:ucx:version"] if self.ucx else []),
             *(["mca:pmix:ext3x:version"] if old_pmix else []),
+            *(["mca:reachable:netlink:version"] if self.links else []),
         ]
         ranks = ['"rank": 0, "size": 2', '"rank": 1, "size": 2', '"library_path": "@REAL@/lib/libmpi.so']
         proofs = [
@@ -336,6 +359,15 @@ class _Recipe:
             folder = f"{self.pmix['prefix']}/lib" if self.pmix["prefix"] != "/usr" else "/"
             proofs.append({"argv": ["ldd", f"@LINK@/lib/{library}"], "expect": [f"libpmix.so.2 => {folder}"]})
         return proofs
+
+
+def _has_cables(cluster: Cluster) -> bool:
+    """Tell whether messages go over cables, so that Open MPI must know which interface leads to which node."""
+    if any(fabric_rules.over_cables(host.node.get("fabric")) for host in cluster.hosts):
+        return True
+    if not 2 < len(cluster.hosts) <= _MOST_CABLED:  # noqa: PLR2004 - two nodes have one network
+        return False
+    return bool(fabric_rules.candidates({host.name: host.node for host in cluster.hosts}).cables)
 
 
 def _known_sources(version: str, series: str, sha256: str) -> list[dict[str, Any]]:

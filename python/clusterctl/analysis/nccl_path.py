@@ -1,4 +1,4 @@
-"""The way that a job's traffic took: NCCL's own log, and the counters of interfaces and RDMA ports around the job.
+"""The way that a job's traffic took, by NCCL's own log and the counters of interfaces and RDMA ports around the job.
 
 A fall back to sockets where RDMA is up, ports that are left out, GPUDirect that is off, or an interface outside the
 cluster's network is a fault. It names the node, the port and the setting. A log that says nothing proves nothing.
@@ -13,10 +13,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from clusterctl.analysis.carriers import Carrier, carrier, of_fabric, without_doubles
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.analysis.carriers import FabricPath
 
 _DIRECT = "GDRDMA"
 _BETWEEN_NODES = "P2P/MNNVL"
@@ -48,12 +51,25 @@ class PathSite(Protocol):
         """The name of each node's GPUs."""
 
     @property
+    def gids(self) -> Mapping[str, Mapping[str, GidTable]]:
+        """The GIDs of the RoCE ports of each node, by ``mlx5_0:1``."""
+
+    @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
         """Where each node sets variables of NCCL and Gloo: a file, or "environment"."""
 
     @property
     def fabric(self) -> Mapping[str, FabricPath]:
         """The interfaces of each node that must carry jobs; a node without a fabric record is left out."""
+
+
+@dataclass(frozen=True)
+class GidTable:
+    """The GIDs of a RoCE port: index and GID of RoCE v2 for IPv4, and by index what makes others unfit for it."""
+
+    index: int
+    gid: str
+    unfit: Mapping[int, str]
 
 
 @dataclass(frozen=True)
@@ -146,6 +162,7 @@ def nccl_faults(site: PathSite, paths: Mapping[str, NcclPath]) -> Iterator[PathF
             else:
                 yield from _devices_left_out(site, host, one, paths)
             yield from _indirect(site, host, one, paths)
+            yield from _unfit_gids(site, host, one)
         off = _setting(site, host, one, {"NCCL_P2P_DISABLE": ("0",)})
         if off and any(way.startswith("SHM") for way in one.ways):
             words = "GPUs of the node exchange through its memory, not directly"
@@ -325,6 +342,20 @@ def _indirect(site: PathSite, host: str, one: NcclPath, paths: Mapping[str, Nccl
         yield PathFault((host,), f"GPUDirect RDMA is off for {_named(one.not_direct) or over}", cure)
 
 
+def _unfit_gids(site: PathSite, host: str, one: NcclPath) -> Iterator[PathFault]:
+    for number, (index, gid) in one.gids.items():
+        port = one.numbers.get(number, "")
+        table = site.gids.get(host, {}).get(port)
+        if table is not None and index in table.unfit:
+            why = _setting(site, host, one, {"NCCL_IB_GID_INDEX": ()})
+            words = (
+                f"NCCL takes GID {index} ({gid}) of {port}, which is {table.unfit[index]}{f', by {why}' if why else ''}"
+            )
+            right = f"index {table.index} is RoCE v2 for IPv4 ({table.gid})"
+            cure = "take that setting away" if why else f"set NCCL_IB_GID_INDEX={table.index}, or fabric_pin_gid: true"
+            yield PathFault((host,), words, f"{right}; {cure}")
+
+
 def _setting(site: PathSite, host: str, one: NcclPath, names: Mapping[str, tuple[str, ...]]) -> str:
     """Return the first of these settings that somebody made, with its place; ``names`` have their harmless values."""
     for name, harmless in names.items():
@@ -385,6 +416,7 @@ class NcclPath:
     ways: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     not_direct: tuple[str, ...] = ()
+    gids: Mapping[int, tuple[int, str]] = field(default_factory=dict)  # index and GID by the number of the port
     no_device: bool = False
     named: str = "IB"  # the network whose devices ``numbers`` names; a plugin built on NCCL's own begins so too
     devices: int = 0  # that a plugin offers, 0 where it does not tell
@@ -430,12 +462,16 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
     settings: dict[str, str] = {}
     interfaces: list[str] = []
     closed: list[str] = []
+    gids: dict[int, tuple[int, str]] = {}
     devices = 0
     ring: tuple[int, ...] = ()
     for event in events:
         for number, name in pairs(event.get("hcas")):
             if _is_number(number):
                 numbers[int(number)] = str(name).partition("/")[0]
+        for number, told in pairs(event.get("gids")):
+            if _is_number(number) and isinstance(told, list) and [type(part) for part in told] == [int, str]:
+                gids[int(number)] = (told[0], told[1])
         for way, count in pairs(event.get("ways")):
             ways[way] += count if type(count) is int else 0
         settings |= {name: str(value) for name, value in pairs(event.get("settings"))}
@@ -454,10 +490,15 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
         settings=settings,
         not_direct=unique(name for name in closed if not name.startswith("lo")),
         no_device=any(event.get("no_device") is True for event in events),
+        gids=gids,
         devices=devices,
         told=len(events),
         ring=ring,
     )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
 
 
 def _count(value: Any) -> int:
@@ -488,76 +529,3 @@ def _number(way: str) -> str:
 def unique(words: Iterable[str]) -> tuple[str, ...]:
     """Return each word once, in order."""
     return tuple(dict.fromkeys(words))
-
-
-# --- What a node's counters say of traffic: interfaces and RDMA ports, with every byte counted once -------------------
-# ``clusterctl launch`` imports this module, so it needs the standard library alone.
-
-
-@dataclass(frozen=True)
-class FabricPath:
-    """The interfaces of a node that reach the cluster's networks, the chosen one first, and these networks."""
-
-    interfaces: tuple[str, ...]
-    cidrs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Carrier:
-    """An interface or an RDMA port of a node, and by how much its counters rose.
-
-    ``below`` are the interfaces that count an interface's bytes as well (a bond's members); of an RDMA port they are
-    its network interfaces.
-    """
-
-    name: str
-    rx_bytes: float
-    tx_bytes: float
-    below: tuple[str, ...] = ()
-    link_layer: str = ""
-
-    @property
-    def is_rdma(self) -> bool:
-        """Whether it is an RDMA port."""
-        return bool(self.link_layer)
-
-
-def without_doubles(counted: Sequence[Carrier]) -> tuple[Carrier, ...]:
-    """Return carriers whose bytes are counted once: on a bond, and not on its members as well."""
-    return tuple(_own(one, counted) for one in counted)
-
-
-def carrier(name: str, rx_bytes: float, tx_bytes: float, words: str) -> Carrier:
-    """Return a carrier; ``words`` are those of ``port_counters.relations`` on the node."""
-    first, _, below = words.partition(" ")
-    return Carrier(name, rx_bytes, tx_bytes, tuple(below.split()), "" if first in {"", "over"} else first)
-
-
-def _own(carrier: Carrier, counted: Sequence[Carrier]) -> Carrier:
-    """Return the carrier without the bytes of carriers above it."""
-    above = [other for other in counted if _lies_on(other, carrier)]
-    rx = carrier.rx_bytes - sum(other.rx_bytes for other in above)
-    tx = carrier.tx_bytes - sum(other.tx_bytes for other in above)
-    return Carrier(carrier.name, max(0.0, rx), max(0.0, tx), carrier.below, carrier.link_layer)
-
-
-def _lies_on(upper: Carrier, lower: Carrier) -> bool:
-    """Whether the lower carrier counts the bytes of the upper one as well.
-
-    IP over InfiniBand goes through the port. RDMA over Ethernet bypasses the interface, or is counted there, too.
-    """
-    if lower.link_layer == "InfiniBand":
-        return upper.name in lower.below
-    return lower.name in upper.below and upper.link_layer != "InfiniBand"
-
-
-def of_fabric(fabric: FabricPath, carriers: Sequence[Carrier]) -> tuple[Carrier, ...]:
-    """Return the carriers of the fabric: its interfaces, and the RDMA ports behind them."""
-    behind = set(fabric.interfaces)
-    for _ in carriers:  # a VLAN on a bond on two ports: as deep as there are carriers, at most
-        behind |= {name for carrier in carriers if carrier.name in behind for name in carrier.below}
-    return tuple(
-        carrier
-        for carrier in carriers
-        if carrier.name in fabric.interfaces or (carrier.is_rdma and behind & set(carrier.below))
-    )

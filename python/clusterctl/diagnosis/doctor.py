@@ -281,7 +281,8 @@ def _candidates(there: Sequence[Host], nodes: Mapping[str, NodeFacts]) -> tuple[
     cidrs = _words([host.variables.get("fabric_cidr") for host in there])
     interfaces = _words([host.variables.get("fabric_interfaces") for host in there])
     try:
-        return fabric.candidates(dict(nodes), cidrs=cidrs, interfaces=interfaces), ""
+        found = fabric.candidates(dict(nodes), cidrs=cidrs, interfaces=interfaces)
+        return fabric.with_written(found, nodes), ""
     except ConfigError as error:
         return None, str(error).rstrip(".")
 

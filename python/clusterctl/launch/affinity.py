@@ -19,7 +19,8 @@ from clusterctl.model.rank_slots import gpu_devices
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from clusterctl.model.facts import Gpu, NodeFacts, RdmaDevice
+    from clusterctl.model.facts import Gpu, NodeFacts
+    from clusterctl.model.network_facts import RdmaDevice
 
 
 _CPUS = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*")

@@ -63,6 +63,14 @@ def candidates(
         raise ConfigError(str(error)) from None
 
 
+def with_written(found: Candidates, nodes: Mapping[str, NodeFacts]) -> Candidates:
+    """Return the candidates with the rails and cables that the nodes have on record, to be probed as well."""
+    records = {host: node.fabric.model_dump() if node.fabric else None for host, node in nodes.items()}
+    there = {one.key for one in found.networks}
+    further = tuple(one for one in _rules.written(records) if one.key not in there)
+    return found._replace(cables=further or found.cables)
+
+
 def rdma(node: NodeFacts) -> tuple[RdmaChoice, ...]:
     """Return what each port of each RDMA device of a node offers."""
     return rdma_of(node.model_dump(include=_READ))

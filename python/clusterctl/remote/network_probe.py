@@ -83,11 +83,11 @@ def probe(
         ConfigError: this process may not open so many files, or memory is too short.
     """
     names = [host.name for host in hosts]
-    taking_part = {name for network in candidates.networks for name in network.addresses}
+    taking_part = {name for network in candidates.probed for name in network.addresses}
     if only is not None:
         taking_part &= {name for pair in only for name in pair}
     asked = [host for host in hosts if host.name in taking_part]
-    if len(asked) < 2 or not candidates.networks:  # noqa: PLR2004 - a pair has two ends
+    if len(asked) < 2 or not candidates.probed:  # noqa: PLR2004 - a pair has two ends
         return ()
     memory_room.allow_open_files(len(asked))  # all probes run at the same time
     memory_room.allow_for(len(asked))
@@ -149,7 +149,7 @@ def called(
     names = names[:_MOST_CALLED]
     ends = {name for source, target, _ in names for name in (source, target)}
     asked = [host for host in hosts if host.name in ends]
-    if not asked or not candidates.networks:
+    if not asked or not candidates.probed:
         return ()
     memory_room.allow_open_files(len(asked))
     memory_room.allow_for(len(asked))
@@ -178,7 +178,7 @@ async def _probe(
     turn = asyncio.Semaphore(at_once)
 
     async def opened(peer: _Peer) -> None:
-        addresses = {one.key: one.addresses[peer.name] for one in candidates.networks if peer.name in one.addresses}
+        addresses = {one.key: one.addresses[peer.name] for one in candidates.probed if peer.name in one.addresses}
         lifetime_s = limits.login_s * (1 + len(peers) / at_once) + 2 * limits.connect_s + _GRACE_S
         async with turn:
             request = {"name": peer.name, "token": token, "addresses": addresses, "lifetime_s": lifetime_s}
@@ -286,7 +286,7 @@ def _targets(
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     failed = {(one.network, one.source, one.target): one.closed for one in before}
     closed = _closed(before)
-    for network in candidates.networks:
+    for network in candidates.probed:
         callers: dict[str, list[str]] = defaultdict(list)
         for source, target in plan:
             if peers[target].ports.get(network.key) and source in network.addresses:
@@ -316,7 +316,7 @@ def _named(
 ) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for source, target, address in names:
-        for network in candidates.networks:
+        for network in candidates.probed:
             ports = peers[target].ports.get(network.key)
             if ports and source in network.addresses:
                 call = {
@@ -336,7 +336,7 @@ def _results(
     back = _turned_round(peers)
     found = {
         (network.key, source, target): _result(network.key, peers[source], peers[target])
-        for network in candidates.networks
+        for network in candidates.probed
         for source, target in plan
         if source in network.addresses and target in network.addresses
     }
@@ -388,7 +388,7 @@ _LONGEST = 200
 
 def wanted(found: Candidates, pairs: Iterable[PairResult]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
     """Return by target the sources whose connections failed, each with the packet to look for."""
-    networks = {network.key: network for network in found.networks}
+    networks = {network.key: network for network in found.probed}
     asked: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for pair in pairs:
         network = networks.get(pair.network)

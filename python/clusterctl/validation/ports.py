@@ -138,7 +138,7 @@ def _view(team: Team) -> View:
         candidates = fabric.candidates(nodes, cidrs=next(iter(written)) if len(written) == 1 else ())
     except ConfigError:  # doctor's note says which node lacks the network
         return View(hosts=hosts, nodes=nodes)
-    return View(hosts=hosts, nodes=nodes, candidates=candidates)
+    return View(hosts=hosts, nodes=nodes, candidates=fabric.with_written(candidates, nodes))
 
 
 def _limits(view: View, timeout_s: float, seed: int = 0, control: Path | None = None) -> network_probe.TrialLimits:

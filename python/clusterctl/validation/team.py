@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.analysis.nccl_path import GidTable
 from clusterctl.launch import local_facts, mpirun, mpirun_job
 from clusterctl.model import fabric
 from clusterctl.model.rank_slots import usable_cores
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.diagnosis.training_stack import NodeStack
-    from clusterctl.model.facts import NodeFacts, SwitchPort
+    from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
+    from clusterctl.model.network_facts import SwitchPort
 
 
 # The switches that the links of nodes for jobs hang on, from the facts of the nodes.
@@ -80,6 +82,23 @@ def rdma_ports(node: NodeFacts) -> tuple[str, ...]:
     best = max(usable, key=lambda port: (port.rate_gbps or 0.0, port.link_layer == "InfiniBand"))
     kind = (best.rate_gbps, best.link_layer)
     return tuple(f"{port.device}:{port.port}" for port in usable if (port.rate_gbps, port.link_layer) == kind)
+
+
+def gid_tables(node: NodeFacts) -> dict[str, GidTable]:
+    """Return the GIDs of a node's RoCE ports, where one of them is RoCE v2 for IPv4."""
+    right = {(one.device, one.port): one for one in fabric.rdma(node) if one.gid_index is not None}
+    found = {}
+    for device in node.rdma:
+        for port in device.ports:
+            chosen = right.get((device.name, port.number))
+            if chosen is not None and chosen.gid_index is not None:
+                unfit = {
+                    gid.index: gid.type if gid.type != "RoCE v2" else "link-local"
+                    for gid in port.gids
+                    if gid.type != "RoCE v2" or gid.gid.startswith("fe80")
+                }
+                found[f"{device.name}:{port.number}"] = GidTable(chosen.gid_index, chosen.gid, unfit)
+    return found
 
 
 def path_settings(node: NodeFacts) -> dict[str, str]:
@@ -162,6 +181,7 @@ class Team:
             machines={name: node.facts.boot_id for name, node in nodes.items() if node.facts.boot_id},
             stack={name: node.stack for name, node in nodes.items()},
             rdma={name: ports for name, node in nodes.items() if (ports := rdma_ports(node.facts))},
+            gids={name: gid_tables(node.facts) for name, node in nodes.items()},
             gpus={name: node.facts.gpus[0].name for name, node in nodes.items() if node.facts.gpus},
             settings={name: path_settings(node.facts) for name, node in nodes.items()},
             mpi_networks={name: mpi_networks(node.facts) for name, node in nodes.items()},

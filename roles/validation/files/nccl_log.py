@@ -10,6 +10,7 @@ It needs the standard library only.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 import socket
@@ -89,6 +90,9 @@ _MERGED = re.compile(r"NET/IB : Made virtual device \[(\d+)\] name=(\S+)")
 _SET = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*?)\.?$")
 # NVIDIA's plugin leaves the last quotation mark out. It tells what a card can, and NCCL after it what is used.
 _DIRECT = re.compile(r"NET/.+? : GPU Direct RDMA (\([\w-]+\) )?([Ee]nabled|[Dd]isabled) for HCA \d+ '([^']+)")
+# As two numbers of eight bytes each, in the order of the bytes of a little-endian machine.
+_HALF = "([0-9A-F]{1,16})"
+_GID = re.compile(rf"NET/IB ?: (?:NCCL )?Dev \d+ I[Bb]Dev (\d{{1,4}}) Port \d+ .*?GID (\d{{1,3}}) \({_HALF}/{_HALF}\)")
 _NO_DEVICE = "NET/IB : No device found"
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)+)")
 _NOT_THE_WAY = re.compile(r"\(\d+\)|/Shared$")  # which rank of the node serves a rail, and that buffers are shared
@@ -144,7 +148,8 @@ def told(lines: Iterable[str]) -> dict[str, Any]:
         ``mlx5_0:1/RoCE``, and ``interfaces`` those for its sockets. ``ways`` counts connections by their way,
         ``NET/IB/0/GDRDMA`` or ``P2P/CUMEM``. ``settings`` were set by somebody, ``direct`` is GPUDirect by HCA,
         ``no_device``: no RDMA port was found that it could use. ``ring`` is the order of the ranks in the first ring,
-        which rank 0 tells. ``devices`` counts what a plugin offers, where it tells it (aws-ofi-nccl), 0 otherwise.
+        which rank 0 tells. ``gids`` has index and GID of connections over RoCE by the number of the port.
+        ``devices`` counts what a plugin offers, where it tells it (aws-ofi-nccl), 0 otherwise.
         ``version`` is that of NCCL.
     """
     found = _Found()
@@ -169,6 +174,7 @@ class _Found:
         self.ways: Counter[str] = Counter()
         self.settings: dict[str, str] = {}
         self.direct: dict[str, bool] = {}
+        self.gids: dict[int, tuple[int, str]] = {}
 
     def take(self, text: str) -> None:
         """Take what one line says."""
@@ -184,6 +190,7 @@ class _Found:
             (_PROVIDER, self._provider),
             (_GROUP, self._group),
             (_RING, self._ring),
+            (_GID, self._gid),
         ):
             match = pattern.match(text)
             if match:
@@ -225,11 +232,15 @@ class _Found:
         if not self.ring:
             self.ring = [int(rank) for rank in order.split()]
 
+    def _gid(self, at: str, index: str, *halves: str) -> None:
+        gid = ipaddress.IPv6Address(b"".join(int(half, 16).to_bytes(8, "little") for half in halves))
+        self.gids[int(at)] = (int(index), f"::ffff:{gid.ipv4_mapped}" if gid.ipv4_mapped else str(gid))
+
     def answer(self) -> dict[str, Any]:
         """Return what was found, cut to what one line may tell."""
         if not self.some:
             return {}
-        ways = dict(self.ways.most_common(MOST_WAYS))
+        ways, gids = dict(self.ways.most_common(MOST_WAYS)), sorted(self.gids.items())[:MOST_NAMED]
         return {
             "network": self.network[:MOST_TEXT],
             "hcas": {str(at): name[:MOST_TEXT] for at, name in sorted(self.hcas.items())[:MOST_HCAS]},
@@ -244,4 +255,5 @@ class _Found:
             "ring": self.ring if len(self.ring) <= MOST_RING else [],
             "devices": self.groups or self.nics,
             "version": self.version,
+            **({"gids": {str(at): list(gid) for at, gid in gids}} if gids else {}),
         }

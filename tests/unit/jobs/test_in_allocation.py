@@ -17,17 +17,9 @@ from clusterctl.launch.local_facts import LocalFacts
 from clusterctl.launch.nccl_options import NcclOptions
 from clusterctl.launch.scheduler_env import RankPlace
 from clusterctl.model import fabric
-from clusterctl.model.facts import (
-    Address,
-    Fabric,
-    Gpu,
-    Interface,
-    Limit,
-    NodeFacts,
-    RdmaDevice,
-    Route,
-)
+from clusterctl.model.facts import Gpu, Limit, NodeFacts
 from clusterctl.model.layout import Layout
+from clusterctl.model.network_facts import Address, Fabric, Interface, RdmaDevice, Route
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 

@@ -8,7 +8,8 @@ from clusterctl.launch.compose import JobOptions
 from clusterctl.launch.launchers import Launcher
 from clusterctl.launch.mpirun import Bind, MapBy, PathOptions
 from clusterctl.launch.mpirun_job import Member
-from clusterctl.model.facts import Fabric, ParameterFile
+from clusterctl.model.facts import ParameterFile
+from clusterctl.model.network_facts import Fabric
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
 

@@ -527,3 +527,169 @@ def test_a_pinned_device_that_cannot_be_kept_is_refused(
 ) -> None:
     with pytest.raises(rules.FabricError, match=said):
         rules.nccl_pins("node4", choices(*trees), devices, gid=gid)
+
+
+# --- rails and cables ------------------------------------------------------------------------------------------------
+
+RING = {"a": {"b": 12, "c": 13}, "b": {"a": 12, "c": 23}, "c": {"a": 13, "b": 23}}
+
+
+def joined(cables: Mapping[str, Mapping[str, int]], *, mtu: int = 9000, speed_mbps: int = 200_000) -> dict[str, Any]:
+    """Nodes on a LAN, and by node to which others it has a cable, each with the number of its subnet."""
+    nodes = {}
+    for place, (host, others) in enumerate(sorted(cables.items()), start=1):
+        more = [
+            interface(f"cx{port}", f"10.9.{subnet}.{1 if host < other else 2}/30", mtu=mtu, speed_mbps=speed_mbps)
+            for port, (other, subnet) in enumerate(others.items())
+        ]
+        nodes[host] = node(interface("eth0", f"10.0.0.{place}/24"), *more, out="eth0")
+    return nodes
+
+
+def proven(found: rules.Candidates, broken: tuple[str, str, str] = ("", "", "")) -> list[rules.PairResult]:
+    return [
+        rules.PairResult(network.key, one, other, "", "timeout" if (network.key, one, other) == broken else "ok")
+        for network in found.probed
+        for one in network.addresses
+        for other in network.addresses
+        if one != other
+    ]
+
+
+def test_cables_between_all_pairs_carry_messages_and_the_lan_carries_the_rest() -> None:
+    nodes = joined(RING)
+    found = rules.candidates(nodes)
+    assert keys(found) == ["10.0.0.0/24"]
+    assert [one.key for one in found.cables] == ["10.9.12.0/30", "10.9.13.0/30", "10.9.23.0/30"]
+    assert rules.from_plain(rules.plain(found)) == found
+    decision = rules.decide(found, proven(found), nodes)
+    assert decision.carriers == found.cables
+    assert "messages go over cx0 10.9.12.0/30 (a,b)" in decision.reason
+    texts = rules.files(decision.network, "b", {}, decision.carriers)
+    assert texts["openmpi"] == "btl_tcp_if_include = 10.9.12.0/30,10.9.23.0/30\noob_tcp_if_include = 10.0.0.0/24\n"
+    assert "prte_if_include = eth0\n" in texts["prrte"]
+    assert texts["nccl"] == "NCCL_SOCKET_IFNAME==eth0\n"
+    record = rules.record(decision.network, "b", proven="abc", carriers=decision.carriers)
+    assert record["carriers"][1] == {"cidr": "10.9.23.0/30", "interface": "cx1", "address": "10.9.23.1"}
+    assert rules.over_cables(record)
+    records = {host: rules.record(decision.network, host, proven="abc", carriers=decision.carriers) for host in nodes}
+    assert rules.recorded(found, records, nodes) == decision.network
+    assert rules.recorded(found, {**records, "a": {**records["a"], "carriers": []}}, nodes) is None
+    assert rules.written(records) == [one._replace(speed_mbps=None, mtu=None) for one in found.cables]
+
+
+def test_a_cable_that_fails_leaves_the_messages_on_the_lan_and_is_named() -> None:
+    nodes = joined(RING)
+    found = rules.candidates(nodes)
+    decision = rules.decide(found, proven(found, ("10.9.23.0/30", "b", "c")), nodes)
+    assert decision.carriers == (decision.network,)
+    told = {one.network: one.reason for one in decision.rejected}
+    assert told["cx1 10.9.23.0/30"] == "b to c: timed out"
+
+
+def test_an_open_mpi_that_cannot_tell_cables_apart_is_not_given_any() -> None:
+    nodes = joined(RING)
+    found = rules.candidates(nodes)
+    decision = rules.decide(found, proven(found), nodes, ["a", "b", "c"])
+    assert decision.carriers == (decision.network,)
+    assert {one.reason for one in decision.rejected} == {
+        "Open MPI of a,b,c cannot tell which of them leads to which node"
+    }
+
+
+def test_who_has_no_cable_between_them_is_said() -> None:
+    four = {
+        "a": {"b": 12, "d": 14},
+        "b": {"a": 12, "c": 23},
+        "c": {"b": 23, "d": 34},
+        "d": {"c": 34, "a": 14},
+    }
+    found = rules.candidates(joined(four))
+    assert found.cables == ()
+    assert words(found)["cx1 10.9.14.0/30"] == "joins a,d alone, and a and c, b and d have no such link"
+
+
+def test_a_cable_that_is_no_faster_than_the_lan_is_no_carrier() -> None:
+    assert rules.candidates(joined(RING, mtu=1500, speed_mbps=1000)).cables == ()
+
+
+def test_nccl_takes_the_rdma_ports_of_the_cables() -> None:
+    gids = [{"index": 3, "type": "RoCE v2", "gid": "::ffff:10.9.12.1", "netdev": "cx0"}]
+    port = {"number": 1, "state": "ACTIVE", "link_layer": "Ethernet", "rate_gbps": 200.0, "gids": gids}
+    device = {"name": "rocep1s0f0", "ports": [{**port, "netdev": "cx0"}]}
+    assert rules.cable_pins({"rdma": [device]}, ["cx0"]) == {
+        "NCCL_IB_HCA": "=rocep1s0f0:1",
+        "NCCL_IB_MERGE_NICS": "0",
+        "NCCL_IB_SUBNET_AWARE_ROUTING": "1",
+    }
+    assert rules.cable_pins({"rdma": [device]}, ["cx0", "cx1"]) == {}
+    assert rules.cable_pins({}, []) == {}
+
+
+def rail(name: str, net: int, **more: Any) -> Any:
+    return lambda number: interface(name, f"10.{net}.0.{number}/24", **{"speed_mbps": 100_000, **more})
+
+
+def test_equal_fast_networks_share_the_messages() -> None:
+    nodes = cluster(rail("eth1", 1), rail("eth2", 2))
+    found = rules.candidates(nodes)
+    decision = rules.decide(found, results(found, {}), nodes)
+    assert [one.key for one in decision.carriers] == ["10.1.0.0/24", "10.2.0.0/24"]
+    texts = rules.files(decision.network, "node2", {}, decision.carriers)
+    assert texts["openmpi"].startswith("btl_tcp_if_include = 10.1.0.0/24,10.2.0.0/24\noob_tcp_if_include = 10.1.0.0/24")
+    assert texts["nccl"] == "NCCL_SOCKET_IFNAME==eth1,eth2\n"
+    record = rules.record(decision.network, "node2", carriers=decision.carriers)
+    assert [one["interface"] for one in record["carriers"]] == ["eth1", "eth2"]
+    assert not rules.over_cables(record)
+    assert [one.key for one in rules.written({"a": record, "b": record})] == ["10.2.0.0/24"]
+
+
+@pytest.mark.parametrize(
+    "more", [{"kind": "vlan"}, {"is_function": True}, {"speed_mbps": 25_000}, {"speed_mbps": 200_000}]
+)
+def test_what_shares_a_wire_or_has_another_speed_is_no_rail(more: dict[str, Any]) -> None:
+    nodes = cluster(rail("eth1", 1), rail("eth2", 2, **more))
+    found = rules.candidates(nodes)
+    decision = rules.decide(found, results(found, {}), nodes)
+    assert decision.carriers == (decision.network,)
+
+
+def test_a_rail_that_fails_between_two_nodes_is_left_out_and_named() -> None:
+    nodes = cluster(rail("eth1", 1), rail("eth2", 2))
+    found = rules.candidates(nodes)
+    decision = rules.decide(found, results(found, {("10.2.0.0/24", "node1", "node3"): "timeout"}), nodes)
+    assert decision.carriers == (decision.network,)
+    assert {one.network: one.reason for one in decision.rejected}["eth2 10.2.0.0/24"] == "node1 to node3: timed out"
+
+
+# --- link-local ------------------------------------------------------------------------------------------------------
+
+
+def on_link(number: int, **more: Any) -> dict[str, Any]:
+    made = interface("eth1", f"169.254.7.{number}/16", **more)
+    made["addresses"][0]["scope"] = "link"
+    return made
+
+
+def test_a_fast_link_local_network_of_all_nodes_is_taken() -> None:
+    found = rules.candidates(cluster(lambda number: on_link(number, speed_mbps=200_000)))
+    assert keys(found) == ["169.254.0.0/16", "10.0.0.0/24"]
+
+
+def test_a_link_local_network_that_is_no_faster_is_left_out_in_words() -> None:
+    found = rules.candidates(cluster(on_link))
+    assert keys(found) == ["10.0.0.0/24"]
+    assert words(found)["eth1 169.254.0.0/16"] == "has link-local addresses, and another network is as fast"
+
+
+def test_the_node_without_a_link_local_address_is_named() -> None:
+    found = rules.candidates(cluster(lambda number: on_link(number) if number != 3 else None))
+    assert words(found)["eth1 169.254.0.0/16"] == "node3 has no address in it"
+
+
+def test_link_local_addresses_of_ipv6_alone_are_left_out_in_words() -> None:
+    found = rules.candidates(cluster(lambda number: interface("eth1", f"fe80::{number}/64", speed_mbps=200_000)))
+    assert keys(found) == ["10.0.0.0/24"]
+    assert words(found)["eth1"] == (
+        "has link-local addresses of IPv6 alone on node[1-4], and Open MPI sends nothing over them"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import gpu_trees
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, machine, network
-from clusterctl.model.facts import SwitchPort
+from clusterctl.model.network_facts import SwitchPort
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "switch_ports"
 BRIDGE_AND_ROUTER = 0x14

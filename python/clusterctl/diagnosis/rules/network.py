@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import Pair, View
     from clusterctl.model.fabric import Network, PairKind, PairResult
-    from clusterctl.model.facts import Interface, NodeFacts
+    from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hardware import Hardware
+    from clusterctl.model.network_facts import Interface
 
 _SOFTWARE = frozenset({"bridge", "tun", "virtual"})  # kinds of interfaces that programs make on their own
 _SHOWN_RULES = 2
@@ -67,11 +68,15 @@ _CURES: Mapping[PairKind, str] = {
 }
 
 
+_AGAIN = "'clusterctl provision' proves the network anew"
+
+
 def findings(view: View) -> Iterator[Finding]:
     """Return what is wrong with networks, and with RDMA."""
     yield from _duplicates(view)
     yield from _missing(view.nodes)
     yield from _recorded(view.nodes)
+    yield from _carriers(view.nodes)
     network, problem = _judged(view)
     if problem and all(is_software for _address, _name, is_software in _shared(view)):  # else it follows from that
         yield problem
@@ -87,6 +92,8 @@ def between(view: View) -> Iterator[Finding]:
     network, _ = _judged(view)
     if network is not None:
         yield from _connections(view, network)
+        for one in view.candidates.cables if view.candidates else ():
+            yield from _connections(view, one)
 
 
 def of_jobs(view: View) -> str:
@@ -246,6 +253,28 @@ def _alone(view: View, failures: _Failures, rest: Sequence[Pair]) -> Iterator[Fi
 def _recorded(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     written = {host: ", ".join(node.fabric.cidrs) for host, node in nodes.items() if node.fabric is not None}
     yield from compare("network", "error", "the network that jobs are told to use", written)
+
+
+def _carriers(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Name rails and cables on record that are down or have lost their address; jobs would wait there."""
+    carrying = {host: node.fabric.carriers for host, node in nodes.items() if node.fabric is not None}
+    for host, carriers in carrying.items():
+        for one in carriers:
+            link = _link(nodes[host], one.interface)
+            if link is None:
+                what = "is gone"
+            elif not (link.up and link.carrier):
+                what = "is down"
+            elif one.address not in {entry.address for entry in link.addresses}:
+                what = f"has no longer the address {one.address}"
+            else:
+                continue
+            there = [name for name, its in carrying.items() if one.cidr in {each.cidr for each in its}]
+            others = nodeset.folded(name for name in there if name != host)
+            known = nodes[host].fabric
+            kind = "cable" if known is not None and known.over_cables else "rail"
+            cause = f"{one.interface} {what}, the {kind} in {one.cidr} that carries messages to {others}"
+            yield Finding("network", "error", (host,), cause, f"bring it up again; without it, {_AGAIN}")
 
 
 def _duplicates(view: View) -> Iterator[Finding]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.fabric import RdmaChoice
-    from clusterctl.model.facts import Gid, NodeFacts, Parameter
+    from clusterctl.model.facts import NodeFacts, Parameter
+    from clusterctl.model.network_facts import Gid
 
 ENVIRONMENT = "environment"
 _LAST_PORT = 65535

@@ -15,7 +15,8 @@ from clusterctl.validation.checks.rank_output import CPUS, LOAD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.analysis.nccl_path import FabricPath
+    from clusterctl.analysis.carriers import FabricPath
+    from clusterctl.analysis.nccl_path import GidTable
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
@@ -38,6 +39,7 @@ class Site:
         stack: what each node has for training.
         layout: where the software lies on the nodes.
         rdma: the RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``.
+        gids: the GIDs of the RoCE ports of each node.
         gpus: the name of each node's GPUs, as the driver tells it.
         settings: where each node sets variables of NCCL and Gloo: a file, or "environment".
         mpi_networks: the settings of others by which each node's Open MPI chooses networks: value and place by name.
@@ -57,6 +59,7 @@ class Site:
     fabric: Mapping[str, FabricPath] = field(default_factory=dict)
     layout: Layout = DEFAULT_LAYOUT
     rdma: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gids: Mapping[str, Mapping[str, GidTable]] = field(default_factory=dict)
     gpus: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     mpi_networks: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)

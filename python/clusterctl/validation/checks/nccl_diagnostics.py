@@ -8,15 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.analysis import nccl_diagnostics
-from clusterctl.analysis.nccl_path import (
-    NcclPath,
-    carrier_faults,
-    joined,
-    nccl_faults,
-    proof,
-    silent,
-    together,
-)
+from clusterctl.analysis.nccl_path import NcclPath, carrier_faults, joined, nccl_faults, proof, silent, together
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Culprit, Verdict
 from clusterctl.support.words import and_more

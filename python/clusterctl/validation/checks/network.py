@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis.nccl_path import Carrier, FabricPath, carrier, of_fabric, without_doubles
+from clusterctl.analysis.carriers import Carrier, FabricPath, carrier, of_fabric, without_doubles
 from clusterctl.launch.mpirun_job import UCX_CURE
 from clusterctl.model import fabric
 from clusterctl.model.nodeset import folded
@@ -96,7 +96,16 @@ def path(node: NodeFacts) -> FabricPath | None:
         for entry in node.interfaces
         if any(fabric.inside(address.address, cidrs) for address in entry.addresses)
     ]
-    return FabricPath(base.unique((node.fabric.interface, *more)), cidrs)
+    names = tuple(one.interface for one in node.fabric.carriers)
+    rails, cables = ((), names) if node.fabric.over_cables else (names, ())
+    beside = (one.cidr for one in node.fabric.carriers)
+    interfaces = base.unique((node.fabric.interface, *more, *names))
+    return FabricPath(interfaces, base.unique((*cidrs, *beside)), rails, cables)
+
+
+def _of_messages(way: FabricPath) -> FabricPath:
+    """Return the part of a node's fabric that carries MPI's messages."""
+    return replace(way, interfaces=way.cables) if way.cables else way
 
 
 def reading(report: RankReport) -> Reading:
@@ -145,14 +154,19 @@ class _Fault:
 
 def _fault(site: base.Site, found: Reading) -> _Fault | None:
     """Find what is wrong with the carriers of a node's bytes."""
-    fabric = site.fabric.get(found.host)
-    if fabric is not None:
+    known = site.fabric.get(found.host)
+    if known is not None:
+        fabric = _of_messages(known)
         right = of_fabric(fabric, found.carriers)
         others = [carrier for carrier in found.carriers if carrier not in right]
         meant = f"{_names(fabric.interfaces)} ({', '.join(fabric.cidrs)})"
         if found.share(right) < CARRIED:
             what = f"not all of what was sent went over the fabric, {meant}"
             return _Fault(what, _counted(found, (_names(fabric.interfaces), right), _most(found, others)))
+        idle = [name for name in fabric.rails if found.share(_of_rail(fabric, name, found.carriers)) < _TOLD]
+        if idle:
+            what = f"{_names(idle)} carried nothing, though jobs share their messages between {_names(fabric.rails)}"
+            return _Fault(what, _counted(found, (_names(idle), ()), _most(found, right)))
         beside = [carrier for carrier in others if found.share([carrier]) >= CARRIED]
         if beside:
             what = f"what went over the fabric, {meant}, went through another network as well"
@@ -163,6 +177,10 @@ def _fault(site: base.Site, found: Reading) -> _Fault | None:
         what = f"UCX was chosen, and not all of what was sent went over RDMA, {_names(found.active)}"
         return _Fault(what, _counted(found, (_names(found.active), ports), _most(found, others)))
     return None
+
+
+def _of_rail(way: FabricPath, name: str, carriers: Sequence[Carrier]) -> tuple[Carrier, ...]:
+    return of_fabric(replace(way, interfaces=(name,)), carriers)
 
 
 def _at_fault(site: base.Site, faults: dict[Reading, _Fault]) -> dict[Reading, _Fault]:
@@ -229,7 +247,7 @@ def _failed(judgement: base.Judgement, faults: dict[Reading, _Fault]) -> base.Ju
 def _carriers(site: base.Site, found: Reading) -> tuple[str, ...]:
     """Return the names of the carriers of a node's bytes, on the fabric where the node has one."""
     fabric = site.fabric.get(found.host)
-    chosen = found.carriers if fabric is None else of_fabric(fabric, found.carriers)
+    chosen = found.carriers if fabric is None else of_fabric(_of_messages(fabric), found.carriers)
     alone = [carrier.name for carrier in chosen if found.share([carrier]) >= CARRIED]
     if alone or found.share(chosen) < CARRIED:
         return tuple(alone)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterctl.analysis.nccl_path import FabricPath
+from clusterctl.analysis.carriers import FabricPath
+from clusterctl.analysis.nccl_path import GidTable
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.validation.checks import base, nccl_diagnostics
@@ -54,6 +55,28 @@ def line(event: str, host: str, **values: Any) -> OutputLine:
 def judged(where: base.Site, *logs: str, more: tuple[OutputLine, ...] = ()) -> base.Judgement:
     lines = [line("nccl_path", host, **told(log)) for host, log in zip(NODES, logs, strict=False)]
     return nccl_diagnostics.path_judged(PASSED, where, JobOutcome("exited", 1.0, lines=(*lines, *more)))
+
+
+LINK_LOCAL = "NET/IB: NCCL Dev 1 IbDev 1 Port 1 qpn 704 mtu 3 GID 0 (80FE/46442FFEFF47BB4E) fifoRkey=0x1 fifoLkey=0x1"
+ROUTED = (
+    "NET/IB: NCCL Dev 0 IbDev 0 Port 1 qpn 34 mtu 3 query_ece={supported=0, vendor_id=0x0, options=0x0, comp_mask=0x0}"
+    " GID 3 (0/1064A8C0FFFF0000) fifoRkey=0x2 fifoLkey=0x2"
+)
+
+
+def test_the_gid_that_nccl_takes_is_held_against_the_table_of_the_port() -> None:
+    said = load("nccl_log").told([f"node1:1:2 [0] NCCL INFO {text}" for text in (LINK_LOCAL, ROUTED)])
+    assert said["gids"] == {"0": [3, "::ffff:192.168.100.16"], "1": [0, "fe80::4ebb:47ff:fe2f:4446"]}
+    found = told("ib-direct") | {"gids": said["gids"], "settings": {}}
+    table = GidTable(3, "::ffff:192.168.200.16", {0: "link-local", 2: "IB/RoCE v1"})
+    where = site("mlx5_0:1", "mlx5_1:1", gids={"node1": {"mlx5_0:1": table, "mlx5_1:1": table}})
+    judgement = nccl_diagnostics.path_judged(
+        PASSED, where, JobOutcome("exited", 1.0, lines=(line("nccl_path", "node1", **found),))
+    )
+    assert judgement.verdict is Verdict.FAIL
+    assert "NCCL takes GID 0 (fe80::4ebb:47ff:fe2f:4446) of mlx5_1:1, which is link-local" in judgement.reason
+    assert "index 3 is RoCE v2 for IPv4 (::ffff:192.168.200.16); set NCCL_IB_GID_INDEX=3" in str(judgement)
+    assert "mlx5_0:1" not in judgement.reason
 
 
 def test_what_a_log_says() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import node_programs
 import pytest
-from clusterctl.analysis.nccl_path import FabricPath
+from clusterctl.analysis.carriers import FabricPath
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
