@@ -10,6 +10,7 @@ patience.
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 import time
@@ -41,6 +42,7 @@ _FACTS_BY_S = 25.0  # since the stall was noticed: facts stand beside the senten
 _LEAST_FACTS_S = 3.0
 _SENTENCE_BY_S = 45.0  # after the patience: by then a note says what is still waited for
 _TRIALS_S = 30.0  # of connections between nodes
+_BUSY_LOAD = 4.0  # of each core of this machine: then logins are late for its own sake
 _FRESH_S = 60.0  # of a flight record: the look before has asked for it
 _WORDS_BY = 1024  # bytes of a line
 # What Horovod's stall inspector prints (horovod/common/stall_inspector.cc), behind mpirun's tag or without one.
@@ -221,11 +223,13 @@ class Watch:
         return found
 
     def _blind_words(self, looks: Sequence[NodeLook]) -> str:
-        silent = [
-            login for login in self._job.logins if any(one.silent for one in looks if one.host == login.host.name)
-        ]
         words = looks[0].problem if looks else "the job has no nodes"
-        return stall.with_logins(words, suspects.halted_logins(silent))
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        if load > _BUSY_LOAD * cores:
+            return f"{words}; this machine is busy (a load of {load:.0f} on {cores} cores)"
+        silent = {look.host for look in looks if look.silent}
+        halted = suspects.halted_logins([login for login in self._job.logins if login.host.name in silent])
+        return stall.with_logins(words, halted)
 
     def _examine(self, half: tuple[NodeLook, ...], silent_s: float) -> StallRecord | str:
         """Return who stops the job, or a clause that says why nobody is named."""
