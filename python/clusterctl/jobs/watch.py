@@ -372,12 +372,15 @@ def sights_of(
             key = (look.host, rank.pid)
             old_look, old = before.get(key, (look, rank))
             spent = _spent(old_look, old, look, rank)
-            was_idle, system = None, tuple[float, ...]()
+            was_idle: bool | None = None
+            system: tuple[float, float] | None = None
             if key in long and key in before:
                 earlier = _spent(*long[key], old_look, old)
                 was_idle = earlier.rests and (earlier.moved <= stall.LEAST_MOVED or bool(old.full))
-                both = (earlier, spent)
-                system = tuple(one.system_share for one in both if one.cpu_s >= stall.LEAST_CPU_S)
+                # On busy cores, seconds may be too short to tell; the long time before the two looks has to tell.
+                if earlier.cpu_s >= stall.LEAST_CPU_S:
+                    told = [one.system_share for one in (earlier, spent) if one.cpu_s >= stall.LEAST_CPU_S]
+                    system = min(told), max(told)
             lock = rank.lock if rank.lock == old.lock else ""
             sights.append(
                 stall.RankSight(
@@ -386,7 +389,7 @@ def sights_of(
                     state=rank.state,
                     cpu_share=spent.cpu_share,
                     wanted_share=spent.wanted_share,
-                    system=(min(system), max(system)) if len(system) == 2 else None,  # noqa: PLR2004 - the two intervals
+                    system=system,
                     moved=spent.moved,
                     now=_seen_again(places[0].get(key, Place()), places[1].get(key, Place())),
                     before=places[0].get(key, Place()),
