@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 IDLE_SHARE = 0.05  # of a core
 IDLE_WANTED = 0.25  # of the time: a rank that wakes up now and then waits for a busy core each time
 BUSY_SHARE = 0.5
-# Of its processor time, a rank that waits for messages over sockets spends a third in calls of the kernel (35 % with
-# Open MPI 5.0), and an endless loop 2 %. One tick of the clock is 0.01 s.
-POLLS_SHARE, COMPUTES_SHARE, LEAST_CPU_S = 0.15, 0.04, 0.15
+# Of its processor time, a rank that waits for messages over sockets spends a third in calls of the kernel (31 to 40 %
+# with Open MPI 5.0), and an endless loop 2 %. The kernel counts in steps of 0.01 s.
+POLLS_SHARE, COMPUTES_SHARE, LEAST_CPU_S = 0.18, 0.08, 0.5
 LEAST_MOVED = 64 * 1024  # bytes between two looks; what is less may be a sign of life of a library
 _MOST_NAMED = 4
 _STOPPED = frozenset("Tt")
@@ -66,8 +66,8 @@ class RankSight:
         state: of the process at the last look, a letter of proc_pid_stat(5).
         cpu_share: of a core between the looks.
         wanted_share: of the time between the looks, that it ran or waited for a core; None where that is unknown.
-        system: least and most share of its processor time in calls of the kernel, between the looks and long before;
-            None where that is unknown.
+        system: shares of its processor time in calls of the kernel, since long before and between the looks; None
+            where that is unknown.
         moved: bytes that it read or wrote between the looks.
         now: where it is.
         before: where it was.
@@ -276,11 +276,13 @@ def _idle(ranks: Sequence[RankSight]) -> StallVerdict | None:
 
 def _computing(ranks: Sequence[RankSight]) -> StallVerdict | None:
     """Name the ranks that compute, at two looks and long before, beside more ranks that ask the kernel for messages."""
-    found = [one for one in ranks if one.system is not None and one.system[1] < COMPUTES_SHARE]
+    found = [one for one in ranks if one.system and one.system[0] < COMPUTES_SHARE and one.system[1] < POLLS_SHARE]
     others = [one for one in ranks if one not in found]
     if not found or len(found) >= len(others) or any(one.rests or one.moved > LEAST_MOVED for one in ranks):
         return None
-    if any(one.now.known or one.system is None or one.system[0] < POLLS_SHARE for one in others):
+    if any(one.now.known or not one.system or one.system[0] < POLLS_SHARE for one in others):
+        return None
+    if any(one.system and one.system[1] < COMPUTES_SHARE for one in others):
         return None
     verdict = _named("elsewhere", found, others, lambda _one: "computes")
     told = f"{verdict.sentence}, as their calls of the kernel show{_full_words(found)}; {_INSTALL} to see where"

@@ -377,10 +377,7 @@ def sights_of(
             if key in long and key in before:
                 earlier = _spent(*long[key], old_look, old)
                 was_idle = earlier.rests and (earlier.moved <= stall.LEAST_MOVED or bool(old.full))
-                # On busy cores, seconds may be too short to tell; the long time before the two looks has to tell.
-                if earlier.cpu_s >= stall.LEAST_CPU_S:
-                    told = [one.system_share for one in (earlier, spent) if one.cpu_s >= stall.LEAST_CPU_S]
-                    system = min(told), max(told)
+                system = _system(_spent(*long[key], look, rank), spent)
             lock = rank.lock if rank.lock == old.lock else ""
             sights.append(
                 stall.RankSight(
@@ -424,6 +421,16 @@ def _spent(before: NodeLook, old: RankState, after: NodeLook, rank: RankState) -
         system_share=(rank.system_s - old.system_s) / cpu_s if cpu_s > 0 else 0.0,
         wanted_share=wanted if old.wanted_s >= 0 and wanted >= 0 else None,  # less is of threads that ended
     )
+
+
+def _system(whole: stall.Spent, last: stall.Spent) -> tuple[float, float] | None:
+    """Return the shares in calls of the kernel, of the whole time and of the last seconds; None where that is little.
+
+    On busy cores, seconds may be too short to tell. Then the whole time counts for them.
+    """
+    if whole.cpu_s < stall.LEAST_CPU_S:
+        return None
+    return whole.system_share, last.system_share if last.cpu_s * 2 >= stall.LEAST_CPU_S else whole.system_share
 
 
 def _holder(rank: RankState, ranks: Mapping[int, int]) -> str:

@@ -307,11 +307,20 @@ def test_without_stacks_a_rank_that_computes_beside_ranks_that_poll_is_named() -
         {"system": LOOPS},
         {"system": None},
         {"system": (0.1, 0.4)},
+        {"system": (0.3, 0.02)},
         {"wanted_share": 0.01, "cpu_share": 0.0, "system": POLLS},
         {"moved": MOVED, "system": POLLS},
         at("compute (train.py:3)") | {"system": POLLS},
     ],
-    ids=["they compute", "not known", "they computed before", "they rest", "they move data", "a stack tells"],
+    ids=[
+        "they compute",
+        "not known",
+        "they computed before",
+        "they compute now",
+        "they rest",
+        "they move data",
+        "a stack tells",
+    ],
 )
 def test_a_rank_that_computes_is_not_named_where_others_may_not_wait_for_it(others: dict[str, object]) -> None:
     seen = ranks(**{**SPINS, "wanted_share": 0.99, **others})

@@ -199,6 +199,22 @@ def test_a_node_that_ssh_finds_dead_is_named_and_its_looks_say_why() -> None:
     assert any("No route to host" in look.problem for look in found.looks)
 
 
+def test_a_node_that_was_silent_long_before_as_well_needs_no_third_look() -> None:
+    """A look that hangs takes 20 s, and the sentence is to come soon."""
+    asked: list[str] = []
+
+    class Counting(HereLogin):
+        def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+            asked.extend(word for word in remote if word.startswith("--"))
+            return super().command(remote, connect_timeout_s)
+
+    job = f"unit-watch-third-{os.getpid()}"
+    with ranks(job, 3):
+        (found,) = watched(job, logins=(Counting(HERE.host), GONE))
+    assert found.verdict.cause == "silent node"
+    assert asked == ["--stacks"]
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_node_is_silent_where_it_answered_neither_of_two_looks(before: bool) -> None:
     def look(host: str, *, silent: bool = False) -> NodeLook:
