@@ -241,11 +241,10 @@ class Watch:
         early = verdict_of(self._job, half, first, first, self._ranks)
         ahead = _Ahead(early, self._facts, self._broken, self._job.logins)
         try:
-            if early is not None and _were_silent(early, half):
-                second, verdict = first, early
-            elif self._closed.wait(_BETWEEN_S):
-                return ""
-            else:
+            second, verdict = first, early
+            if early is None or not _were_silent(early, half):
+                if self._closed.wait(_BETWEEN_S):
+                    return ""
                 second = self._look("quick")
                 verdict = verdict_of(self._job, half, first, second, self._ranks)
             if verdict is None:
