@@ -140,6 +140,12 @@ def lossy(cluster: Cluster, node: str, percent: int, source: str = "") -> contex
     return filtered(cluster, node, "input", f"{who}ip protocol tcp numgen random mod 100 < {percent} drop")
 
 
+def small_packets_alone(cluster: Cluster, node: str, source: str) -> contextlib.AbstractContextManager[None]:
+    """Lose the packets of more than 1000 bytes that a node gets from another, as a way with a small MTU does."""
+    rule = f"ip saddr {cluster.box.node(source).address} meta length > 1000 drop"
+    return filtered(cluster, node, "input", rule)
+
+
 @contextlib.contextmanager
 def slow_link(cluster: Cluster, node: str, rate: str, to: str = "") -> Iterator[None]:
     """Slow down what a node sends, to all others or to one."""
@@ -305,6 +311,55 @@ def dead_file_system(cluster: Cluster, node: str, folder: str) -> Iterator[None]
         finally:
             server.stdin.close()
             server.wait(30)
+
+
+_FREEZE = """
+import os, pathlib, sys, time
+node, rank = os.readlink(f"/proc/{sys.argv[1]}/ns/pid"), f"OMPI_COMM_WORLD_RANK={sys.argv[2]}".encode()
+old = pathlib.Path("/sys/fs/cgroup/freezer")
+group = (old if old.is_dir() else pathlib.Path("/sys/fs/cgroup")) / f"frozen-{os.getpid()}"
+asked, frozen, free = ("freezer.state", "FROZEN", "THAWED") if old.is_dir() else ("cgroup.freeze", "1", "0")
+group.mkdir()
+homes = {}
+for place in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        if os.readlink(place / "ns/pid") == node and rank in (place / "environ").read_bytes().split(b"\\0"):
+            lines = (place / "cgroup").read_text().splitlines()
+            homes[place.name] = next(one for one in lines if (":freezer:" in one or not old.is_dir())).split(":")[2]
+            (group / "cgroup.procs").write_text(place.name)
+    except OSError:
+        pass
+assert homes
+(group / asked).write_text(frozen)
+print("frozen", flush=True)
+sys.stdin.read()
+(group / asked).write_text(free)
+for pid, home in homes.items():
+    try:
+        (group.parent / home.strip("/") / "cgroup.procs").write_text(pid)
+    except OSError:
+        pass
+for _ in range(100):
+    try:
+        group.rmdir()
+        break
+    except OSError:
+        time.sleep(0.1)
+"""
+
+
+@contextlib.contextmanager
+def frozen_rank(cluster: Cluster, node: str, rank: int) -> Iterator[None]:
+    """Freeze a rank of a job by a control group of its own, as a manager of containers freezes one."""
+    command = [*cluster.engine.prefix, "python3", "-c", _FREEZE, cluster.first_process(node), str(rank)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as freezer:
+        assert freezer.stdin is not None
+        assert freezer.stdout.readline() == "frozen\n"
+        try:
+            yield
+        finally:
+            freezer.stdin.close()
+            freezer.wait(30)
 
 
 @contextlib.contextmanager

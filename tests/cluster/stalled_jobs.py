@@ -73,16 +73,28 @@ def planted(cluster: Cluster, fault: str, host: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if fault == "dead file":
             stack.enter_context(planting.dead_file_system(cluster, host, "/dead"))
+        if fault == "full disk":
+            cluster.on(host, "mkdir", "-p", "/full")
+            stack.callback(cluster.on, host, "rmdir", "/full")
+            stack.enter_context(planting.full(cluster, host, "/full"))
         if fault == "out of memory":
             stack.enter_context(planting.little_memory(cluster, host, 1536 << 20))
         yield
 
 
-def planted_at_a_step(cluster: Cluster, fault: str, host: str) -> contextlib.AbstractContextManager[None] | None:
+def planted_at_a_step(
+    cluster: Cluster, fault: str, host: str, rank: int
+) -> contextlib.AbstractContextManager[None] | None:
     """Return what plants a fault that comes while the job runs, None for the others."""
     if fault == "firewall":
         rule = "tcp dport 1024-65535 drop"
         return planting.filtered(cluster, host, "input", f'iifname != "lo" {rule}')
+    if fault == "large packets":
+        return planting.small_packets_alone(cluster, host, "node2")
+    if fault == "daemon":
+        return planting.changed(cluster, host, "pkill -KILL -x prted", "true")
+    if fault == "frozen rank":
+        return planting.frozen_rank(cluster, host, rank)
     return planting.frozen(cluster, host) if fault == "frozen node" else None
 
 
@@ -141,7 +153,7 @@ def run(
         reader = threading.Thread(target=read)
         reader.start()
         end = time.monotonic() + limit_s + 50
-        later = planted_at_a_step(cluster, fault, host)
+        later = planted_at_a_step(cluster, fault, host, rank)
         while process.poll() is None and time.monotonic() < end:
             if any(WORDS.search(line) for _, line in since_the_fault(lines)):
                 break

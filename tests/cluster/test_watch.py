@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import planting
 import pytest
 import stalled_jobs
 from clusterctl.model.job_outcome import StallRecord
-from stalled_jobs import FAULTS, HEALTHY, NAMED, PROGRAM, STALL_AFTER_S, WORDS, Told, run, run_healthy
+from stalled_jobs import FAULTS, HEALTHY, NAMED, PROGRAM, PYSPY, STALL_AFTER_S, WORDS, Told, run, run_healthy
 from validated import CLUSTERCTL, NODES, Cluster
 
 pytestmark = [
@@ -60,6 +61,24 @@ def test_a_rank_that_waits_for_a_lock_is_named(cluster: Cluster) -> None:
     assert told.verdict == "rightly", told.sentence
     assert f"{HOST} rank {CULPRIT} waits for the lock of /" in told.sentence
     assert ", which process " in told.sentence
+    assert cluster.is_clean()
+
+
+def test_a_way_that_loses_large_packets_is_told_with_both_ends(cluster: Cluster) -> None:
+    told = run(cluster, "mpi", "large packets")
+    words = "from node2 to node3 small packets pass and large ones are lost: compare the MTU on the way; data "
+    assert told.sentence.startswith(words), told.sentence
+    assert cluster.is_clean()
+
+
+@pytest.mark.parametrize("fault", ["endless loop", "input", "full disk", "frozen rank"])
+def test_a_cause_is_named_on_nodes_without_a_tool_for_stacks(cluster: Cluster, fault: str) -> None:
+    with contextlib.ExitStack() as without:
+        for node in NODES:
+            without.enter_context(planting.away(cluster, node, PYSPY))
+        told = run(cluster, "mpi", fault)
+    assert told.verdict == "rightly", told.sentence
+    assert f"{HOST} rank {CULPRIT} {'computes' if fault == 'endless loop' else 'does nothing'}" in told.sentence
     assert cluster.is_clean()
 
 

@@ -66,6 +66,9 @@ class Session:
             "Max open files": "nofile",
             "Max processes": "nproc",
             "Max address space": "as",
+            "Max data size": "data",
+            "Max file size": "fsize",
+            "Max cpu time": "cpu",
         }
         if self.limits_pid:
             found = {}
@@ -80,6 +83,9 @@ class Session:
             "nofile": resource.RLIMIT_NOFILE,
             "nproc": resource.RLIMIT_NPROC,
             "as": resource.RLIMIT_AS,
+            "data": resource.RLIMIT_DATA,
+            "fsize": resource.RLIMIT_FSIZE,
+            "cpu": resource.RLIMIT_CPU,
         }
         limits: Json = {}
         for key, number in own.items():

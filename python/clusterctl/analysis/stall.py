@@ -21,11 +21,39 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import StallCause
 
 IDLE_SHARE = 0.05  # of a core
+IDLE_WANTED = 0.25  # of the time: a rank that wakes up now and then waits for a busy core each time
 BUSY_SHARE = 0.5
+# Of its processor time, a rank that waits for messages over sockets spends a third in calls of the kernel (31 to 40 %
+# with Open MPI 5.0), and an endless loop 2 %. The kernel counts in steps of 0.01 s.
+POLLS_SHARE, COMPUTES_SHARE, LEAST_CPU_S = 0.18, 0.08, 0.5
 LEAST_MOVED = 64 * 1024  # bytes between two looks; what is less may be a sign of life of a library
 _MOST_NAMED = 4
 _STOPPED = frozenset("Tt")
 _INSTALL = "install py-spy, eu-stack or gdb on the nodes"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a rank took between two looks.
+
+    Attributes:
+        moved: bytes that it read or wrote.
+        cpu_s: processor time.
+        cpu_share: of a core.
+        system_share: of its processor time, in calls of the kernel.
+        wanted_share: of the time, that its threads ran or waited for a core; None where that is unknown.
+    """
+
+    moved: int = 0
+    cpu_s: float = 0.0
+    cpu_share: float = 0.0
+    system_share: float = 0.0
+    wanted_share: float | None = None
+
+    @property
+    def rests(self) -> bool:
+        """Whether it did nothing."""
+        return self.cpu_share < IDLE_SHARE and (self.wanted_share or 0.0) < IDLE_WANTED
 
 
 @dataclass(frozen=True)
@@ -37,6 +65,9 @@ class RankSight:
         host: its node.
         state: of the process at the last look, a letter of proc_pid_stat(5).
         cpu_share: of a core between the looks.
+        wanted_share: of the time between the looks, that it ran or waited for a core; None where that is unknown.
+        system: shares of its processor time in calls of the kernel, since long before and between the looks; None
+            where that is unknown.
         moved: bytes that it read or wrote between the looks.
         now: where it is.
         before: where it was.
@@ -54,6 +85,8 @@ class RankSight:
     host: str
     state: str = "S"
     cpu_share: float = 0.0
+    wanted_share: float | None = None
+    system: tuple[float, float] | None = None
     moved: int = 0
     now: Place = field(default_factory=Place)
     before: Place = field(default_factory=Place)
@@ -74,7 +107,9 @@ class RankSight:
     @property
     def rests(self) -> bool:
         """Whether it does nothing; one that is ready to run has no core for a while, and computes."""
-        return self.cpu_share < IDLE_SHARE and self.state != "R"
+        if self.wanted_share is None:
+            return self.cpu_share < IDLE_SHARE and self.state != "R"
+        return self.cpu_share < IDLE_SHARE and self.wanted_share < IDLE_WANTED
 
     @property
     def name(self) -> str:
@@ -125,7 +160,7 @@ def judge(
         return None
     if not _stands_still(ranks):
         found = _behind(ranks, behind) if lasts else None
-        return found or (None if _is_seen(ranks) else _idle(ranks) or _network(ranks))
+        return found or (None if _is_seen(ranks) else _idle(ranks) or _network(ranks) or _computing(ranks))
     return (
         _halted(ranks)
         or _behind(ranks, behind)
@@ -151,6 +186,11 @@ def undecided(ranks: Sequence[RankSight]) -> str:
     busy = sum(not one.rests for one in ranks)
     told.append(f"{busy} of {count} {'takes' if busy == 1 else 'take'} processor time, and no stack could be taken")
     return f"the cause is not known: {', '.join(told)}; {_INSTALL}{_full_words(ranks)}"
+
+
+def goes_on(words: str) -> bool:
+    """Whether the words of :func:`undecided` say that the job goes on."""
+    return words.startswith(("the job goes on", "the job seems to go on"))
 
 
 def _is_seen(ranks: Sequence[RankSight]) -> bool:
@@ -231,6 +271,21 @@ def _idle(ranks: Sequence[RankSight]) -> StallVerdict | None:
     rest = "1 other takes" if len(others) == 1 else f"{len(others)} others take"
     tool = "" if all(one.now.known or one.full for one in found) else f"; {_INSTALL} to see where"
     told = f"{verdict.sentence.removesuffix(_others(len(others)))}{rest} processor time{_full_words(found)}{tool}"
+    return verdict.model_copy(update={"sentence": told})
+
+
+def _computing(ranks: Sequence[RankSight]) -> StallVerdict | None:
+    """Name the ranks that compute, at two looks and long before, beside more ranks that ask the kernel for messages."""
+    found = [one for one in ranks if one.system and one.system[0] < COMPUTES_SHARE and one.system[1] < POLLS_SHARE]
+    others = [one for one in ranks if one not in found]
+    if not found or len(found) >= len(others) or any(one.rests or one.moved > LEAST_MOVED for one in ranks):
+        return None
+    if any(one.now.known or not one.system or one.system[0] < POLLS_SHARE for one in others):
+        return None
+    if any(one.system and one.system[1] < COMPUTES_SHARE for one in others):
+        return None
+    verdict = _named("elsewhere", found, others, lambda _one: "computes")
+    told = f"{verdict.sentence}, as their calls of the kernel show{_full_words(found)}; {_INSTALL} to see where"
     return verdict.model_copy(update={"sentence": told})
 
 
@@ -319,24 +374,53 @@ def _where_it_waits(one: RankSight) -> str:
     return f"waits in {one.now.call}" + (f" at {one.now.where}" if one.now.has_line else "")
 
 
-def after_probe(verdict: StallVerdict, broken: Sequence[tuple[str, str]]) -> StallVerdict:
+@dataclass(frozen=True)
+class FailedWay:
+    """A way from one node to another that a trial found broken; ``passes_small``: it loses large packets alone."""
+
+    source: str
+    target: str
+    passes_small: bool = False
+
+
+def after_probe(verdict: StallVerdict, broken: Sequence[FailedWay]) -> StallVerdict:
     """Return a verdict on the network after nodes have tried to connect to each other.
 
     Args:
         verdict: the verdict without the trial; it stays where the trial tells no more.
-        broken: source and target of the connections that failed.
+        broken: the ways that failed.
     """
-    links = {frozenset(pair) for pair in broken}
-    if not links and verdict.cause == "network":
-        words = f"{verdict.sentence}; new connections come up, so large packets may be lost: compare the MTU on the way"
-        return verdict.model_copy(update={"sentence": words})
-    common: frozenset[str] = frozenset.intersection(*links) if links else frozenset()
-    if len(common) != 1:
-        return verdict
-    (host,) = common
-    others = folded(sorted(name for link in links for name in link if name != host))
-    words = f"{host} cannot be connected with {others} any more; {verdict.sentence.partition('; which end')[0]}"
-    return StallVerdict(cause="network", sentence=words, hosts=(host,))
+    links = {frozenset((way.source, way.target)) for way in broken}
+    sentence = verdict.sentence
+    if not links:
+        may_be = f"{sentence}; new connections come up, so large packets may be lost: compare the MTU on the way"
+        return verdict.model_copy(update={"sentence": may_be}) if verdict.cause == "network" else verdict
+    common = frozenset.intersection(*links)
+    are_large = all(way.passes_small for way in broken)
+    if len(common) == 1:
+        (host,) = common
+        others = folded(sorted(name for link in links for name in link if name != host))
+        how = f"{host} cannot be connected with {others} any more"
+        if are_large:
+            how = f"between {host} and {others} small packets pass and large ones are lost: compare the MTU on the way"
+        words = f"{how}; {sentence.partition('; which end')[0]}"
+        return StallVerdict(cause="network", sentence=words, hosts=(host,))
+    ways = sorted({(way.source, way.target) for way in broken})
+    told = _list([f"from {source} to {target}" for source, target in ways])
+    how = f"nodes cannot connect {told} any more"
+    if are_large:
+        how = f"{told} small packets pass and large ones are lost: compare the MTU on the way"
+    return StallVerdict(cause="network", sentence=f"{how}; {sentence}")
+
+
+def with_logins(words: str, halted: Sequence[str]) -> str:
+    """Return words about silent nodes with how new logins ended; ``halted`` are those where keys were not exchanged."""
+    if not halted:
+        return words
+    return (
+        f"{words}; a new login to {folded(halted)} stops at the exchange of keys: small packets pass, and large ones "
+        "may be lost (compare the MTU on the way), or the node lacks memory or time"
+    )
 
 
 def _not_known(ranks: Sequence[RankSight]) -> StallVerdict:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -18,7 +21,7 @@ from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, RankDeath, RankExit, Tie
@@ -221,10 +224,16 @@ _OPTIONS: dict[Stacks, tuple[str, ...]] = {"none": (), "quick": ("--stacks", "--
 _CONNECT_S = 5
 _RANKS_S = 10.0
 _STACKS_S = 20.0  # the program's own limit is shorter
+_LOGIN_S = 6.0
+_MOST_TRIED = 4
 
 
 def looks(
-    logins: Sequence[JobLogin], job: str, stacks: Stacks = "none", within_s: float | None = None
+    logins: Sequence[JobLogin],
+    job: str,
+    stacks: Stacks = "none",
+    within_s: float | None = None,
+    on_look: Callable[[str], None] = lambda _host: None,
 ) -> tuple[NodeLook, ...]:
     """Look at every node; a node that does not answer has a look that says so.
 
@@ -233,13 +242,20 @@ def looks(
         job: the job's id.
         stacks: also take the stacks of the ranks, which takes some seconds; the quick ones lack a library's functions.
         within_s: seconds until a node counts as silent; by default 10, and 20 with stacks.
+        on_look: gets each node whose look has ended, from any thread.
     """
     limit_s = within_s or (_RANKS_S if stacks == "none" else _STACKS_S)
     if not logins:
         return ()
     at_once = max(1, min(reach.at_once(login.host for login in logins), len(logins)))
+
+    def look(login: JobLogin) -> NodeLook:
+        found = _look(login, job, stacks, limit_s)
+        on_look(login.host.name)
+        return found
+
     with ThreadPoolExecutor(at_once) as pool:
-        return tuple(pool.map(lambda login: _look(login, job, stacks, limit_s), logins))
+        return tuple(pool.map(look, logins))
 
 
 def _look(login: JobLogin, job: str, stacks: Stacks, limit_s: float) -> NodeLook:
@@ -257,6 +273,28 @@ def _look(login: JobLogin, job: str, stacks: Stacks, limit_s: float) -> NodeLook
         return NodeLook.model_validate({**reply.answer, "host": name, "stacks": given, "problem": ""})
     except (TypeError, AttributeError, ValidationError):
         return NodeLook(host=name, problem="its answer is not readable")
+
+
+def halted_logins(logins: Sequence[JobLogin]) -> tuple[str, ...]:
+    """Try to log in to a few nodes anew, and return those whose sshd says its first line and then exchanges no keys.
+
+    The first line is a small packet, and the lists of an exchange of keys fill a large one. A node that is frozen or
+    away says no first line.
+    """
+    with ThreadPoolExecutor(_MOST_TRIED) as pool:
+        tried = pool.map(_is_halted, few := logins[:_MOST_TRIED])
+    return tuple(login.host.name for login, halted in zip(few, tried, strict=True) if halted)
+
+
+def _is_halted(login: JobLogin) -> bool:
+    own = replace(login, control_dir=None, as_user=None)  # a shared connection has its keys
+    program, *words = own.command(["true"], connect_timeout_s=_CONNECT_S)
+    if program != "ssh":
+        return False
+    with tempfile.NamedTemporaryFile(mode="r", encoding="utf-8", errors="replace") as told:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired, python.TooMuchOutputError):
+            python.run([program, "-v", "-E", told.name, *words], b"", _LOGIN_S)
+        return ssh_failure.lacks_keys(told.read())
 
 
 def _is_silent(login: JobLogin, reply: python.Reply) -> bool:

@@ -3,12 +3,14 @@
 While the job prints, this costs nothing: the watch keeps the time of the last output. A silent job is looked at twice,
 in one trip to each node: after half of the patience, and when it is over. Stacks are taken at the second look and a
 few seconds later, and the two must agree. A job that stands still is told and goes on; it is never ended here. Where
-the looks do not tell, a note says why, once for each reason.
+the looks do not tell, a note says why. Of each silence at least one sentence is told, in a fixed time after the
+patience.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 import threading
 import time
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterctl.analysis import rank_deaths, rank_evidence, stall
 from clusterctl.analysis.rank_evidence import Place
 from clusterctl.jobs import suspects
-from clusterctl.model.job_outcome import StallRecord
+from clusterctl.model.job_outcome import StallRecord, StallVerdict
 from clusterctl.model.nodeset import folded
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from clusterctl.analysis.rank_evidence import Behind
     from clusterctl.jobs.suspects import Stacks
-    from clusterctl.model.job_outcome import MemoryKills, NodeLook, RankState, StallVerdict
+    from clusterctl.model.job_outcome import MemoryKills, NodeLook, RankState
     from clusterctl.remote.supervised_job import JobLogin
 
 _Found = TypeVar("_Found")
@@ -38,6 +40,9 @@ STALL_AFTER_S = 300.0
 _BETWEEN_S = 4.0  # the two looks with stacks
 _FACTS_BY_S = 25.0  # since the stall was noticed: facts stand beside the sentence, and do not hold it up for long
 _LEAST_FACTS_S = 3.0
+_SENTENCE_BY_S = 45.0  # after the patience: by then a note says what is still waited for
+_TRIALS_S = 30.0  # of connections between nodes
+_BUSY_LOAD = 4.0  # of each core of this machine: then logins are late for its own sake
 _FRESH_S = 60.0  # of a flight record: the look before has asked for it
 _WORDS_BY = 1024  # bytes of a line
 # What Horovod's stall inspector prints (horovod/common/stall_inspector.cc), behind mpirun's tag or without one.
@@ -77,7 +82,7 @@ class Watch:
         job: WatchedJob,
         stall_after_s: float,
         facts: Callable[[Sequence[str]], Sequence[str]],
-        broken: Callable[[], Sequence[tuple[str, str]]],
+        broken: Callable[[], Sequence[stall.FailedWay]],
         on_stall: Callable[[StallRecord], None],
         tell: Callable[[str], None],
     ) -> None:
@@ -87,9 +92,9 @@ class Watch:
             job: the job.
             stall_after_s: how long a job may be silent, in seconds.
             facts: reads what the hardware of some nodes tells, a sentence each; it may take seconds.
-            broken: has the nodes connect to each other, and returns source and target of what failed, in seconds.
+            broken: has the nodes connect to each other, and returns what failed, in seconds.
             on_stall: gets what was found, once for each silence.
-            tell: gets a sentence about the first look that failed, and about looks that found no stall.
+            tell: gets a sentence about looks that failed, that are late, or that found no stall.
         """
         self._job, self._patience = job, stall_after_s
         self._facts, self._broken, self._on_stall, self._tell = facts, broken, on_stall, tell
@@ -104,6 +109,9 @@ class Watch:
         self._ending: Future[StallRecord | str] | None = None
         self._told = False
         self._noted: set[str] = set()
+        self._silent_since = self._heard
+        self._spoken = False  # about this silence
+        self._open: set[str] = set()  # nodes whose look has not ended
         self._pool = ThreadPoolExecutor(1)
         self._closed = threading.Event()
 
@@ -111,8 +119,10 @@ class Watch:
         """Note that the job has printed something; Horovod's own words about a stall are none of it."""
         if all(_STALL_WORDS.match(line[:_WORDS_BY]) for line in data.splitlines() if line.strip()):
             return
-        self._heard, self._spoke = time.monotonic(), True
+        self._heard = self._silent_since = time.monotonic()
+        self._spoke, self._spoken = True, False
         self._half, self._told = (), False
+        self._noted = {words for words in self._noted if stall.goes_on(words)}
 
     @property
     def stands_still(self) -> bool:
@@ -122,6 +132,7 @@ class Watch:
     def poll(self) -> None:
         """Look at the nodes when it is time, and tell what a look has found; a look that fails ends nothing."""
         now = time.monotonic()
+        self._say_what_is_late(now)
         if self._ending is not None:
             if self._ending.done():
                 ending, self._ending = self._ending, None
@@ -142,6 +153,18 @@ class Watch:
             self._noticed, half = now, self._half
             self._ending = self._start(lambda: self._examine(half, silent))
 
+    def _say_what_is_late(self, now: float) -> None:
+        silent = now - self._silent_since
+        if self._spoken or silent < self._patience + _SENTENCE_BY_S:
+            return
+        late = folded(sorted(self._open))
+        what = f"no answer has come from {late}" if late else "what the nodes tell is not judged yet"
+        self._speak(f"Note: No output for {silent:.0f} s: {what}. The watch goes on.")
+
+    def _speak(self, words: str) -> None:
+        self._spoken = True
+        self._tell(words)
+
     def _start(self, look: Callable[[], _Found]) -> Future[_Found]:
         try:
             return self._pool.submit(look)
@@ -157,9 +180,9 @@ class Watch:
             return True
         self._heard, self._half = time.monotonic(), ()
         self.failures += 1
-        if self.failures == 1:
+        if not self._spoken:
             words = str(error) or type(error).__name__
-            self._tell(f"The watch could not look at the nodes: {words}. The job goes on, and the watch tries again.")
+            self._speak(f"The watch could not look at the nodes: {words}. The job goes on, and the watch tries again.")
         return False
 
     def close(self) -> None:
@@ -172,11 +195,12 @@ class Watch:
             return
         if isinstance(found, str):
             if found and found not in self._noted:
-                self._tell(f"Note: No output for {self._noticed - self._heard:.0f} s: {found}.")
+                self._speak(f"Note: No output for {self._noticed - self._heard:.0f} s: {found}.")
+            self._spoken = True  # at least before
             self._noted.add(found)
             self._heard, self._half = time.monotonic(), ()
             return
-        self._told = True
+        self._told = self._spoken = True
         self._on_stall(found)
 
     def _killed(self, verdict: StallVerdict, looks: Sequence[NodeLook]) -> list[str]:
@@ -188,13 +212,24 @@ class Watch:
         return [suspects.lost_words(name, lost[name], blamed.ours.get(name)) for name in named]
 
     def _look(self, stacks: Stacks) -> tuple[NodeLook, ...]:
-        found = tuple(of_itself(look, self._job) for look in suspects.looks(self._job.logins, self._job.job, stacks))
+        self._open = {login.host.name for login in self._job.logins}
+        seen = suspects.looks(self._job.logins, self._job.job, stacks, on_look=self._open.discard)
+        found = tuple(of_itself(look, self._job) for look in seen)
         for look in found:
             self.seen.setdefault(look.host, set()).update(rank.pid for rank in look.ranks)
             self._ranks.update(rank.rank for rank in look.ranks)
         if all(look.problem for look in found):
-            raise BlindError(found[0].problem if found else "the job has no nodes")
+            raise BlindError(self._blind_words(found))
         return found
+
+    def _blind_words(self, looks: Sequence[NodeLook]) -> str:
+        words = looks[0].problem if looks else "the job has no nodes"
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        if load > _BUSY_LOAD * cores:
+            return f"{words}; this machine is busy (a load of {load:.0f} on {cores} cores)"
+        silent = {look.host for look in looks if look.silent}
+        halted = suspects.halted_logins([login for login in self._job.logins if login.host.name in silent])
+        return stall.with_logins(words, halted)
 
     def _examine(self, half: tuple[NodeLook, ...], silent_s: float) -> StallRecord | str:
         """Return who stops the job, or a clause that says why nobody is named."""
@@ -204,16 +239,23 @@ class Watch:
             return "the job goes on: most ranks have moved data since"
         # What takes seconds is asked while the second look waits, for the suspects of the first.
         early = verdict_of(self._job, half, first, first, self._ranks)
-        ahead = _Ahead(early, self._facts, self._broken)
+        ahead = _Ahead(early, self._facts, self._broken, self._job.logins)
         try:
-            if self._closed.wait(_BETWEEN_S):
-                return ""
-            second = self._look("quick")
-            verdict = verdict_of(self._job, half, first, second, self._ranks)
+            second, verdict = first, early
+            if early is None or not _were_silent(early, half):
+                if self._closed.wait(_BETWEEN_S):
+                    return ""
+                second = self._look("quick")
+                verdict = verdict_of(self._job, half, first, second, self._ranks)
             if verdict is None:
-                return stall.undecided(sights_of(self._job, half, first, second))
-            tried = ahead.broken() if _needs_probe(verdict) else None
-            verdict = verdict if tried is None else stall.after_probe(verdict, tried)
+                words = stall.undecided(sights_of(self._job, half, first, second))
+                failed = () if stall.goes_on(words) else ahead.broken() or ()
+                if not failed:
+                    return words
+                verdict = stall.after_probe(StallVerdict(cause="not known", sentence=words), failed)
+            elif _needs_probe(verdict):
+                verdict = stall.after_probe(verdict, tried) if (tried := ahead.broken()) is not None else verdict
+            verdict = ahead.after_logins(verdict)
             found = ahead.facts(verdict.hosts, max(_LEAST_FACTS_S, _FACTS_BY_S - (time.monotonic() - began)))
         finally:
             ahead.close()
@@ -230,19 +272,24 @@ class Watch:
 
 
 class _Ahead:
-    """What is asked of nodes before the suspects are sure: their hardware, or which of them do not connect."""
+    """What is asked of nodes before the suspects are sure: their hardware, new logins, or which do not connect."""
 
     def __init__(
         self,
         early: StallVerdict | None,
         facts: Callable[[Sequence[str]], Sequence[str]],
-        broken: Callable[[], Sequence[tuple[str, str]]],
+        broken: Callable[[], Sequence[stall.FailedWay]],
+        logins: Sequence[JobLogin],
     ) -> None:
         self._read, self._probe = facts, broken
-        self._pool = ThreadPoolExecutor(2)
+        self._pool = ThreadPoolExecutor(3)
         self._hosts = early.hosts if early is not None else ()
         self._found = self._pool.submit(self._read, self._hosts) if self._hosts else None
         self._tried = self._pool.submit(self._probe) if early is not None and _needs_probe(early) else None
+        silent = [
+            one for one in logins if early is not None and early.cause == "silent node" and one.host.name in early.hosts
+        ]
+        self._halted = self._pool.submit(suspects.halted_logins, silent)
 
     def facts(self, hosts: Sequence[str], within_s: float) -> Sequence[str]:
         """Return what the hardware of some nodes tells, or that it did not answer in time."""
@@ -256,10 +303,20 @@ class _Ahead:
             return (f"the hardware of {folded(hosts)} was not looked at: no answer in time",)
         return (f"the hardware of {folded(hosts)} was not looked at: {error}",) if error else self._found.result()
 
-    def broken(self) -> Sequence[tuple[str, str]] | None:
-        """Return source and target of connections that failed, None where they could not be tried."""
+    def broken(self) -> Sequence[stall.FailedWay] | None:
+        """Return the connections that failed, None where they could not be tried in time."""
         self._tried = self._tried or self._pool.submit(self._probe)
-        return None if self._tried.exception() else self._tried.result()
+        try:
+            return None if self._tried.exception(_TRIALS_S) else self._tried.result()
+        except futures.TimeoutError:
+            return None
+
+    def after_logins(self, verdict: StallVerdict) -> StallVerdict:
+        """Return a verdict on silent nodes with how new logins to them ended."""
+        if verdict.cause != "silent node" or self._halted.exception() is not None:
+            return verdict
+        halted = [host for host in self._halted.result() if host in verdict.hosts]
+        return verdict.model_copy(update={"sentence": stall.with_logins(verdict.sentence, halted)})
 
     def close(self) -> None:
         """Wait for nothing."""
@@ -279,6 +336,12 @@ def of_itself(look: NodeLook, job: WatchedJob) -> NodeLook:
             "flights": tuple(one for one in look.flights if one.rank in numbers),
         }
     )
+
+
+def _were_silent(verdict: StallVerdict, looks: Sequence[NodeLook]) -> bool:
+    """Whether nodes that do not answer did not answer at an earlier look, long before: a third look tells no more."""
+    silent = {look.host for look in looks if look.silent}
+    return verdict.cause == "silent node" and silent.issuperset(verdict.hosts)
 
 
 def _needs_probe(verdict: StallVerdict) -> bool:
@@ -307,19 +370,23 @@ def sights_of(
         for rank in look.ranks:
             key = (look.host, rank.pid)
             old_look, old = before.get(key, (look, rank))
-            share, moved = _spent(old_look, old, look, rank)
-            was_idle = None
+            spent = _spent(old_look, old, look, rank)
+            was_idle: bool | None = None
+            system: tuple[float, float] | None = None
             if key in long and key in before:
-                long_share, long_moved = _spent(*long[key], old_look, old)
-                was_idle = long_share < stall.IDLE_SHARE and (long_moved <= stall.LEAST_MOVED or bool(old.full))
+                earlier = _spent(*long[key], old_look, old)
+                was_idle = earlier.rests and (earlier.moved <= stall.LEAST_MOVED or bool(old.full))
+                system = _system(_spent(*long[key], look, rank), spent)
             lock = rank.lock if rank.lock == old.lock else ""
             sights.append(
                 stall.RankSight(
                     rank=rank.rank,
                     host=look.host,
                     state=rank.state,
-                    cpu_share=share,
-                    moved=moved,
+                    cpu_share=spent.cpu_share,
+                    wanted_share=spent.wanted_share,
+                    system=system,
+                    moved=spent.moved,
                     now=_seen_again(places[0].get(key, Place()), places[1].get(key, Place())),
                     before=places[0].get(key, Place()),
                     file=rank.file if rank.file == old.file else "",
@@ -339,10 +406,30 @@ def sights_of(
     return sights
 
 
-def _spent(before: NodeLook, old: RankState, after: NodeLook, rank: RankState) -> tuple[float, int]:
-    """Return the share of a core that a rank took between two looks, and the bytes that it moved."""
-    span = after.at - before.at
-    return (rank.cpu_s - old.cpu_s) / span if span > 0 else 0.0, rank.moved_bytes - old.moved_bytes
+def _spent(before: NodeLook, old: RankState, after: NodeLook, rank: RankState) -> stall.Spent:
+    """Return what a rank took and moved between two looks."""
+    span, cpu_s = after.at - before.at, rank.cpu_s - old.cpu_s
+    moved = rank.moved_bytes - old.moved_bytes
+    if span <= 0:
+        return stall.Spent(moved=moved)
+    wanted = (rank.wanted_s - old.wanted_s) / span
+    return stall.Spent(
+        moved=moved,
+        cpu_s=cpu_s,
+        cpu_share=cpu_s / span,
+        system_share=(rank.system_s - old.system_s) / cpu_s if cpu_s > 0 else 0.0,
+        wanted_share=wanted if old.wanted_s >= 0 and wanted >= 0 else None,  # less is of threads that ended
+    )
+
+
+def _system(whole: stall.Spent, last: stall.Spent) -> tuple[float, float] | None:
+    """Return the shares in calls of the kernel, of the whole time and of the last seconds; None where that is little.
+
+    On busy cores, seconds may be too short to tell. Then the whole time counts for them.
+    """
+    if whole.cpu_s < stall.LEAST_CPU_S:
+        return None
+    return whole.system_share, last.system_share if last.cpu_s * 2 >= stall.LEAST_CPU_S else whole.system_share
 
 
 def _holder(rank: RankState, ranks: Mapping[int, int]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from clusterctl.analysis import rank_deaths
+from clusterctl.analysis import rank_deaths, stall
 from clusterctl.jobs import suspects
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on
 from clusterctl.launch import mpirun
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.remote.supervised_job import JobLogin
 
 _CONNECT_S = 2.0
+_LOGIN_S = 12.0
 _TAIL = 16 * 1024  # bytes of the output that the launcher's last words fit into
 _LAST_LINES = 100
 _LAUNCHER = ""  # in the place of a node
@@ -281,12 +282,12 @@ class WatchedRun:
         except (ClusterctlError, OSError, ValueError) as error:  # what stands beside a sentence must not keep it back
             return (f"the hardware of {folded(names)} was not looked at: {error}",)
 
-    def _broken(self) -> Sequence[tuple[str, str]]:
+    def _broken(self) -> Sequence[stall.FailedWay]:
         there = [replace(host, become=False) for host in self._nodes.hosts]
         found = fabric.candidates(self._nodes.facts)
-        limits = network_probe.TrialLimits(_CONNECT_S, control_dir=self._nodes.control)
-        tried = network_probe.probe(there, found, limits)
-        return [(one.source, one.target) for one in tried if one.kind not in {"ok", "error"}]
+        limits = network_probe.TrialLimits(_CONNECT_S, _LOGIN_S, control_dir=self._nodes.control)
+        tried = network_probe.confirmed(there, found, limits, network_probe.probe(there, found, limits))
+        return [_way(one) for one in tried if one.kind not in {"ok", "error"}]
 
     def _stalled(self, record: StallRecord) -> None:
         self._found, self.stood_still, self.suspects = record, True, record.verdict.hosts
@@ -302,6 +303,12 @@ class WatchedRun:
 
     def _record_words(self) -> str:
         return f" Its record: {self._kept}." if self._kept else ""
+
+
+def _way(tried: fabric.PairResult) -> stall.FailedWay:
+    """Return the way on which a connection lost something; what is lost on its way back goes the other way."""
+    source, target = (tried.target, tried.source) if tried.kind == "cut_back" else (tried.source, tried.target)
+    return stall.FailedWay(source, target, tried.kind in {"cut", "cut_back"})
 
 
 def _told_last(output: str, lost_on: str, names: Mapping[str, str], nodes: Sequence[str]) -> StallVerdict | None:

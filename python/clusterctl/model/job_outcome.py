@@ -145,6 +145,8 @@ class RankState(Fact):
     rank: int
     state: _Words  # a letter of proc_pid_stat(5)
     cpu_s: float
+    system_s: float = 0.0  # of that, in the kernel
+    wanted_s: float = -1.0  # all of its threads ran or waited for a core; -1 where the kernel does not count it
     moved_bytes: int
     command: _Words = ""
     file: _Words = ""  # that a system call waits for, with the type of its file system

@@ -30,6 +30,8 @@ _SSH_OPTIONS = "46AaCfGgKkMNnqsTtVvXxYyB:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W
 
 _TERMINAL = "must have a tty"  # of sudo, where its configuration has requiretty
 _NOBODY_WORDS = ("timed out", "No route to host", "Host is down", "not responding")
+# Of 'ssh -v' (sshconnect.c, kex.c): what the node's sshd is, and the two ends of the exchange of keys.
+_FIRST_LINE, _KEYS_SENT, _KEYS_CAME = "Remote protocol version", "SSH2_MSG_KEXINIT sent", "SSH2_MSG_NEWKEYS received"
 # How ssh calls the other end of a way through a bastion (ProxyJump, ProxyCommand), when that way ends.
 _BASTION = "UNKNOWN port 65535"
 _BASTION_ECHOES = (_BASTION, "kex_exchange_identification", "stdio forwarding failed")
@@ -154,6 +156,11 @@ def is_silent(returncode: int, stderr: str) -> bool:
     """Tell whether ssh says that nobody answers at a node; a refusal is an answer, and a bastion's silence its own."""
     of_node = _BASTION not in stderr or "open failed" in stderr
     return returncode == _SSH_FAILED and of_node and any(word in stderr for word in _NOBODY_WORDS)
+
+
+def lacks_keys(log: str) -> bool:
+    """Tell whether a log of ``ssh -v`` has the first line of the node's sshd, and not the end of exchanging keys."""
+    return _FIRST_LINE in log and _KEYS_SENT in log and _KEYS_CAME not in log
 
 
 def hides_the_bastion(stderr: str) -> bool:

@@ -106,12 +106,25 @@ def look(
         "rank": rank,
         "state": fields[0] if fields else "X",
         "cpu_s": (int(fields[11]) + int(fields[12])) / _TICKS if fields else 0.0,
+        "system_s": int(fields[12]) / _TICKS if fields else 0.0,
+        "wanted_s": wanted_s(pid),
         "moved_bytes": sum(map(int, moved)),
         "command": job_members.command_of(pid)[:80],
         "file": file_of(pid),
         **lock_of(pid, waiting or {}),
         "silent_peers": peers,
     }
+
+
+def wanted_s(pid: int) -> float:
+    """Return for how long the threads of a process ran or waited for a core, -1 where the kernel does not count it."""
+    spent = 0
+    for task in Path(f"/proc/{pid}/task").glob("[0-9]*"):
+        words = rank_stacks.text(f"{task}/schedstat").split()
+        if len(words) != 3 or not all(word.isdecimal() for word in words):  # noqa: PLR2004 - scheduler/sched-stats.rst
+            return -1.0
+        spent += int(words[0]) + int(words[1])
+    return spent / 1e9 if spent else -1.0
 
 
 def _sockets(pid: int) -> list[int]:

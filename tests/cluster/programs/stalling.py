@@ -24,6 +24,8 @@ if STACK == "mpi":
 
     def all_reduce() -> None:
         world.allreduce(1.0)
+        if FAULT == "large packets":  # which are lost from a step on
+            world.allgather(bytes(1 << 18))
 
     def broadcast() -> None:
         world.bcast(None, root=0)
@@ -103,6 +105,30 @@ def exit_at_once() -> None:
     os._exit(3)
 
 
+def exit_without_a_word() -> None:
+    os._exit(0)
+
+
+def write_file() -> None:
+    """Try again and again to write to a full disk, as a checkpoint that is to be kept does."""
+    while True:
+        try:
+            Path("/full/checkpoint").write_bytes(bytes(1 << 20))
+        except OSError:
+            time.sleep(0.5)
+        else:
+            raise AssertionError
+
+
+def read_input() -> None:
+    """Wait for input that nobody gives."""
+    os.read(os.pipe()[0], 1)
+
+
+def receive() -> None:
+    world.recv(source=(rank + 1) % world.size, tag=99)
+
+
 def crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -145,6 +171,10 @@ FAULTS = HEALTHY | {
     "slow loader": load_batch,
     "lock": wait_for_lock,
     "exit": exit_at_once,
+    "silent exit": exit_without_a_word,
+    "full disk": write_file,
+    "input": read_input,
+    "message": receive,
     "exception": leave,
     "crash": crash,
 }

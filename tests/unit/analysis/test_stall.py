@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clusterctl.analysis.rank_evidence import Place
-from clusterctl.analysis.stall import RankSight, after_probe, judge, undecided
+from clusterctl.analysis.stall import FailedWay, RankSight, after_probe, judge, undecided, with_logins
 
 WAITING = Place("all_reduce", "step (train.py:30)")
 MOVED = 10 << 20
@@ -107,12 +107,37 @@ def test_a_link_with_two_ends_names_neither() -> None:
 def test_connections_that_fail_name_the_node_that_all_of_them_have() -> None:
     found = judge(ranks())
     assert found is not None
-    named = after_probe(found, [("node1", "node3"), ("node2", "node3"), ("node4", "node3")])
+    failed = [FailedWay(f"node{number}", "node3") for number in (1, 2, 4)]
+    named = after_probe(found, failed)
     assert (named.cause, named.hosts) == ("network", ("node3",))
     assert named.sentence.startswith("node3 cannot be connected with node[1-2,4] any more; the cause is not known")
-    assert after_probe(found, [("node1", "node3")]) == found, "either end may be it"
-    assert after_probe(found, [("node1", "node2"), ("node3", "node4")]) == found
+    either = after_probe(found, failed[:1])
+    assert (either.cause, either.hosts) == ("network", ()), "either end may be it"
+    assert either.sentence.startswith("nodes cannot connect from node1 to node3 any more; the cause is not known")
+    assert after_probe(found, [failed[0], FailedWay("node2", "node4")]).hosts == ()
     assert after_probe(found, []) == found
+
+
+def test_ways_that_lose_large_packets_are_told_with_the_cure() -> None:
+    seen = [replace(one, silent_hosts=("node2",) if one.host == "node1" else ()) for one in ranks(6)]
+    found = judge(seen)
+    assert found is not None
+    told = after_probe(found, [FailedWay("node1", "node2", passes_small=True)])
+    words = (
+        "from node1 to node2 small packets pass and large ones are lost: compare the MTU on the way; data from node1"
+    )
+    assert told.sentence.startswith(words)
+    assert told.hosts == ()
+    many = [FailedWay("node1", "node2", passes_small=True), FailedWay("node2", "node3", passes_small=True)]
+    named = after_probe(found, many)
+    assert named.hosts == ("node2",)
+    assert named.sentence.startswith("between node2 and node[1,3] small packets pass and large ones are lost: compare")
+
+
+def test_a_login_that_exchanges_no_keys_is_told() -> None:
+    words = "node3 does not answer, 4 others wait"
+    assert with_logins(words, ()) == words
+    assert "a new login to node3 stops at the exchange of keys: small packets pass" in with_logins(words, ["node3"])
 
 
 def test_calls_that_a_library_makes_out_of_one_are_no_other_call() -> None:
@@ -259,6 +284,58 @@ def test_without_stacks_a_rank_that_sleeps_beside_spinning_ones_is_named(
 def test_where_nothing_sets_a_rank_apart_a_clause_says_why(seen: list[RankSight], words: str) -> None:
     assert judge(seen) is None
     assert words in undecided(seen)
+
+
+POLLS, LOOPS = (0.3, 0.4), (0.0, 0.02)
+
+
+def test_without_stacks_a_rank_that_computes_beside_ranks_that_poll_is_named() -> None:
+    """On busy cores, each rank gets a twelfth of a core."""
+    seen = ranks(**{**SPINS, "cpu_share": 0.08, "wanted_share": 0.99, "system": POLLS})
+    assert judge(seen) is None
+    seen[5] = replace(seen[5], system=LOOPS)
+    found = judge(seen)
+    assert found is not None
+    assert (found.cause, found.hosts, found.ranks) == ("elsewhere", ("node3",), (5,))
+    words = "node3 rank 5 computes, 7 others wait, as their calls of the kernel show"
+    assert found.sentence == f"{words}; {TOOLS} to see where"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"system": LOOPS},
+        {"system": None},
+        {"system": (0.1, 0.4)},
+        {"system": (0.3, 0.02)},
+        {"wanted_share": 0.01, "cpu_share": 0.0, "system": POLLS},
+        {"moved": MOVED, "system": POLLS},
+        at("compute (train.py:3)") | {"system": POLLS},
+    ],
+    ids=[
+        "they compute",
+        "not known",
+        "they computed before",
+        "they compute now",
+        "they rest",
+        "they move data",
+        "a stack tells",
+    ],
+)
+def test_a_rank_that_computes_is_not_named_where_others_may_not_wait_for_it(others: dict[str, object]) -> None:
+    seen = ranks(**{**SPINS, "wanted_share": 0.99, **others})
+    seen[5] = replace(seen[5], **{**SPINS, "system": LOOPS})  # type: ignore[arg-type]
+    found = judge(seen)
+    assert found is None or found.ranks != (5,)
+
+
+def test_a_rank_that_wakes_up_now_and_then_on_busy_cores_rests() -> None:
+    """The letter of its state is R at times; how long it wanted a core tells."""
+    seen = ranks(**{**SPINS, "cpu_share": 0.04, "wanted_share": 0.9})
+    seen[5] = replace(seen[5], **{**SLEEPS, "state": "R", "wanted_share": 0.1})  # type: ignore[arg-type]
+    found = judge(seen)
+    assert found is not None
+    assert (found.cause, found.ranks) == ("idle", (5,))
 
 
 def test_idle_ranks_are_not_named_where_others_may_go_on() -> None:

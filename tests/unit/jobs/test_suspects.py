@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
 import pytest
 from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss, RankDeath
 from clusterctl.jobs import suspects
+from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import LoggedKill, MemoryKills
+from clusterctl.remote.supervised_job import JobLogin
 from local_jobs import GONE, telling
 
 
@@ -60,3 +67,32 @@ def test_a_node_whose_kills_before_the_job_are_not_known_is_told() -> None:
     lost, untold = suspects.lost_since(logins, "unit-suspects", {"node1": MemoryKills(), "node3": MemoryKills(all=1)})
     assert lost == {}
     assert suspects.untold_words(untold).startswith("node[1-2] cannot be asked for kills for lack of memory")
+
+
+@contextlib.contextmanager
+def peer(first_line: bytes) -> Iterator[JobLogin]:
+    """A machine whose connections bring these bytes, and nothing more: what is larger is lost on the way."""
+    kept: list[socket.socket] = []
+
+    def serve(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                kept.append(listener.accept()[0])
+                kept[-1].sendall(first_line)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        yield JobLogin(Host("node3", "127.0.0.1", port=listener.getsockname()[1]))
+        listener.shutdown(socket.SHUT_RDWR)
+    for one in kept:
+        one.close()
+
+
+@pytest.mark.parametrize(("first_line", "halted"), [(b"SSH-2.0-OpenSSH_9.2p1\r\n", ("node3",)), (b"", ())])
+def test_a_login_that_gets_no_keys_differs_from_a_node_that_says_nothing(
+    first_line: bytes, halted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suspects, "_LOGIN_S", 3.0)
+    with peer(first_line) as login:
+        assert suspects.halted_logins([login]) == halted
+    assert suspects.halted_logins([GONE]) == ()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.analysis import rank_deaths, rank_evidence
+from clusterctl.jobs import watch as watch_module
 from clusterctl.jobs.watch import Watch, WatchedJob, how_to_go_on, of_itself, verdict_of
 from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import FlightGroup, FlightLook, NodeLook, RankState, Stack, StallRecord
@@ -132,6 +133,20 @@ def test_without_a_tool_for_stacks_a_rank_that_rests_is_named(
     assert (found.verdict.hosts, found.verdict.ranks) == (("node1",), (1,))
 
 
+def test_without_a_tool_for_stacks_a_rank_in_an_endless_loop_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others ask the kernel for messages again and again, as ranks do that wait in MPI over sockets."""
+    polls = "import select\n    asks = select.epoll()\n    while True: asks.poll(0)"
+    program = ONE_RESTS.replace('"1"', '"1" and False or os.environ["OMPI_COMM_WORLD_RANK"] != "1"').format(polls)
+    job = f"unit-watch-loop-{os.getpid()}"
+    with ranks(job, 3, program):
+        monkeypatch.setenv("PATH", "/nowhere")
+        (found,) = watched(job, patience_s=6.0)
+    assert (found.verdict.cause, found.verdict.ranks) == ("elsewhere", (1,))
+    assert found.verdict.sentence.startswith(
+        "node1 rank 1 computes, 2 others wait, as their calls of the kernel show; "
+    )
+
+
 def test_where_nothing_sets_a_rank_apart_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     job, told = f"unit-watch-spin-{os.getpid()}", list[str]()
     with ranks(job, 2, ONE_RESTS.format("pass")):
@@ -182,6 +197,22 @@ def test_a_node_that_ssh_finds_dead_is_named_and_its_looks_say_why() -> None:
     assert (found.verdict.cause, found.verdict.hosts) == ("silent node", ("node9",))
     assert found.verdict.sentence.startswith("node9 does not answer, 3 others wait")
     assert any("No route to host" in look.problem for look in found.looks)
+
+
+def test_a_node_that_was_silent_long_before_as_well_needs_no_third_look() -> None:
+    """A look that hangs takes 20 s, and the sentence is to come soon."""
+    asked: list[str] = []
+
+    class Counting(HereLogin):
+        def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+            asked.extend(word for word in remote if word.startswith("--"))
+            return super().command(remote, connect_timeout_s)
+
+    job = f"unit-watch-third-{os.getpid()}"
+    with ranks(job, 3):
+        (found,) = watched(job, logins=(Counting(HERE.host), GONE))
+    assert found.verdict.cause == "silent node"
+    assert asked == ["--stacks"]
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -264,6 +295,49 @@ def test_a_look_that_fails_is_told_once_and_ends_nothing(node: str, words: str) 
     assert sentence.startswith("The watch could not look at the nodes: ")
     assert words in sentence
     assert sentence.endswith(" The job goes on, and the watch tries again.")
+
+
+class HangingLogin(HereLogin):
+    """A node whose first look comes back, and no later one."""
+
+    def command(self, remote: Sequence[str], connect_timeout_s: int = 10) -> list[str]:
+        if "--stacks" in remote:
+            return ["sleep", "300"]
+        return super().command(remote, connect_timeout_s)
+
+
+def test_a_look_that_does_not_come_back_is_told_in_a_fixed_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in each silence, also where the looks go on for ever."""
+    monkeypatch.setattr(watch_module, "_SENTENCE_BY_S", 3.0)
+    job, told = f"unit-watch-late-{os.getpid()}", list[str]()
+    logins = (HERE, HangingLogin(Host("node2", "127.0.0.1")))
+    watch = Watch(WatchedJob(job, logins, (), {}), 1.0, lambda _: [], list, [].append, told.append)
+    with ranks(job, 1):
+        for _silence in range(2):
+            watch.heard(b"step\n")
+            end, before = time.monotonic() + 15, len(told)
+            while len(told) == before and time.monotonic() < end:
+                watch.poll()
+                time.sleep(0.05)
+    watch.close()
+    assert [one.partition(" s: ")[2] for one in told] == ["no answer has come from node2. The watch goes on."] * 2
+    assert 4 <= float(told[0].split()[4]) <= 10
+
+
+def test_a_cause_that_is_not_known_is_told_in_each_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, told = f"unit-watch-again-{os.getpid()}", list[str]()
+    watch = Watch(WatchedJob(job, (HERE,), (), {}), 1.0, lambda _: [], list, [].append, told.append)
+    with ranks(job, 2, ONE_RESTS.format("pass")):
+        monkeypatch.setenv("PATH", "/nowhere")
+        for silence in range(1, 3):
+            watch.heard(b"step\n")
+            end = time.monotonic() + 60
+            while len(told) < silence and time.monotonic() < end:
+                watch.poll()
+                time.sleep(0.05)
+    watch.close()
+    assert len(told) == 2
+    assert all("the cause is not known" in one for one in told)
 
 
 @pytest.mark.parametrize("part", ["facts", "broken"])

@@ -937,3 +937,21 @@ def test_a_session_that_waits_is_told_and_one_that_computes_is_not(
     done = subprocess.run(argv, input=program.data + b"{}", capture_output=True, check=True)
     found = json.loads(done.stdout)
     assert least <= found["session_start_s"] <= most, found["problems"]
+
+
+def test_limits_of_a_session_and_of_a_process_above_it_are_the_same() -> None:
+    """Behind sudo, those of the process above count."""
+    session = users.Session()
+    session.limits_pid = None
+    own = session.limits()
+    assert own.keys() == {"memlock", "nofile", "nproc", "as", "data", "fsize", "cpu"}
+    session.limits_pid = os.getpid()
+    assert session.limits() == own
+    limited = ["prlimit", "--fsize=4096:", "--cpu=600:", "sleep", "60"]
+    with subprocess.Popen(limited) as process:
+        while Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8") != "sleep\n":
+            time.sleep(0.05)
+        session.limits_pid = process.pid
+        found = session.limits()
+        process.kill()
+    assert (found["fsize"]["soft"], found["cpu"]["soft"]) == (4096, 600)

@@ -35,6 +35,19 @@ _SHM_OF_A_RANK = 16 * _MIB
 _LEAST_SHM = 128 * _MIB  # containers get 64 MiB unless somebody asks for more, which is not enough for NCCL
 _LITTLE = 100 * _MIB
 _LEAST_ADDRESSES = 512 * _MIB  # a rank of mpi4py with numpy reserves 212 MiB before it holds any data
+# Limits of a process that should have none, by their names in limits.conf(5): what a finding is about, the unit, what a
+# process may do, and the least below which no launch works. A launch writes files of some MiB for its ranks to share.
+_OF_A_PROCESS = {
+    "as": (
+        "address space",
+        _MIB,
+        "use {} MiB of addresses (ulimit -v), and libraries of ranks reserve more",
+        _LEAST_ADDRESSES,
+    ),
+    "data": ("data size", _MIB, "have {} MiB of data (ulimit -d), and ranks may need more", _LITTLE),
+    "fsize": ("file size", _MIB, "write files of {} MiB (ulimit -f), and checkpoints of jobs are larger", _LITTLE),
+    "cpu": ("processor time", 1, "take {} s of processor time (ulimit -t), and the kernel then ends it", 300),
+}
 _FILES_OF_A_JOB = _rules.FILES_OF_A_JOB
 # mpirun or its daemon, ssh and shells; a rank of Open MPI 5 has its own thread, PMIx's, and one of its TCP.
 _PROCESSES_OF_A_DAEMON, _THREADS_OF_A_RANK = 16, 3
@@ -225,17 +238,16 @@ def _loopback(host: str, node: NodeFacts) -> Iterator[Finding]:
 
 def _limits(host: str, node: NodeFacts, ranks: int) -> Iterator[Finding]:
     memlock, files = node.limits.get("memlock"), node.limits.get("nofile")
-    space = node.limits.get("as")
     if memlock is not None:
         cause, cure = _rules.memlock(memlock.soft, [device.model_dump() for device in node.rdma])
         if cause:
             yield Finding("memlock", "error", (host,), cause, cure)
-    if space is not None and space.soft is not None:
-        cause = (
-            f"a process may use {space.soft // _MIB} MiB of addresses (ulimit -v), and libraries of ranks reserve more"
-        )
-        grave: Severity = "error" if space.soft < _LEAST_ADDRESSES else "warning"
-        yield Finding("address space", grave, (host,), cause, "let as be unlimited in /etc/security/limits.d")
+    for name, (check, unit, words, least) in _OF_A_PROCESS.items():
+        found = node.limits.get(name)
+        if found is not None and found.soft is not None:
+            grave: Severity = "error" if found.soft < least else "warning"
+            cause = f"a process may {words.format(found.soft // unit)}"
+            yield Finding(check, grave, (host,), cause, f"let {name} be unlimited in /etc/security/limits.d")
     if files is None or files.soft is None:
         return
     needed = _FILES_OF_A_JOB + ranks

@@ -364,7 +364,10 @@ def _no_verdict(
     if outcome.ending == "not_started":
         return Verdict.ERROR, f"mpirun was not started: {outcome.problem}", gone
     if outcome.ending == "lost":
-        return Verdict.ERROR, f"the connection to the launch node was lost: {outcome.problem}", gone
+        reason = f"the connection to the launch node was lost: {outcome.problem}"
+        if outcome.sweeps and not gone:  # it answered a new login afterwards
+            reason += "; all nodes answer logins, so look at the load and memory of the launch node"
+        return Verdict.ERROR, reason, gone
     if outcome.ending == "deadline":
         reason = f"no rank came up within {outcome.ending_s:.0f} s"
     else:

@@ -163,6 +163,14 @@ def test_shells_of_two_languages_are_named() -> None:
             "a process may use 600 MiB",
         ),
         (
+            {"limits": {"fsize": {"soft": 4096, "hard": None}}},
+            "file size",
+            "error",
+            "a process may write files of 0 MiB",
+        ),
+        ({"limits": {"data": {"soft": 900 * MIB, "hard": None}}}, "data size", "warning", "a process may have 900 MiB"),
+        ({"limits": {"cpu": {"soft": 60, "hard": 60}}}, "processor time", "error", "a process may take 60 s of"),
+        (
             {"disk": [{"path": "/usr/local", "free_bytes": 0, "total_bytes": MIB}]},
             "disk",
             "error",

@@ -203,6 +203,16 @@ def test_no_output_is_never_a_pass(ending: str) -> None:
         assert all(rank.state == "absent" for rank in judgement.ranks)
 
 
+@pytest.mark.parametrize("problem", ["", "did not answer within 15 s"])
+def test_a_lost_launch_node_that_answers_logins_is_busy(problem: str) -> None:
+    sweeps = (Sweep("node1", problem=problem), Sweep("node2"))
+    outcome = JobOutcome("lost", 180.0, problem="it did not answer within 180 s", sweeps=sweeps)
+    judgement = judging.judge(site("healthy-5.0.7"), outcome)
+    assert judgement.verdict is Verdict.ERROR
+    assert judgement.hosts == (("node1",) if problem else ())
+    assert ("all nodes answer logins, so look at the load and memory" in judgement.reason) != bool(problem)
+
+
 def test_answers_from_all_but_one_rank_fail_even_with_exit_code_0() -> None:
     whole = captured_outcome("healthy-5.0.7")
     cut = dataclasses.replace(whole, lines=tuple(line for line in whole.lines if '"rank": 5,' not in line.text))
