@@ -223,7 +223,7 @@ def prepared(
         job=job_id,
         argv=plan.argv,
         deadline_s=options.timeout_s,
-        environment={**session, **plan.environment},
+        environment={**session, **launcher_needs.secrets_of(started.wish), **plan.environment},
         port=plan.port,
         literal=plan.literal,
         directory=started.wish.directory,
