@@ -224,7 +224,7 @@ def _none(job: NodesJob) -> StartWords:
     return StartWords(("sh", "-c", _ALONE, "sh", *values, *job.program), len(job.program))
 
 
-# --- Ray: a cluster of its own on the nodes, which ``ray_node.py`` of the role validation starts and ends ---------------
+# --- Ray: a cluster of the job's own, which ``ray_node.py`` of the role validation starts and ends --------------------
 
 RAY_SECRET = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")  # without them, everybody who reaches a node may give it work
 
