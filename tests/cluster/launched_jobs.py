@@ -28,7 +28,7 @@ class Ended:
 def up(cluster: Cluster, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Start a job, and go on when it has printed the line ``up``."""
     pipe = subprocess.PIPE
-    argv = [*CLUSTERCTL, "run", str(cluster.box.inventory), "--timeout", "300", *words]
+    argv = [*CLUSTERCTL, "run", str(cluster.box.inventory), "--timeout", "900", *words]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
@@ -44,7 +44,7 @@ def up(cluster: Cluster, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 def ended(process: subprocess.Popen[str]) -> Ended:
     """Wait for the end of a job."""
-    stdout, stderr = process.communicate(timeout=240)
+    stdout, stderr = process.communicate(timeout=600)
     return Ended(process.returncode, stdout, stderr)
 
 
