@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -36,13 +37,9 @@ def run(fresh_cluster: Cluster, project: Path, tmp_path_factory: pytest.TempPath
 
     wheels = {version: make_wheel(packages, NAME, version).read_bytes() for version in ("1.0", "2.0")}
 
-    def start(version: str, *program: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        digest = hashlib.sha256(wheels[version]).hexdigest()
-        lock = f"{NAME}=={version} --hash=sha256:{digest}\n"
-        (project / "requirements.txt").write_text(lock, encoding="utf-8")
-        argv = [*CLUSTERCTL, "run", "--limit", BOTH, "--project", str(project), *options]
+    def clusterctl(*argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*argv, str(fresh_cluster.box.inventory), "--", *program],
+            [*CLUSTERCTL, *argv],
             env={**os.environ, "PIP_FIND_LINKS": str(packages), "XDG_STATE_HOME": str(state)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -50,6 +47,17 @@ def run(fresh_cluster: Cluster, project: Path, tmp_path_factory: pytest.TempPath
             check=False,
             timeout=300,
         )
+
+    def start(
+        version: str, *program: str, options: tuple[str, ...] = (), verb: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        if verb:
+            return clusterctl(*verb, "--limit", BOTH, str(fresh_cluster.box.inventory), *program)
+        digest = hashlib.sha256(wheels[version]).hexdigest()
+        lock = f"{NAME}=={version} --hash=sha256:{digest}\n"
+        (project / "requirements.txt").write_text(lock, encoding="utf-8")
+        argv = ["run", "--limit", BOTH, "--project", str(project), *options]
+        return clusterctl(*argv, str(fresh_cluster.box.inventory), "--", *program)
 
     return start
 
@@ -83,6 +91,38 @@ def test_an_environment_that_is_gone_is_installed_again(fresh_cluster: Cluster, 
     done = run("1.0", "python", "main.py")
     assert said(done) == {words}
     assert "is gone from node2" in done.stderr
+
+
+def test_environments_are_shown_and_removed(fresh_cluster: Cluster, run: Run) -> None:
+    def shown() -> dict[str, dict[str, object]]:
+        done = run("", "--format", "json", verb=("env", "list"))
+        assert done.returncode == 0, done.stderr
+        return {next(iter(one["folders"].values())): one for one in json.loads(done.stdout)["environments"]}
+
+    trees = {version: said(run(version, "python", "main.py")).pop().split()[1] for version in ("1.0", "2.0")}
+    found = shown()
+    assert set(found) == set(trees.values())
+    one = found[trees["2.0"]]
+    assert (one["hosts"], one["gone_from"], one["packages"]) == (["node1", "node2"], [], 1)
+    assert trees["2.0"].startswith(f"/usr/local/python_env-{one['python']}-")
+    digest = str(one["digest"])
+    lines = run("", verb=("env", "list")).stderr.splitlines()
+    assert lines[1].split()[:3] == [digest[:12], one["python"], "1"], "the one used last is the first"
+    assert run("", digest[:8], "--check", verb=("env", "gc")).returncode == 0
+    assert set(shown()) == set(trees.values())
+    done = run("", digest[:8], "--yes", verb=("env", "gc"))
+    assert done.returncode == 0, done.stderr
+    for node in ("node1", "node2"):
+        there = fresh_cluster.on(node, "sh", "-c", "ls -d /usr/local/python_env-*").split()
+        assert trees["2.0"] not in there
+        assert trees["1.0"] in there
+    assert set(shown()) == {trees["1.0"]}
+    fresh_cluster.on("node2", "rm", "-rf", trees["1.0"])
+    assert shown()[trees["1.0"]]["gone_from"] == ["node2"]
+    assert run("", "--older-than", "30d", "--yes", verb=("env", "gc")).stderr.count("Nothing to do") == 1
+    run("", "--older-than", "0h", "--yes", verb=("env", "gc"))
+    assert shown() == {}
+    assert "There is no environment of a project" in run("", verb=("env", "list")).stderr
 
 
 def test_a_launcher_of_nodes_has_the_project_s_programs(run: Run) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl import sandbox as sandboxes
+from launched_jobs import Ended, ended, killed, up
 from validated import CLUSTERCTL, Cluster
 
 pytestmark = pytest.mark.cluster
@@ -27,8 +28,28 @@ CONFIG = "distributed_type: MULTI_GPU\nnum_machines: 4\nnum_processes: 8\nmixed_
 VARIABLES = """\
 {"horovod_install": "never", "nccl_install": "never", "python_env_requirements": ["accelerate", "jax", "deepspeed"]}
 """
+# A rank of each launcher that trains nothing: what ends or stops it is the subject.
+WAITS = """\
+import os, time
+rank = next(os.environ[name] for name in ("RANK", "OMPI_COMM_WORLD_RANK", "NODE_RANK") if name in os.environ)
+if rank == "0":
+    print("up", flush=True)
+time.sleep(600)
+"""
+# Each names its ranks in its own way; the last one stops in the middle of a job of two nodes.
+HALTS = """\
+import os, signal, time
+rank = next(os.environ[name] for name in ("RANK", "OMPI_COMM_WORLD_RANK", "NODE_RANK") if name in os.environ)
+size = next(os.environ[name] for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE") if name in os.environ)
+if int(rank) == int(size) - 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+time.sleep(600)
+"""
 DEEPSPEED = "deepspeed==0.19.8"
 OF_BUILD = ("setuptools", "wheel", "packaging", "ninja", "py-cpuinfo")
+
+
+OWN = {"deepspeed": ("--no_local_rank",)}  # options of a launcher before the script
 
 
 def run(cluster: Cluster, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -62,6 +83,26 @@ def test_the_node_that_stops_a_job_of_none_is_named(cluster: Cluster, tmp_path: 
     words = ("--sync", str(tmp_path), "--stall-after", "4", "--restart-without-suspects", "0", "--search")
     said = run(cluster, *PAIR, *words, "--launcher", "none", "--", "python", "stops.py", code=124).stderr
     assert "node3 rank 1 is stopped" in said
+
+
+def test_a_killed_node_ends_a_job_of_none(cluster: Cluster, tmp_path: Path) -> None:
+    found = with_a_killed_node(cluster, tmp_path, "none", PAIR, "node3")
+    assert "node3" in found.stderr
+
+
+def with_a_killed_node(
+    cluster: Cluster, folder: Path, launcher: str, limit: tuple[str, ...], node: str, *own: str
+) -> Ended:
+    """Kill a node under a job of two; the other one has nothing of the job afterwards."""
+    (folder / "waits.py").write_text(WAITS, encoding="utf-8")
+    program = ("python", "waits.py") if launcher in {"none", "jax"} else (*own, "waits.py")
+    words = (*limit, "--sync", str(folder), "--launcher", launcher, "--", *program)
+    with up(cluster, *words) as job, killed(cluster, node):
+        found = ended(job)
+        others = tuple(one.name for one in cluster.box.nodes if one.name != node)
+        assert cluster.is_clean(others)
+    assert found.code not in {0, 124}, found.stderr
+    return found
 
 
 @pytest.mark.parametrize(
@@ -135,3 +176,21 @@ def test_deepspeeds_own_launcher_makes_the_environment_of_its_processes(pair: Cl
     """With a script of PyTorch, since DeepSpeed on CPUs compiles a part of itself on each node."""
     words = ("--launcher", "deepspeed", "--", "--no_local_rank", "torchrun/ddp.py")
     assert "on each of 4 processes: right" in run(pair, *COPIED, *words).stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["accelerate", "deepspeed", "jax"])
+def test_a_killed_node_ends_the_job_of_each_launcher(pair: Cluster, tmp_path: Path, launcher: str) -> None:
+    found = with_a_killed_node(pair, tmp_path, launcher, (), "node2", *OWN.get(launcher, ()))
+    assert "node2" in found.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["accelerate", "deepspeed", "jax"])
+def test_the_node_of_a_stopped_rank_is_named_under_each_launcher(pair: Cluster, tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "halts.py").write_text(HALTS, encoding="utf-8")
+    program = ("python", "halts.py") if launcher == "jax" else (*OWN.get(launcher, ()), "halts.py")
+    words = ("--sync", str(tmp_path), "--stall-after", "20", "--restart-without-suspects", "0", "--search")
+    said = run(pair, *words, "--launcher", launcher, "--", *program, code=124).stderr
+    rank = 1 if launcher == "jax" else 3
+    assert f"node2 rank {rank} is stopped" in said

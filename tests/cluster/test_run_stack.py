@@ -81,3 +81,31 @@ def test_mpirun_does_as_well(stack_cluster: Cluster, code: Path) -> None:
     done = run(stack_cluster, *PAIR, *words)
     assert done.returncode == 0, done.stderr
     assert f"[0] {OF_PAIR}" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "program"), [("torchrun", ("ddp.py",)), ("horovodrun", ("python", "hvd.py"))], ids=str
+)
+def test_a_detached_job_of_a_launcher_needs_no_controller(
+    stack_cluster: Cluster, code: Path, launcher: str, program: tuple[str, ...]
+) -> None:
+    pair, inventory = PAIR, str(stack_cluster.box.inventory)
+    words = ("--sync", str(code), "-x", "SEED=a b", "--launcher", launcher, "--", *program, "--lr", "0 1")
+    done = run(stack_cluster, "--detach", *pair, *words)
+    try:
+        assert done.returncode == 0, done.stderr
+        name = done.stdout.strip()
+        followed = subprocess.run(
+            [*CLUSTERCTL, "jobs", "logs", "-f", *pair, inventory, name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        assert followed.returncode == 0, followed.stderr
+        assert OF_PAIR in followed.stdout.splitlines()
+        assert stack_cluster.is_clean(("node2", "node3"))
+    finally:
+        for node in NODES:
+            stack_cluster.on(node, "rm", "-rf", "/home/cluster/.local")

@@ -32,6 +32,7 @@ COMMANDS = {
     "run": Command("run", "run", "Start a program on the cluster by mpirun or another launcher."),
     "hostfile": Command("hostfile", "hostfile", "Print the nodes and their slots for another launcher."),
     "jobs": Command("jobs", "app", "List, follow and stop jobs that 'run --detach' has started."),
+    "env": Command("env", "app", "List and remove the environments that 'run --project' has installed."),
     "launch": Command("launch", "launch", "Become torchrun inside a pod of an existing scheduler."),
     "render": Command("render", "render", "Print the submission of a job for an existing scheduler."),
     "history": Command("history", "history", "Show the runs of a cluster, their verdicts and what changed."),

@@ -14,7 +14,6 @@ from clusterctl.analysis import rank_deaths
 from clusterctl.jobs import first_look, run
 from clusterctl.jobs import team as team_of_job
 from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
-from clusterctl.model.job_login import through_sudo
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import detached_job, supervised_job, supervisor_files
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
@@ -165,30 +164,16 @@ def gathered(inventory: AnyInventory, options: InventoryOptions) -> Iterator[Clu
 
 
 def _asked(look: FirstLook) -> ClusterJobs:
-    probe = look.probe()
-    problems: list[ClusterctlError] = [UnreachableError(failure.message) for failure in probe.failures.values()]
-    logins, other, users = {}, [], set()
-    for name, node in probe.facts.items():
-        wanted = supervisor_files.digests(_PROGRAMS, node.layout)
-        if wanted.items() <= {str(entry.get("path")): entry.get("sha256") for entry in node.watch}.items():
-            user = through_sudo(look.hosts[name], node)
-            logins[name] = supervised_job.JobLogin(look.hosts[name], user, look.control)
-            users.add(user or node.user.name)
-        else:
-            other.append(name)
-    if other:
-        shown = look.cluster.sources.shown
-        problems.append(
-            ConfigError(f"{folded(other)} lacks this clusterctl's programs; run 'clusterctl provision {shown}' first.")
-        )
+    there = team_of_job.asked(look, _PROGRAMS)
+    problems = list(there.problems)
     found: list[FoundJob] = []
-    for name, answer in detached_job.listed(list(logins.values())).items():
+    for name, answer in detached_job.listed(list(there.logins.values())).items():
         found += [FoundJob(name, job) for job in answer.jobs]
         if answer.problem:
             kind = UnreachableError if answer.silent else HostFailedError
             problems.append(kind(f"{name}: {answer.problem}."))
     found.sort(key=lambda one: one.job.since, reverse=True)
-    return ClusterJobs(look.cluster, logins, frozenset(users), tuple(found), tuple(problems))
+    return ClusterJobs(look.cluster, there.logins, there.users, tuple(found), tuple(problems))
 
 
 def code_of(job: DetachedJob) -> int | None:

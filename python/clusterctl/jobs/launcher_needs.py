@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
 from clusterctl.launch import accelerate
-from clusterctl.launch.launchers import TRAITS, Launcher
+from clusterctl.launch.launchers import RAY_SECRET, TRAITS, Launcher
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import python
 from clusterctl.support.errors import ConfigError
@@ -67,6 +68,13 @@ def _refuse_horovod(launcher: Launcher) -> None:
             f"--launcher {launcher.value} starts the cluster's Horovod, which is built against the cluster's own "
             "environment; leave out --project, or take another launcher."
         )
+
+
+def secrets_of(wish: JobOptions) -> dict[str, str]:
+    """Return what the launcher's own environment has to hold so that strangers cannot give a job's Ray any work."""
+    if wish.launcher is not Launcher.RAY:
+        return {}
+    return dict(zip(RAY_SECRET, ("token", secrets.token_hex(32)), strict=True))
 
 
 def package_files(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> dict[str, dict[str, str]]:

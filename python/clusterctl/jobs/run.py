@@ -18,7 +18,7 @@ from clusterctl.jobs import team as team_of_job
 from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
-from clusterctl.launch import compose, launchers, torchrun
+from clusterctl.launch import compose, launchers, scheduler_env, torchrun
 from clusterctl.launch.launchers import TRAITS
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.job_outcome import TIMED_OUT, exit_code
@@ -223,7 +223,7 @@ def prepared(
         job=job_id,
         argv=plan.argv,
         deadline_s=options.timeout_s,
-        environment={**session, **plan.environment},
+        environment={**session, **launcher_needs.secrets_of(started.wish), **plan.environment},
         port=plan.port,
         literal=plan.literal,
         directory=started.wish.directory,
@@ -340,6 +340,7 @@ def _absolute(folder: Path) -> Path:
 
 
 def _plan(team: JobTeam, started: StartedIn, tell: Callable[[str], None], job_id: str = "") -> LaunchPlan:
+    scheduler_env.refuse_outside(started.wish.caller, list(team.hosts.values()))
     launcher_needs.refuse_without(team.facts, started.wish)
     wish = replace(started.wish, config=launcher_needs.config(team, started.wish, started.synced))
     plan = compose.compose(team.members, team.launch_node, wish, job_id)

@@ -19,7 +19,7 @@ from clusterctl.remote import supervised_job, supervisor_files
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.jobs.first_look import FirstLook
@@ -111,6 +111,39 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         if asked.project:
             nodes = {name: node.with_project(asked.project) for name, node in nodes.items()}
         yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control)
+
+
+@dataclass(frozen=True)
+class AskedNodes:
+    """The nodes that have some programs of this clusterctl, and how the job's user is reached there.
+
+    ``users`` are the names of these users. ``problems`` are nodes that do not answer or lack a program.
+    """
+
+    logins: Mapping[str, supervised_job.JobLogin]
+    users: frozenset[str]
+    problems: tuple[ClusterctlError, ...] = ()
+
+
+def asked(look: FirstLook, programs: Sequence[str]) -> AskedNodes:
+    """Return the nodes that can be asked by some programs; a node that does not answer stops nothing."""
+    probe = look.probe()
+    problems: list[ClusterctlError] = [UnreachableError(failure.message) for failure in probe.failures.values()]
+    logins, other, users = {}, [], set()
+    for name, node in probe.facts.items():
+        wanted = supervisor_files.digests(programs, node.layout)
+        if wanted.items() <= {str(entry.get("path")): entry.get("sha256") for entry in node.watch}.items():
+            user = through_sudo(look.hosts[name], node)
+            logins[name] = supervised_job.JobLogin(look.hosts[name], user, look.control)
+            users.add(user or node.user.name)
+        else:
+            other.append(name)
+    if other:
+        shown = look.cluster.sources.shown
+        problems.append(
+            ConfigError(f"{folded(other)} lacks this clusterctl's programs; run 'clusterctl provision {shown}' first.")
+        )
+    return AskedNodes(logins, frozenset(users), tuple(problems))
 
 
 def of_hostfile(team: JobTeam) -> tuple[HostfileNode, ...]:

@@ -189,7 +189,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
             job=job,
             ranks=wish.ranks,
             per_node=per_node,
-            exported=(*(variable.word for variable in variables), *start.exported),
+            exported=(*(variable.word for variable in variables), *_others(start.exported, variables)),
             mca=wish.mca,
             path=wish.path,
             workers=counts if per_node else None,
@@ -208,6 +208,11 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
         tags=wish.tagged,
         notes=(*notes, *start.notes, *line.path.notes),
     )
+
+
+def _others(names: Sequence[str], variables: Sequence[Variable]) -> tuple[str, ...]:
+    """Return the names that the user does not set; mpirun takes each once."""
+    return tuple(name for name in names if name not in {variable.name for variable in variables})
 
 
 def _without_collisions(
@@ -330,9 +335,19 @@ def _start(
             has_gpus=any(gpu_devices(node) for node in facts.values()),
             rdzv_id=job,
             config=wish.config,
+            addresses=_addresses(facts.values()),
+            given=wish.processes is not None,
+            programs=layout.programs,
         ),
     )
-    return replace(start, tokens=(*settled, *start.tokens)) if wish.launcher is Launcher.NONE else start
+    quick = wish.launcher in {Launcher.NONE, Launcher.RAY}
+    return replace(start, tokens=(*settled, *start.tokens)) if quick else start
+
+
+def _addresses(nodes: Iterable[NodeFacts]) -> tuple[str, ...]:
+    """Return the address of each node in the cluster's network; empty where one is not known."""
+    found = tuple(node.fabric.address if node.fabric else "" for node in nodes)
+    return found if all(found) else ()
 
 
 def _of_workers(
@@ -351,7 +366,7 @@ def _of_workers(
         program = mig_worker.of_workers(program, layout.python)
     if placed:
         program = affinity.of_workers(program, layout.python)
-    return program
+    return with_python(program, layout) if wish.launcher is Launcher.RAY else program
 
 
 def _in_turn(member: Member, wish: JobOptions) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ class Launcher(str, Enum):
     ACCELERATE = "accelerate"
     DEEPSPEED = "deepspeed"
     JAX = "jax"
+    RAY = "ray"
     NONE = "none"
 
 
@@ -60,6 +61,14 @@ class LauncherTraits:
 
 
 _DEEPSPEED = OwnOptions("deepspeed", frozenset({"world_info", "node_rank", "master_addr", "master_port"}))
+# Of "ray start". The dashboard, which runs code for everybody who reaches it, is left out.
+_RAY = OwnOptions(
+    "ray",
+    frozenset(
+        {"head", "address", "port", "node_ip_address", "temp_dir", "block", "include_dashboard"}
+        | {"ray_client_server_port", "min_worker_port", "max_worker_port", "num_cpus"}
+    ),
+)
 TRAITS = {
     Launcher.MPIRUN: LauncherTraits(),
     Launcher.HOROVODRUN: LauncherTraits(needs=("Horovod",)),
@@ -78,6 +87,7 @@ TRAITS = {
         per_node=True, numbers_ranks=True, runs_scripts=True, options=_DEEPSPEED, needs=("PyTorch", "deepspeed")
     ),
     Launcher.JAX: LauncherTraits(needs=("jax",)),
+    Launcher.RAY: LauncherTraits(per_node=True, runs_scripts=True, options=_RAY, needs=("ray",)),
     Launcher.NONE: LauncherTraits(per_node=True),
 }
 
@@ -98,7 +108,9 @@ class NodesJob:
 
     ``counts`` has the processes of each node, in the order of mpirun's ranks. ``options`` are the launcher's own that
     the user gives. ``address`` is where the nodes meet. ``rdzv_id`` tells torchrun's meeting apart from others.
-    ``config`` is the user's file for accelerate.
+    ``config`` is the user's file for accelerate. ``addresses`` are those of the nodes in the cluster's network, empty
+    where one is not known. ``given``: the user says how many processes a node has. ``programs`` is the folder of the
+    collection's programs on the nodes.
     """
 
     program: tuple[str, ...]
@@ -109,6 +121,9 @@ class NodesJob:
     has_gpus: bool = False
     rdzv_id: str = ""
     config: AccelerateConfig | None = None
+    addresses: tuple[str, ...] = ()
+    given: bool = False
+    programs: str = ""
 
 
 @dataclass(frozen=True)
@@ -134,7 +149,7 @@ def on_nodes(launcher: Launcher, job: NodesJob) -> StartWords:
         return _accelerate(job)
     if launcher is Launcher.DEEPSPEED:
         return _deepspeed(job)
-    return _none(job)
+    return _ray(job) if launcher is Launcher.RAY else _none(job)
 
 
 def _torchrun(job: NodesJob) -> StartWords:
@@ -207,6 +222,24 @@ def _none(job: NodesJob) -> StartWords:
     counts = list(job.counts.values())
     values = (str(len(counts)), str(sum(counts)), job.address, PORT, ",".join(map(str, counts)))
     return StartWords(("sh", "-c", _ALONE, "sh", *values, *job.program), len(job.program))
+
+
+# --- Ray: a cluster of the job's own, which ``ray_node.py`` of the role validation starts and ends --------------------
+
+RAY_SECRET = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")  # without them, everybody who reaches a node may give it work
+
+
+def _ray(job: NodesJob) -> StartWords:
+    counts_cpus = job.given or not job.has_gpus  # beside GPUs the slots are those, and Ray counts the cores
+    ours = (
+        *(job.python, f"{job.programs}/ray_node.py"),
+        *([f"--addresses={','.join(job.addresses)}"] if job.addresses else []),
+        *(["--count-cpus"] if counts_cpus else []),
+    )
+    is_script = job.program[0] == "-m" or job.program[0].endswith(".py")
+    theirs = (*job.options, "--", *((job.python, "-u") if is_script else ()), *job.program)
+    alone = _none(replace(job, program=(*ours, *theirs)))
+    return replace(alone, literal=len(theirs), exported=RAY_SECRET if job.rdzv_id else ())
 
 
 # --- JAX: ranks of mpirun that jax.distributed.initialize() finds without arguments -----------------------------------

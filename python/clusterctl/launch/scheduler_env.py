@@ -13,11 +13,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.model import nodeset
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from clusterctl.model.hosts import Host
 
 DEFAULT_PORT = 29500  # torchrun's own
 
@@ -46,6 +48,29 @@ class RankPlace:
 def nodelist(environment: Mapping[str, str]) -> str:
     """Return Slurm's list of the step's or else the job's nodes, folded as Slurm writes it, or ''."""
     return next(filter(None, (environment.get(name) for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))), "")
+
+
+def refuse_outside(environment: Mapping[str, str], hosts: Sequence[Host]) -> None:
+    """Refuse hosts beside the allocation of Slurm that this process is in; by ssh a job would run on them past Slurm.
+
+    Hosts none of which is in the allocation are another cluster's, and free.
+
+    Args:
+        environment: of this process.
+        hosts: where a job is to run.
+
+    Raises:
+        ConfigError: some are in the allocation, and some are not.
+    """
+    folded = nodelist(environment)
+    names = frozenset(unfolded(folded))
+    outside = [host.name for host in hosts if not names & {host.name, host.name.partition(".")[0], host.address}]
+    if names and outside and len(outside) < len(hosts):
+        job = environment.get("SLURM_JOB_ID", "")
+        raise ConfigError(
+            f"{nodeset.folded(outside)} of the inventory is outside of Slurm's job {job} ({folded}), in which this "
+            f"shell runs; choose its nodes with --limit {folded}, or start the job in another shell."
+        )
 
 
 def place(

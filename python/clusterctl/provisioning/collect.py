@@ -27,7 +27,7 @@ from clusterctl.state import snapshots as kept
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -316,9 +316,10 @@ class Retention:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectRequest(HostRequest):
-    """What the user asked for."""
+    """What the user asked for; ``only`` are folders of projects' environments, beside which nothing goes."""
 
     limits: Retention = field(default_factory=Retention)
+    only: frozenset[str] | None = None
 
 
 def collect(request: CollectRequest, observer: AskingObserver[CollectPreview]) -> run_record.RunRecord:
@@ -342,8 +343,16 @@ def kept_by(cluster: str, keep: int) -> set[str]:
     Raises:
         ConfigError: the hold of the cluster cannot be read, so nothing tells what it needs.
     """
-    projects = environments.trees_in_use(environments.read(cluster), now())
-    return kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep) | set(projects)
+    return kept_in_sets(cluster, keep) | set(environments.trees_in_use(environments.read(cluster), now()))
+
+
+def kept_in_sets(cluster: str, keep: int) -> set[str]:
+    """Return the folders that a cluster needs for its own software, without its projects' environments.
+
+    Raises:
+        ConfigError: as :func:`kept_by`.
+    """
+    return kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep)
 
 
 def kept_by_all(keep: int) -> set[str]:
@@ -370,11 +379,17 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             record = self.judge(end)
             return self.run.update(message=f"{record.message} Nothing was changed.".strip())
         present = self._trees()
-        limits = self.request.limits
-        old = old_trees(present, kept_by_all(limits.keep), limits.before())
-        going = {tree.path for trees in old.values() for tree in trees}
-        staying = [tree.path for trees in present.values() for tree in trees if tree.path not in going]
-        files = old_cache_files(limits, staying)
+        limits, only = self.request.limits, self.request.only
+        files: list[CacheFile] = []
+        if only is not None:
+            self._forget_gone(present, only)
+            chosen = {host: [tree for tree in trees if tree.path in only] for host, trees in present.items()}
+            old = old_trees(chosen, kept_in_sets(self.run.record.cluster_id, limits.keep), None)
+        else:
+            old = old_trees(present, kept_by_all(limits.keep), limits.before())
+            going = {tree.path for trees in old.values() for tree in trees}
+            staying = [tree.path for trees in present.values() for tree in trees if tree.path not in going]
+            files = old_cache_files(limits, staying)
         lines = artifact_lines(old, files)
         if not lines:
             words = "Nothing to do: every artifact is in use, or of a set that is kept."
@@ -400,6 +415,12 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
                 raise ConfigError(f"{result.host} listed its artifacts in a form that is unknown; run again.") from None
         return found
 
+    def _forget_gone(self, present: Mapping[str, Sequence[Tree]], only: Collection[str]) -> None:
+        """Forget the chosen environments on hosts that answer without them."""
+        if not self.request.check:
+            gone = {host: set(only) - _paths(trees) for host, trees in present.items()}
+            environments.forget(self.run.record.cluster_id, gone)
+
     def _expected(self, old: Mapping[str, Sequence[Tree]]) -> list[run_record.HostSummary]:
         return [
             run_record.HostSummary(
@@ -422,11 +443,16 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         self.task_results = TaskResults()
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"gc_trees": names})
         removed = removed_trees(old, self.task_results.results)
+        environments.forget(self.run.record.cluster_id, {host: _paths(trees) for host, trees in removed.items()})
         self.messages = (
             *artifact_lines({host: trees for host, trees in removed.items() if trees}, gone),
             *_staying(left),
         )
         return self.judge(end)
+
+
+def _paths(trees: Iterable[Tree]) -> set[str]:
+    return {tree.path for tree in trees}
 
 
 def _staying(files: Sequence[CacheFile]) -> list[str]:

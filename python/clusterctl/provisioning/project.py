@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.inventory.ansible_inventory import Cluster
+from clusterctl.launch import scheduler_env
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import RunObserver
 from clusterctl.provisioning import playbook
@@ -109,6 +110,7 @@ def environment(
     """
     whole = Cluster.of(inventory, options)
     cluster = whole.inventory
+    scheduler_env.refuse_outside(os.environ, cluster.selected_hosts)
     cluster_id, part = paths.cluster_id(cluster.sources), cluster.parts.get("python_env", "")
     digest = hashlib.sha256(f"{project.digest} {part}".encode()).hexdigest()
     known = environments.read(cluster_id).get(digest)

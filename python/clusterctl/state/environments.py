@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from clusterctl.state import files, paths
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+_LEAST_DIGEST = 4  # characters
 KEPT_FOR = timedelta(days=30)  # since the last use; then gc may remove it
 
 
@@ -54,6 +56,35 @@ def keep(cluster: str, digest: str, environment: Environment) -> None:
     paths.private_folder(paths.cluster_dir(cluster))
     found = _Environments(known={**read(cluster), digest: environment})
     files.write_atomically(paths.environments_file(cluster), found.model_dump_json() + "\n")
+
+
+def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> None:
+    """Forget folders of environments on hosts, and an environment that is on no host any more.
+
+    Args:
+        cluster: the cluster's id.
+        trees: by host, the folders that are gone.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+    """
+    left = {}
+    for digest, one in read(cluster).items():
+        there = {host: tree for host, tree in one.trees.items() if tree not in trees.get(host, ())}
+        if there:
+            left[digest] = one.model_copy(update={"trees": there})
+    paths.private_folder(paths.cluster_dir(cluster))
+    files.write_atomically(paths.environments_file(cluster), _Environments(known=left).model_dump_json() + "\n")
+
+
+def chosen(environments: Mapping[str, Environment], word: str) -> dict[str, Environment]:
+    """Return the environments that a word names: by the beginning of the lock's digest, or by the project's folder."""
+    folder = str(Path(word).absolute())
+    return {
+        digest: one
+        for digest, one in environments.items()
+        if one.project == folder or (len(word) >= _LEAST_DIGEST and digest.startswith(word))
+    }
 
 
 def trees_in_use(environments: Mapping[str, Environment], now: datetime) -> Collection[str]:

@@ -58,7 +58,7 @@ STOP_WAIT_S = 45.0  # the supervisor's own limits, and those of its sweeps of ot
 TURN_S = 0.1
 FOLLOW_TURN_S = 0.3
 PLACE = (".local", "state", "clusterctl", "jobs")
-RANK = b"OMPI_COMM_WORLD_RANK="
+RANKS = (b"OMPI_COMM_WORLD_RANK=", b"NODE_RANK=")  # of mpirun, and of a process that is no rank of its
 LOG_FILE = re.compile(r"log\.(0|[1-9][0-9]{0,17})")
 REMAINS = 64  # sentences about what may still run
 LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
@@ -445,9 +445,8 @@ def nobody_reads() -> bool:
 
 def has_rank(job: str) -> bool:
     """Whether a rank of the job is up on this node."""
-    return any(
-        b"\0" + RANK in b"\0" + job_members.read_bytes(f"/proc/{pid}/environ") for pid in job_members.members(job)
-    )
+    given = [b"\0" + job_members.read_bytes(f"/proc/{pid}/environ") for pid in job_members.members(job)]
+    return any(b"\0" + rank in environment for environment in given for rank in RANKS)
 
 
 def show(job: str, begin: int, lines: int | None, *, follow: bool) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import bounded_run
+from bounded_run import SCRATCH_FOLDERS
 
 # Tell which processes the kernel has killed for lack of memory: its counts of control groups, and its log if readable.
 #
@@ -314,7 +315,7 @@ def sweep(job: str, session: str = "", wait_s: float = SWEEP_WAIT_S) -> dict[str
                 litter |= files | ({folder} if folder else set())
         time.sleep(0.05)
     left = [{"pid": pid, "command": command_of(pid)} for pid in members(job)]
-    litter |= daemon_folders(session) | orphaned_segments()
+    litter |= daemon_folders(session) | orphaned_segments() | {f"{place}/ray-{job}" for place in SCRATCH_FOLDERS}
     removed = [] if left else [path for path in sorted(litter) if remove(path)]
     return {"killed": [{"pid": pid, "command": text} for pid, text in killed.items()], "left": left, "removed": removed}
 

@@ -62,6 +62,8 @@ _FLOCK, _FCNTL = {"x86_64": (73, 72), "aarch64": (32, 25)}.get(os.uname().machin
 _WAITS_FOR_LOCK = (7, 38)
 _RETRANSMITS = "01"  # the timer of a socket in /proc/net/tcp (Documentation/networking/proc_net_tcp.rst)
 _LEAST_TRIES = 2
+_RAY_TASK = re.compile(r"ray::(?!IDLE|DashboardAgent|RuntimeEnvAgent)")  # the titles of Ray's workers
+_RAY_NODE = os.fsencode(Path(__file__).absolute().parent / "ray_node.py")
 _WRAPPERS = re.compile(r"(?:ba|da|z)?sh|env|time|timeout|numactl|nice|stdbuf|catchsegv|orted|prted|prterun|mpirun")
 
 
@@ -72,6 +74,8 @@ def ranks_of(job: str) -> dict[int, int]:
     such as a worker of a data loader, is not a rank.
     """
     pids = job_members.members(job)
+    if any(_is_ray_node(pid) for pid in pids):
+        return rank_of_ray(pids)
     elastic = [pid for pid in pids if b"TORCHELASTIC_RUN_ID=" in job_members.read_bytes(f"/proc/{pid}/environ")]
     found = {pid: rank for pid in elastic or pids if (rank := rank_stacks.rank_of(pid)) is not None}
     parents = {pid: rank_stacks.parent_of(pid) for pid in found}
@@ -88,6 +92,32 @@ def ranks_of(job: str) -> dict[int, int]:
         if not _WRAPPERS.fullmatch(_name(place)) or rank not in chosen.values():
             chosen[place] = rank
     return dict(sorted(chosen.items(), key=lambda item: item[1]))
+
+
+def rank_of_ray(pids: list[int]) -> dict[int, int]:
+    """Return the process that stands for this node in a job of Ray.
+
+    It is a stopped one, else the driver, a worker with a task, the raylet, or before its start ``ray_node.py``. Workers
+    without a task and helpers of Ray are left out.
+    """
+    parents = {pid: rank_stacks.parent_of(pid) for pid in pids}
+    found: list[tuple[bool, int, int, int]] = []
+    for pid, parent in parents.items():
+        title = rank_stacks.text(f"/proc/{pid}/cmdline")
+        kinds = (
+            _is_ray_node(parent) and "RAY_ADDRESS" in environment_of(pid),
+            bool(_RAY_TASK.match(title)),
+            _name(pid) == "raylet",
+            _is_ray_node(pid),
+        )
+        rank = rank_stacks.rank_of(pid)
+        if rank is not None and True in kinds:
+            found.append((rank_stacks.state_of(pid) not in {"T", "t"}, kinds.index(True), pid, rank))
+    return {pid: rank for *_order, pid, rank in sorted(found)[:1]}
+
+
+def _is_ray_node(pid: int) -> bool:
+    return job_members.read_bytes(f"/proc/{pid}/cmdline").split(b"\0")[1:2] == [_RAY_NODE]
 
 
 def _name(pid: int) -> str:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import subprocess
 from typing import Any
 
 import pytest
+from clusterctl.jobs import launcher_needs
 from clusterctl.launch import accelerate, compose, launchers, own_options
 from clusterctl.launch.compose import JobOptions, LaunchPlan
 from clusterctl.launch.launchers import Launcher
@@ -199,6 +201,65 @@ def test_deepspeed_gets_the_world_of_its_own_launcher() -> None:
     assert started(line)[7:] == ["--no_local_rank", "train.py", "--lr", "1"]
 
 
+OF_RAY = "/usr/local/libexec/clusterctl/ray_node.py"
+
+
+@pytest.mark.parametrize(
+    ("program", "driver"),
+    [
+        (("train.py", "--lr", "1"), [PYTHON, "-u", "train.py", "--lr", "1"]),
+        (("-m", "train"), [PYTHON, "-u", "-m", "train"]),
+        (("python", "train.py"), [PYTHON, "train.py"]),
+        (("/opt/a/bin/python", "train.py"), ["/opt/a/bin/python", "train.py"]),
+        (("./start", "it"), ["./start", "it"]),
+    ],
+)
+def test_ray_gets_the_addresses_and_the_slots_of_the_nodes_and_the_driver(
+    program: tuple[str, ...], driver: list[str]
+) -> None:
+    line = plan(Launcher.RAY, *program, on=members(2, 3))
+    words = started(line)
+    assert words[words.index(PYTHON) :] == [
+        PYTHON,
+        OF_RAY,
+        "--addresses=10.0.0.1,10.0.0.2",
+        "--count-cpus",
+        "--",
+        *driver,
+    ]
+    assert line.literal == len(driver) + 1
+    assert line.port
+    assert "RAY_AUTH_TOKEN" not in line.argv, "who pastes the line has none"
+
+
+def test_ray_counts_the_cores_beside_gpus_unless_the_user_does() -> None:
+    on = members(2, 2, gpus=[gpu(0), gpu(1)])
+    assert "--count-cpus" not in started(plan(Launcher.RAY, "a.py", on=on))
+    assert "--count-cpus" in started(plan(Launcher.RAY, "a.py", on=on, processes=1))
+
+
+def test_options_of_ray_start_stand_before_the_driver() -> None:
+    words = started(plan(Launcher.RAY, "--resources={port}", "train.py"))
+    assert words[-6:] == ["--count-cpus", "--resources={port}", "--", PYTHON, "-u", "train.py"]
+    with pytest.raises(ConfigError, match="--num-cpus of ray comes from the inventory"):
+        plan(Launcher.RAY, "--num-cpus=2", "train.py")
+
+
+def test_the_secret_of_a_rays_job_stands_on_no_command_line() -> None:
+    def exported(*given: str) -> list[str]:
+        wish = JobOptions(("a.py",), Launcher.RAY, exported=given)
+        argv = compose.compose(members(1, 1), "node1", wish, "run-0123456789ab").argv
+        return [word for before, word in itertools.pairwise(argv) if before == "-x" and "RAY" in word]
+
+    assert exported() == ["RAY_AUTH_MODE", "RAY_AUTH_TOKEN"]
+    assert exported("RAY_AUTH_MODE=disabled") == ["RAY_AUTH_MODE=disabled", "RAY_AUTH_TOKEN"]
+    found = launcher_needs.secrets_of(JobOptions(("a.py",), Launcher.RAY))
+    assert found["RAY_AUTH_MODE"] == "token"
+    assert len(found["RAY_AUTH_TOKEN"]) == 64
+    assert found != launcher_needs.secrets_of(JobOptions(("a.py",), Launcher.RAY))
+    assert not launcher_needs.secrets_of(JobOptions(("a.py",), Launcher.NONE))
+
+
 @pytest.mark.parametrize("launcher", PER_NODE)
 def test_a_launcher_of_nodes_takes_no_ranks_and_no_places_of_mpirun(launcher: Launcher) -> None:
     with pytest.raises(ConfigError, match=f"-np is mpirun's and horovodrun's; {launcher.value} takes --nproc-per-node"):
@@ -211,7 +272,7 @@ def test_a_launcher_of_nodes_takes_no_ranks_and_no_places_of_mpirun(launcher: La
 
 
 def test_affinity_is_refused_where_a_launcher_cannot_hand_it_on() -> None:
-    for launcher in (Launcher.NONE, Launcher.DEEPSPEED):
+    for launcher in (Launcher.NONE, Launcher.DEEPSPEED, Launcher.RAY):
         with pytest.raises(ConfigError, match="--affinity auto"):
             plan(launcher, "a.py", path=PathOptions(affinity=Affinity.AUTO))
     words = started(plan(Launcher.ACCELERATE, "--quiet", "a.py", path=PathOptions(affinity=Affinity.AUTO)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import factory
 import pytest
 from clusterctl.launch import scheduler_env
 from clusterctl.support.errors import ConfigError
@@ -161,3 +164,21 @@ def test_a_list_of_other_length_contradicts_too() -> None:
 def test_more_than_one_torchrun_a_node_is_refused(environment: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         scheduler_env.place(environment, HOSTS if "SLURM_NNODES" in environment else ())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "refused"),
+    [
+        ("node[1-2]", "node3.cluster of the inventory is outside of Slurm's job 4242 "),
+        ("n1,node3", r"node\[1-2\] of the inventory is outside"),
+        ("node[1-3]", ""),
+        ("node[1-9]", ""),
+        ("other[1-2]", ""),
+        ("", ""),
+    ],
+)
+def test_a_job_by_ssh_stays_in_the_allocation_of_its_shell(nodes: str, refused: str) -> None:
+    hosts = factory.hosts(["node1", "node2", "node3.cluster"])
+    environment = {**SLURM, "SLURM_JOB_NODELIST": nodes}
+    with pytest.raises(ConfigError, match=refused) if refused else contextlib.nullcontext():
+        scheduler_env.refuse_outside(environment, hosts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -81,6 +82,50 @@ def test_the_number_of_a_rank_is_that_of_its_launcher(given: dict[str, str], num
             assert rank_stacks.rank_of(rank.pid) == number
         finally:
             rank.kill()
+
+
+def of_ray(job: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a process named as the program of Ray on a node, with a raylet, a driver, a helper and two workers."""
+    names = ["raylet", "ray::DashboardAgent", "ray::IDLE", "ray::nap", "driver"]
+    code = (
+        "import os, subprocess, sys; "
+        "[subprocess.Popen(['sleep', '300'], env={**os.environ, 'RAY_ADDRESS': 'x'}) if name == 'driver' else "
+        "subprocess.Popen([name, '300'], executable='/bin/sleep') for name in sys.argv[2:]]; sys.stdin.read()"
+    )
+    program = folder / "ray_node.py"
+    program.write_text(code, encoding="utf-8")
+    given = {**os.environ, "CLUSTERCTL_JOB": job, "NODE_RANK": "1"}
+    return subprocess.Popen([sys.executable, str(program), "--", *names], env=given, stdin=subprocess.PIPE)
+
+
+def test_one_process_of_ray_stands_for_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = f"unit-look-ray-{os.getpid()}"
+    monkeypatch.setattr(rank_look, "_RAY_NODE", os.fsencode(tmp_path / "ray_node.py"))
+
+    def found() -> str:
+        chosen = rank_look.ranks_of(job)
+        assert list(chosen.values()) == [1]
+        (pid,) = chosen
+        title = rank_stacks.text(f"/proc/{pid}/cmdline").split("\0")[0]
+        return "driver" if "RAY_ADDRESS" in rank_look.environment_of(pid) else title
+
+    node = of_ray(job, tmp_path)
+    try:
+        end = time.monotonic() + 60
+        while len(pids := rank_look.job_members.members(job)) < 6 and time.monotonic() < end:
+            time.sleep(0.02)
+        titles = {rank_stacks.text(f"/proc/{pid}/cmdline").split("\0")[0]: pid for pid in pids if pid != node.pid}
+        assert found() == "driver"
+        os.kill(titles["ray::nap"], signal.SIGSTOP)
+        assert found() == "ray::nap"
+        os.kill(titles["ray::nap"], signal.SIGCONT)
+        os.kill(titles["sleep"], signal.SIGKILL)
+        assert found() == "ray::nap"
+        os.kill(titles["ray::nap"], signal.SIGKILL)
+        assert found() == sys.executable, "neither a worker without a task nor a helper counts"
+    finally:
+        rank_look.job_members.sweep(job)
+        node.communicate()
 
 
 def test_a_full_file_system_is_told_of_the_rank_that_uses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

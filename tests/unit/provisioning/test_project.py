@@ -162,3 +162,28 @@ def test_a_job_of_a_project_has_its_python_and_its_programs() -> None:
     assert changed.layout.mpirun == node.layout.mpirun
     told = type(node).model_validate({**node.model_dump(), "_project": TREE, "project": TREE})
     assert told.layout.python == node.layout.python, "a node cannot choose the Python of other nodes"
+
+
+def kept_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Keep two environments of a cluster, one of them on another node too; return the cluster's id."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    used = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    for digest, trees in (("aaaa1", {"node1": TREE, "node2": TREE}), ("aaab2", {"node1": OTHER})):
+        known = Environment(project=str(folder / digest), lock="uv.lock", trees=trees, used=used)
+        environments.keep("cluster-01234567", digest, known)
+    return "cluster-01234567"
+
+
+def test_what_is_gone_from_a_node_is_forgotten_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = kept_ones(tmp_path, monkeypatch)
+    environments.forget(cluster, {"node1": {TREE, OTHER}, "node3": {TREE}})
+    assert {digest: one.trees for digest, one in environments.read(cluster).items()} == {"aaaa1": {"node2": TREE}}
+
+
+def test_an_environment_has_the_name_of_its_digest_or_of_its_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = environments.read(kept_ones(tmp_path, monkeypatch))
+    monkeypatch.chdir(tmp_path)
+    for word, found in (("aaaa", ["aaaa1"]), ("aaab2", ["aaab2"]), ("aaa", []), ("", []), ("./aaaa1", ["aaaa1"])):
+        assert list(environments.chosen(known, word)) == found

@@ -69,6 +69,12 @@ def until_ended(job: str) -> DetachedJob:
     return found
 
 
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "NODE_RANK"])
+def test_a_job_is_up_with_its_first_rank_or_process_of_a_node(variable: str) -> None:
+    answer = detached_job.start(HERE, any_spec("up", "env", f"{variable}=0", "sleep", "600"), [], ABOUT)
+    assert answer.up
+
+
 def test_a_job_goes_on_and_is_stopped(jobs: Path) -> None:
     job = start("on", *RANK, *STUBBORN)
     assert (job.word, job.code, job.node, job.command) == ("running", None, socket.gethostname(), ("a.out", "it's"))
