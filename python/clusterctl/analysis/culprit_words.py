@@ -13,19 +13,20 @@ if TYPE_CHECKING:
 
     from clusterctl.model.results import Better, Figure, PairMatrix, Unit
 
-_SPELT = {"nvlink": "NVLink", "pcie": "PCIe", "nic": "NIC"}
+_SPELT = {"nvlink": "NVLink", "pcie": "PCIe", "nic": "NIC", "gpu": "GPU"}
 _MANY_TIMES = 2.0  # from here on a ratio is said as such, below it in per cent
 
 
 def what(of: Figure | PairMatrix) -> str:
     """Return what was measured: 'bandwidth of 1 MiB'."""
-    operation = getattr(of, "operation", "")
-    return quantity(f"{operation} {of.quantity}" if operation else of.quantity, of.size_bytes)
+    operation, device = getattr(of, "operation", ""), getattr(of, "device", "")
+    words = quantity(f"{operation} {of.quantity}" if operation else of.quantity, of.size_bytes)
+    return f"{words} on {device}" if device else words
 
 
 def quantity(name: str, size_bytes: int | None) -> str:
     """Return a quantity with the size of its messages, where it has one."""
-    words = " ".join(_SPELT.get(word, word) for word in name.split("_"))
+    words = " ".join(_SPELT.get(word, word) for word in name.replace("_", " ").split())
     return words if size_bytes is None else f"{words} of {units.size_words(size_bytes)}"
 
 

@@ -194,7 +194,8 @@ def _by_node(result: CheckResult) -> list[list[Figure]]:
     groups: dict[tuple[object, ...], list[Figure]] = {}
     for figure in result.figures:
         if len(figure.nodes) == 1 and (figure.quantity, figure.size_bytes) not in in_matrices:
-            groups.setdefault(_kind(figure), []).append(figure)
+            peers = figure.model_copy(update={"algorithm": ""}) if figure.device else figure
+            groups.setdefault(_kind(peers), []).append(figure)
     return list(groups.values())
 
 

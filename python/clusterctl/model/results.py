@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 Bytes = Annotated[int, Field(ge=0, lt=1 << 63)]
+_DEVICE = re.compile(r"GPU [0-9]{1,3}")
 
 
 # --- Types of blame: the nodes and links that stand out, how finely a check judged, and the search for a bad node -----
@@ -174,11 +176,11 @@ class Figure(_Plentiful):
 
     Attributes:
         quantity: what was measured: ``latency``, ``bandwidth``, ``time``, ``algorithm_bandwidth``, ``bus_bandwidth``,
-            ``memory_bandwidth``, ``compute``, ``gpu_clock``, ``efficiency``,
+            ``memory_bandwidth``, ``compute``, ``gpu_clock``, ``gpu_compute``, ``copy_bandwidth``, ``efficiency``,
             ``sent_again`` (the part of a link's TCP segments, sender first), or a user's own word.
         operation: ``allreduce``, ``broadcast``, ... for a collective; empty elsewhere.
         backend: what carried it: ``mpi``, ``nccl``, ``horovod``, ``gloo``; empty where that means nothing.
-        algorithm: the library's algorithm where it is known or was forced.
+        algorithm: the library's algorithm where it is known or was forced; for GPUs, which one or which way.
         size_bytes: bytes of the message, as nccl-tests counts them.
         nodes: the nodes it is about, by inventory name: one node, the two ends of a link, or an empty tuple for all
             together.
@@ -203,6 +205,11 @@ class Figure(_Plentiful):
     confidence: float = 0.0
     samples: tuple[float, ...] = ()
     better: Better = "none"
+
+    @property
+    def device(self) -> str:
+        """``GPU 3`` where it is about one GPU of its node, whose peers are all GPUs of its model; empty elsewhere."""
+        return self.algorithm if _DEVICE.fullmatch(self.algorithm) else ""
 
     @property
     def identity(self) -> tuple[str | int | tuple[str, ...] | None, ...]:

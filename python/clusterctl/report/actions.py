@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _Found: TypeAlias = "tuple[CheckResult, Culprit]"
 _NETWORK = {"latency", "bandwidth", "time", "algorithm_bandwidth", "bus_bandwidth", "sent_again"}
-_MACHINE = {"memory_bandwidth", "compute", "gpu_clock"}
+_MACHINE = {"memory_bandwidth", "compute", "gpu_clock", "gpu_compute", "copy_bandwidth"}
 
 
 @dataclass(frozen=True)

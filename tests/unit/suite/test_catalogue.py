@@ -30,6 +30,7 @@ def test_the_checks_run_in_their_order() -> None:
     assert list(CHECKS) == [
         *("hello", "point_to_point", "broadcast", "scatter", "gather", "reduce", "allreduce", "network", "node_speed"),
         *("pairs", "copies", "collectives", "nccl", "nccl_sweep", *ON_REQUEST, *FULL_ALONE),
+        *("gpu_compute", "gpu_copies", "gpu_mpi"),
         *("torchrun", "horovod", "horovod_sweep", "training"),
     ]
     nightly = [name for name in CHECKS if name not in {*ON_REQUEST, *FULL_ALONE}]
@@ -51,7 +52,7 @@ def test_smoke_is_quick_and_the_default() -> None:
     assert smoke == registry.default()
     assert smoke.name == "smoke"
     assert set(CHECKS) - set(smoke.checks) == {
-        *("training", "copies", "collectives", "nccl_sweep", "horovod_sweep"),
+        *("training", "copies", "collectives", "nccl_sweep", "horovod_sweep", "gpu_compute", "gpu_copies"),
         *(*ON_REQUEST, *FULL_ALONE),
     }
     pairs = options_of(smoke, "pairs", PairsOptions)
