@@ -497,10 +497,6 @@ def joined(events: Sequence[Mapping[str, Any]]) -> NcclPath:
     )
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS
-
-
 def _count(value: Any) -> int:
     return value if type(value) is int and value > 0 else 0
 
