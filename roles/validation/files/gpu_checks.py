@@ -285,7 +285,7 @@ NO_LANES = (0, 255)  # what the kernel tells where it does not know
 
 
 class Link(NamedTuple):
-    """A PCIe link now, and what both of its ends can: GT/s of a lane, and lanes."""
+    """A PCIe link now, and what both of its ends can, 0 where an end is not told: GT/s of a lane, and lanes."""
 
     speed: float
     width: int
@@ -306,7 +306,8 @@ class Link(NamedTuple):
     @property
     def words(self) -> str:
         """``16 GT/s x8 of 32 GT/s x16``."""
-        return f"{self.speed:g} GT/s x{self.width} of {self.most_speed:g} GT/s x{self.most_width}"
+        most = f"{self.most_speed:g} GT/s x{self.most_width}" if self.most_width else "an unknown port"
+        return f"{self.speed:g} GT/s x{self.width} of {most}"
 
 
 def link_of(place: str, root: Path = SYS) -> Link | None:
@@ -317,10 +318,11 @@ def link_of(place: str, root: Path = SYS) -> Link | None:
     device = device.resolve()
     now = (_speed(device / "current_link_speed"), _width(device / "current_link_width"))
     ends = [(_speed(end / "max_link_speed"), _width(end / "max_link_width")) for end in (device, device.parent)]
-    known = [end for end in ends if all(end)]
-    if not all(now) or not known:
+    if not all(now):
         return None
-    return Link(*now, min(speed for speed, _ in known), min(width for _, width in known))
+    if not all(map(all, ends)):  # in a virtual machine, the port above a GPU has none of these files
+        return Link(*now, 0.0, 0)
+    return Link(*now, min(speed for speed, _ in ends), min(width for _, width in ends))
 
 
 def _speed(path: Path) -> float:

@@ -239,6 +239,7 @@ FULL = ("32.0 GT/s PCIe", "16")
         (("32.0 GT/s PCIe", "8"), FULL, (27e9, 26e9), ["PCIe link: 32 GT/s x16, as both ends can: 32 GT/s x8"]),
         (FULL, FULL, (55e9, 3e9), ["copies to the host: at least 31.5 GB/s, half of what its PCIe link (32 GT/s x16 "]),
         (("2.5 GT/s PCIe", "16"), FULL, (55e9, 56e9), []),  # copies that fast take another link than sysfs tells
+        (("16.0 GT/s PCIe", "16"), ("Unknown", "255"), (25e9, 26e9), []),  # a virtual machine: nobody knows the slot
         (("Unknown", "0"), FULL, (1e9, 1e9), []),
         (("32.0 GT/s PCIe", "255"), FULL, (1e9, 1e9), []),
     ],
