@@ -129,13 +129,13 @@ def random_inputs(numpy: Any, order: int) -> Inputs:
     """Return random numbers; numpy promises that RandomState gives the same ones in every release."""
     drawn = numpy.random.RandomState(SEED)
     count = min(DRAWN, order * order)
-    return Inputs(*(numpy.resize(drawn.standard_normal(count).astype("f4"), (order, order)) for _ in range(2)))
+    return Inputs(*(numpy.resize(drawn.standard_normal(count).astype("f4"), (order, order)) for _unused in range(2)))
 
 
 def whole_inputs(numpy: Any, order: int) -> Inputs:
     """Return numbers of -1, 0 and 1: sums of so few are exact in every type, whatever their order."""
     drawn = numpy.random.RandomState(SEED + 1)
-    return Inputs(*(drawn.randint(-1, 2, (order, order)).astype("f4") for _ in range(2)))
+    return Inputs(*(drawn.randint(-1, 2, (order, order)).astype("f4") for _unused in range(2)))
 
 
 class Product:
@@ -236,7 +236,7 @@ class Compute:
         compared, wrong, where = 0, 0, ""
         while True:
             samples.append(2.0 * self.options.order**3 * count / self.seconds(product, card, count))
-            for _ in range(min(count, MOST_COMPARED)):
+            for _unused in range(min(count, MOST_COMPARED)):
                 product.make()
                 different = product.bits(product.out) != product.bits(first)
                 compared += 1
@@ -262,7 +262,7 @@ class Compute:
         """Make so many products, and return the seconds that they took."""
         self.torch.cuda.synchronize(card.index)
         began = time.perf_counter()
-        for _ in range(count):
+        for _unused in range(count):
             product.make()
         self.torch.cuda.synchronize(card.index)
         return max(1e-9, time.perf_counter() - began)
@@ -322,7 +322,7 @@ def link_of(place: str, root: Path = SYS) -> Link | None:
         return None
     if not all(map(all, ends)):  # in a virtual machine, the port above a GPU has none of these files
         return Link(*now, 0.0, 0)
-    return Link(*now, min(speed for speed, _ in ends), min(width for _, width in ends))
+    return Link(*now, min(end[0] for end in ends), min(end[1] for end in ends))
 
 
 def _speed(path: Path) -> float:
@@ -396,7 +396,7 @@ class Copies:
     def alone(self, card: Card) -> None:
         """Copy from the host, within the GPU's memory and to the host, and hold the link against it."""
         rank = self.node.rank
-        one, other = (self.empty(card) for _ in range(2))
+        one, other = (self.empty(card) for _unused in range(2))
         looks: list[Link | None] = []
         to = self.measured(
             card, f"host to GPU {card.index}", one, self.source, lambda: looks.append(link_of(card.place))
@@ -453,7 +453,7 @@ class Copies:
             for one in cards:
                 self.torch.cuda.synchronize(one.index)
             began = time.perf_counter()
-            for _ in range(COPIES):
+            for _unused in range(COPIES):
                 target.copy_(source, non_blocking=True)
             busy()
             for one in cards:

@@ -241,7 +241,7 @@ class GpuMpi:
             for report in reports
         )
         if judgement.verdict is Verdict.FAIL and in_step:
-            return replace(judgement, next_step=f"{_CURE_MPI}.")
+            return replace(judgement, reason=f"{judgement.reason}; {_CURE_MPI}")  # a next step would prevent a search
         if judgement.verdict is not Verdict.PASS:
             return judgement
         without = base.unique(report.host for report in reports if report.facts.get("mpi_cuda") != "yes")
