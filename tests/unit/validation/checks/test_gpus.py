@@ -146,6 +146,16 @@ def test_bits_that_only_other_gpus_of_the_model_show_to_be_wrong(stand_ins: Path
     assert judged(GpuCompute(), other).reason.count("with no majority") == 3
 
 
+def test_a_node_votes_for_no_more_gpus_than_it_has() -> None:
+    lines = []
+    for rank, (gpus, digest) in enumerate([(2, "a" * 12), (2, "a" * 12), (9, "b" * 12)]):
+        facts = {f"gpu{index}_model": "Fake GPU, 132 SMs" for index in range(gpus)} | {"versions": "PyTorch 2"}
+        facts |= {f"gpu{index}_digests": f"fp32 {digest}" for index in range(gpus)}
+        event = {"clusterctl": 1, "event": "result", "check": "gpu_compute", "rank": rank, "host": f"node{rank + 1}"}
+        lines.append(OutputLine("stdout", 1.0, json.dumps(event | {"ok": True, "compared": 1, "facts": facts})))
+    assert judged(GpuCompute(), lines, nodes=3).hosts == ("node3",)
+
+
 def test_a_slowdown_by_the_hardware_under_load_is_named(stand_ins: Path, tmp_path: Path) -> None:
     smi = tmp_path / "nvidia-smi"
     smi.write_text(SMI.format(mask="0x0000000000000048").replace("1980, 1980", "990, 1980"), encoding="utf-8")
