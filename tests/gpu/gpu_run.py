@@ -345,6 +345,8 @@ def way_parts(machine: Machine, ranks: int) -> list[Part]:
     """Return the same sweep over one way at a time, which tells the slow one; NCCL's log proves that it took it."""
     parts = []
     for name, (title, settings, begins) in nccl_sweep.WAYS.items():
+        if name == "pairs":
+            continue  # it needs two nodes; within one, nccl-sweep leaves the way to NCCL
         words, count, more = f"NCCL over {title} alone", ranks, SWEEP
         if ranks == 1 and name == "nic":  # hosts of their own meet in the network alone
             words, count, more = f"{words}, two ranks on the one GPU", 2, (*SHORT_SWEEP, "--pretend-hosts")
