@@ -345,6 +345,8 @@ def way_parts(machine: Machine, ranks: int) -> list[Part]:
     """Return the same sweep over one way at a time, which tells the slow one; NCCL's log proves that it took it."""
     parts = []
     for name, (title, settings, begins) in nccl_sweep.WAYS.items():
+        if name == "pairs":
+            continue  # it needs two nodes; within one, nccl-sweep leaves the way to NCCL
         words, count, more = f"NCCL over {title} alone", ranks, SWEEP
         if ranks == 1 and name == "nic":  # hosts of their own meet in the network alone
             words, count, more = f"{words}, two ranks on the one GPU", 2, (*SHORT_SWEEP, "--pretend-hosts")
@@ -438,6 +440,24 @@ def horovod_part(machine: Machine, check: str, title: str, ranks: int, *more: st
     return Part(check, title, ranks, (*argv, *options), root_may(), deadline)
 
 
+def gpu_parts(machine: Machine, gpus: int) -> list[Part]:
+    """Return the checks of the GPUs themselves: products, copies, and buffers of GPUs in MPI."""
+    program = f"{PROGRAMS}/gpu_checks.py"
+    parts = []
+    for check, title, budget in (
+        ("gpu_compute", "matrix products: known results, and the same bits each time", "2"),
+        ("gpu_copies", "copies from and to the host, within a GPU and between GPUs", "0.5"),
+    ):
+        options = ("--check", check, "--deadline", f"{SHARED_S:g}", "--budget", budget)
+        parts.append(Part(check, title, 1, (machine.interpreter.executable, program, *options), {}, SHARED_S))
+    title = "MPI sends and reduces buffers in GPUs' memory"
+    if not machine.mpirun:
+        return [*parts, Part("gpu_mpi", title, skip="no mpirun that goes with this Python's mpi4py")]
+    argv = mpirun(machine, max(gpus, 2), f"{PROGRAMS}/gpu_mpi_checks.py")
+    options = ("--check", "gpu_mpi", "--deadline", f"{SHARED_S:g}")
+    return [*parts, Part("gpu_mpi", title, max(gpus, 2), (*argv, *options), root_may(), SHARED_S)]
+
+
 def planned(machine: Machine) -> list[Part]:
     """Return all parts in their order; one GPU is shared by two ranks where that is the only way to have two."""
     gpus = len(machine.gpus)
@@ -446,6 +466,7 @@ def planned(machine: Machine) -> list[Part]:
     if gpus == 1:
         title = f"NCCL, two ranks on the one GPU{why_apart(machine, machine.nccl)}"
         parts.append(nccl_part(machine, "nccl-shared", title, 2, *sharing(machine)))
+    parts += gpu_parts(machine, gpus)
     title = "NCCL's collectives over message sizes, one rank a GPU"
     parts.append(nccl_part(machine, "nccl-sweep", title, gpus, *SWEEP, check="nccl_sweep"))
     parts.append(torch_part(machine, "torchrun", "DistributedDataParallel over NCCL, one rank a GPU", gpus))
@@ -599,6 +620,8 @@ def judged(part: Part, output: str, code: int | None, seconds: float, *, in_time
         reason = f"every answer was right, but it {'ended with code ' + str(code) if in_time else 'did not end'}"
     else:
         verdict, reason = "PASS", praise(list(results.values()))
+    if verdict == "PASS" and any(result["facts"].get("mpi_cuda") == "no" for result in results.values()):
+        verdict, reason = "SKIP", "this Open MPI says that it was built without CUDA"
     took = tuple(dict.fromkeys(way for event in events for way in event.get("ways", ())))
     other = [way for way in took if not way.startswith(part.ways)]
     if verdict == "PASS" and part.ways and (other or not took):
@@ -873,8 +896,8 @@ def swept(part: dict[str, Any]) -> list[str]:
     rows, rest = [], []
     for one in part["measured"]:
         middle, samples = statistics.median(one["samples"]), len(one["samples"])
-        what = one.get("operation", "")
-        if "bytes" in one:
+        what = " ".join(one[name] for name in ("operation", "algorithm") if one.get(name))
+        if "bytes" in one and one["quantity"] == "time":
             bus = one["bytes"] / middle * nccl_sweep.bus_factor(what, ranks)
             told = (
                 f"{bus / 1e9:.4g}"

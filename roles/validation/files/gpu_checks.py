@@ -33,7 +33,8 @@ import rank_program
 CHECKS = ("gpu_compute", "gpu_copies")
 RESERVE = 0.85  # share of the deadline for the work; the rest is for the start and the end
 SEED = 20240229
-ORDER, KNOWN_ORDER = 4096, 1024  # of the matrices
+ORDER, KNOWN_ORDER = 8192, 1024  # of the matrices; products of the larger ones take far longer than their launch
+DRAWN = (1 << 22) + 1  # random numbers, repeated; odd, so that no two rows are alike
 WINDOW_S = 0.1  # length of a sample
 MOST_PRODUCTS = 2000  # in a sample
 MOST_COMPARED = 64  # in a batch between two samples
@@ -118,35 +119,34 @@ def driver_version(path: Path = DRIVER) -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Two square matrices of float32 in main memory, the same on every node."""
+    """Two square matrices of float32 in main memory, the same on every node; the right one is stored by columns."""
 
     left: Any
-    right: Any
+    columns: Any
 
 
 def random_inputs(numpy: Any, order: int) -> Inputs:
     """Return random numbers; numpy promises that RandomState gives the same ones in every release."""
     drawn = numpy.random.RandomState(SEED)
-    left, right = (drawn.standard_normal(order * order).astype("f4").reshape(order, order) for _ in range(2))
-    return Inputs(left, right)
+    count = min(DRAWN, order * order)
+    return Inputs(*(numpy.resize(drawn.standard_normal(count).astype("f4"), (order, order)) for _unused in range(2)))
 
 
 def whole_inputs(numpy: Any, order: int) -> Inputs:
     """Return numbers of -1, 0 and 1: sums of so few are exact in every type, whatever their order."""
     drawn = numpy.random.RandomState(SEED + 1)
-    left, right = (drawn.randint(-1, 2, (order, order)).astype("f4") for _ in range(2))
-    return Inputs(left, right)
+    return Inputs(*(drawn.randint(-1, 2, (order, order)).astype("f4") for _unused in range(2)))
 
 
 class Product:
     """A matrix product of one type on one GPU, made into the same memory each time."""
 
     def __init__(self, torch: Any, kind: Kind, card: Card, inputs: Inputs) -> None:
-        """Have the matrices on the GPU, the right one stored by columns as fp8 needs it."""
+        """Have the matrices on the GPU; fp8 needs the right one by columns."""
         self.torch, self.kind = torch, kind
         dtype = getattr(torch, kind.dtype)
         self.left = torch.from_numpy(inputs.left).to(card.device).to(dtype)
-        self.right = torch.from_numpy(inputs.right.T.copy()).to(card.device).to(dtype).t()
+        self.right = torch.from_numpy(inputs.columns).to(card.device).to(dtype).t()
         self.fp8 = kind.name == "fp8"
         if self.fp8:
             self.scale = torch.ones((), device=card.device)
@@ -177,7 +177,7 @@ class Compute:
         """Make the matrices in main memory."""
         self.node, self.torch, self.options = node, node.torch, node.rank.arguments
         self.known = whole_inputs(node.numpy, min(KNOWN_ORDER, self.options.order))
-        self.expected = self.known.left @ self.known.right
+        self.expected = self.known.left @ self.known.columns.T
         self.inputs = random_inputs(node.numpy, self.options.order)
         self.digests: dict[int, list[str]] = {card.index: [] for card in node.cards}
         self.samples: dict[tuple[int, str], list[float]] = {}
@@ -236,7 +236,7 @@ class Compute:
         compared, wrong, where = 0, 0, ""
         while True:
             samples.append(2.0 * self.options.order**3 * count / self.seconds(product, card, count))
-            for _ in range(min(count, MOST_COMPARED)):
+            for _unused in range(min(count, MOST_COMPARED)):
                 product.make()
                 different = product.bits(product.out) != product.bits(first)
                 compared += 1
@@ -262,7 +262,7 @@ class Compute:
         """Make so many products, and return the seconds that they took."""
         self.torch.cuda.synchronize(card.index)
         began = time.perf_counter()
-        for _ in range(count):
+        for _unused in range(count):
             product.make()
         self.torch.cuda.synchronize(card.index)
         return max(1e-9, time.perf_counter() - began)
@@ -285,7 +285,7 @@ NO_LANES = (0, 255)  # what the kernel tells where it does not know
 
 
 class Link(NamedTuple):
-    """A PCIe link now, and what both of its ends can: GT/s of a lane, and lanes."""
+    """A PCIe link now, and what both of its ends can, 0 where an end is not told: GT/s of a lane, and lanes."""
 
     speed: float
     width: int
@@ -306,7 +306,8 @@ class Link(NamedTuple):
     @property
     def words(self) -> str:
         """``16 GT/s x8 of 32 GT/s x16``."""
-        return f"{self.speed:g} GT/s x{self.width} of {self.most_speed:g} GT/s x{self.most_width}"
+        most = f"{self.most_speed:g} GT/s x{self.most_width}" if self.most_width else "an unknown port"
+        return f"{self.speed:g} GT/s x{self.width} of {most}"
 
 
 def link_of(place: str, root: Path = SYS) -> Link | None:
@@ -317,10 +318,11 @@ def link_of(place: str, root: Path = SYS) -> Link | None:
     device = device.resolve()
     now = (_speed(device / "current_link_speed"), _width(device / "current_link_width"))
     ends = [(_speed(end / "max_link_speed"), _width(end / "max_link_width")) for end in (device, device.parent)]
-    known = [end for end in ends if all(end)]
-    if not all(now) or not known:
+    if not all(now):
         return None
-    return Link(*now, min(speed for speed, _ in known), min(width for _, width in known))
+    if not all(map(all, ends)):  # in a virtual machine, the port above a GPU has none of these files
+        return Link(*now, 0.0, 0)
+    return Link(*now, min(end[0] for end in ends), min(end[1] for end in ends))
 
 
 def _speed(path: Path) -> float:
@@ -394,7 +396,7 @@ class Copies:
     def alone(self, card: Card) -> None:
         """Copy from the host, within the GPU's memory and to the host, and hold the link against it."""
         rank = self.node.rank
-        one, other = (self.empty(card) for _ in range(2))
+        one, other = (self.empty(card) for _unused in range(2))
         looks: list[Link | None] = []
         to = self.measured(
             card, f"host to GPU {card.index}", one, self.source, lambda: looks.append(link_of(card.place))
@@ -451,7 +453,7 @@ class Copies:
             for one in cards:
                 self.torch.cuda.synchronize(one.index)
             began = time.perf_counter()
-            for _ in range(COPIES):
+            for _unused in range(COPIES):
                 target.copy_(source, non_blocking=True)
             busy()
             for one in cards:
@@ -502,7 +504,7 @@ def main() -> int:
     parser.add_argument("--confidence", type=float, default=0.95, help="of the interval of each median")
     parser.add_argument("--precision", type=float, default=0.02, help="half width of the interval that is enough")
     parser.add_argument("--order", type=int, default=ORDER, help="of the matrices")
-    parser.add_argument("--size", type=int, default=256 << 20, help="bytes of a copy")
+    parser.add_argument("--size", type=int, default=64 << 20, help="bytes of a copy")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the numbers of nvidia-smi
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS's reference: the same bits each time
     return rank_program.run(parser.parse_args(), work)

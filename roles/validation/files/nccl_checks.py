@@ -19,7 +19,7 @@ says nothing of P2P there.
 
 ``nccl_sweep`` does steps 1 and 2. Then it measures more sizes and operations and watches the GPUs' clocks
 (``nccl_sweep.py``). ``nccl_nvlink``, ``nccl_pcie`` and ``nccl_nic`` do steps 1 and 2 with one rank per GPU, and measure
-one way alone. The checks need numpy, CUDA's driver and the libnccl under test.
+one way alone; ``nccl_pairs`` leaves the way to NCCL. The checks need numpy, CUDA's driver and the libnccl under test.
 """
 
 from __future__ import annotations

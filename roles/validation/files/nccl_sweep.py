@@ -233,7 +233,7 @@ def sweep(report: rank_program.Rank, team: Communicator) -> None:
 # NCCL reads these variables once in a process, so each way is a job of its own: ``nccl_nvlink``, ``nccl_pcie`` and
 # ``nccl_nic``. NVLink and PCIe are inside a node, so all nodes measure at once, each its own GPUs. The network is
 # between nodes, so pairs of nodes meet in the rounds of a tournament, with all of their GPUs and so with all of their
-# ports.
+# ports. ``nccl_pairs`` lets them meet in the same way and leaves the ways to NCCL.
 #
 # NCCL's log tells which way the connections took. A rank with another way than the wanted one reports it, since then
 # the figure is not about this way.
@@ -278,7 +278,9 @@ WAYS: dict[str, Way] = {
         },
         ("NET/",),
     ),
+    "pairs": Way("the ways that NCCL chooses", {}, ("",)),  # each way begins so
 }
+BETWEEN_NODES = ("nic", "pairs")
 CHECKS = tuple(f"{BEGIN}{way}" for way in WAYS)
 
 
@@ -291,7 +293,7 @@ def rounds(way: str, hosts: Sequence[str]) -> list[list[list[int]]]:
     """
     nodes = list(dict.fromkeys(hosts))
     ranks = [[rank for rank, host in enumerate(hosts) if host == node] for node in nodes]
-    if way != "nic":
+    if way not in BETWEEN_NODES:
         return [[group for group in ranks if len(group) > 1]]
     return [[ranks[a] + ranks[b] for a, b in pairs] for pairs in tournament(len(nodes), MOST_ROUNDS)]
 
@@ -348,7 +350,7 @@ def go(report: rank_program.Rank, nccl: Nccl, cuda: Cuda, ranks: Mpi | Store, ho
     if played:
         report.facts.update(taken(way, report.log.lines() if report.log is not None else []))
     else:
-        report.facts["no_way"] = "one node" if way == "nic" else "one GPU on the node"
+        report.facts["no_way"] = "one node" if way in BETWEEN_NODES else "one GPU on the node"
 
 
 def play(report: rank_program.Rank, team: Communicator, way: str, hosts: Sequence[str]) -> None:

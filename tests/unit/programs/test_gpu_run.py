@@ -130,14 +130,60 @@ def test_several_gpus_have_a_rank_each_and_mpirun_starts_them_where_it_can(gpu: 
     whole = dataclasses.replace(able, horovod=True, mpi4py=True, torch_gpus=8)
     parts = {part.name: part for part in gpu.planned(machine(gpu, whole, gpus=8, mpirun="/opt/mpi/bin/mpirun"))}
     ways, watched = ("nccl-nvlink", "nccl-pcie", "nccl-nic"), ("nccl-ras", "flight-recorder", "watch-names")
-    assert {name: part.ranks for name, part in parts.items() if name != "dcgm-diag"} == dict.fromkeys(
-        ("nccl", "nccl-log", "nccl-sweep", "torchrun", "horovod", "horovod_sweep", "training", *ways, *watched), 8
+    alone = {"gpu_compute", "gpu_copies"}  # one process works with all GPUs
+    assert {parts[name].ranks for name in alone} == {1}
+    assert {name: part.ranks for name, part in parts.items() if name not in {"dcgm-diag", *alone}} == dict.fromkeys(
+        (
+            "nccl",
+            "nccl-log",
+            "gpu_mpi",
+            "nccl-sweep",
+            "torchrun",
+            "horovod",
+            "horovod_sweep",
+            "training",
+            *ways,
+            *watched,
+        ),
+        8,
     )
     assert parts["nccl-nic"].environment["NCCL_SHM_DISABLE"] == "1"
     assert set(gpu.root_may()) <= set(parts["nccl-pcie"].environment)
     assert parts["nccl"].argv[:4] == ("/opt/mpi/bin/mpirun", "-np", "8", "--oversubscribe")
     assert "--launcher" not in parts["nccl"].argv
     assert parts["torchrun"].argv[1:3] == ("-m", "torch.distributed.run")
+
+
+def test_the_gpus_themselves_are_proved_by_the_program_of_the_checks(
+    gpu: ModuleType, able: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = ROOT / "tests" / "gpu" / "fake"
+    library = ["-Wl,-soname,libcuda.so.1", "-o", str(tmp_path / "libcuda.so.1"), str(fake / "cuda.c")]
+    subprocess.run(["cc", "-shared", "-fPIC", *library], check=True)
+    for name, value in (("LD_LIBRARY_PATH", tmp_path), ("PYTHONPATH", fake / "python"), ("FAKE_GPUS", "2")):
+        monkeypatch.setenv(name, str(value))
+    here = machine(gpu, dataclasses.replace(able, executable=sys.executable), gpus=2)
+    parts = {part.name: part for part in gpu.planned(here)}
+    done = gpu.run(parts["gpu_copies"], 60.0)
+    assert (done.verdict, len(done.measured)) == ("PASS", 8), done.reason
+    assert [line.split(":")[0] for line in gpu.swept(dataclasses.asdict(done))[-2:]] == [
+        "- copy_bandwidth copy GPU 0 to GPU 1",
+        "- copy_bandwidth copy GPU 1 to GPU 0",
+    ]
+    small = dataclasses.replace(parts["gpu_compute"], argv=(*parts["gpu_compute"].argv, "--order", "32"))
+    for fault, verdict in (("", "PASS"), ("known@1", "FAIL")):
+        monkeypatch.setenv("FAKE_TORCH_FAULT", fault)
+        done = gpu.run(dataclasses.replace(small, argv=(*small.argv, "--budget", "0.05")), 60.0)
+        assert done.verdict == verdict, done.reason
+    assert done.reason.startswith("rank 0: fp32 product of whole numbers on GPU 1 (Fake GPU, 0000:02:00.0), value 34")
+    assert parts["gpu_mpi"].skip == "no mpirun that goes with this Python's mpi4py"
+
+
+def test_an_open_mpi_that_was_built_without_cuda_skips_its_part(gpu: ModuleType) -> None:
+    result = {"clusterctl": 1, "event": "result", "ok": True, "compared": 1, "wrong": 0, "problems": [], "figures": {}}
+    lines = [json.dumps(result | {"rank": rank, "facts": {"mpi_cuda": "no"}}) for rank in range(2)]
+    done = gpu.judged(gpu.Part("gpu_mpi", "GPU buffers", 2), "\n".join(lines), 0, 1.0)
+    assert (done.verdict, done.reason) == ("SKIP", "this Open MPI says that it was built without CUDA")
 
 
 def test_all_of_it_takes_less_than_ten_minutes(gpu: ModuleType, able: object) -> None:

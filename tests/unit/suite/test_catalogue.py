@@ -17,7 +17,7 @@ R = TypeVar("R", bound=suite.CheckOptions)
 
 CHECKS = registry.catalogue().checks
 ON_REQUEST = ("nccl_nvlink", "nccl_pcie", "nccl_nic")
-FULL_ALONE = ("dcgm",)
+FULL_ALONE = ("nccl_pairs", "dcgm")
 
 
 def options_of(where: suite.Suite, check: str, kind: type[R]) -> R:
@@ -29,7 +29,7 @@ def options_of(where: suite.Suite, check: str, kind: type[R]) -> R:
 def test_the_checks_run_in_their_order() -> None:
     assert list(CHECKS) == [
         *("hello", "point_to_point", "broadcast", "scatter", "gather", "reduce", "allreduce", "network", "node_speed"),
-        *("pairs", "copies", "collectives", "nccl", "nccl_sweep", *ON_REQUEST, *FULL_ALONE),
+        *("pairs", "copies", "collectives", "nccl", "nccl_sweep", "nccl_pairs", *ON_REQUEST, "dcgm"),
         *("gpu_compute", "gpu_copies", "gpu_mpi"),
         *("torchrun", "horovod", "horovod_sweep", "training"),
     ]

@@ -82,16 +82,16 @@ class GpuCompute:
         judgement = _judged(site, outcome, "gpu_compute", _CURE)
         if judgement.verdict is not Verdict.PASS:
             return judgement
-        groups = _digests(judgement.ranks)
+        groups = _digests(site, judgement.ranks)
         odd = [words for group in groups for words in group.odd]
         if odd:
             reason = and_more((words for _, words in odd), _MOST_NAMED, "; ")
             return _blamed(judgement, reason, odd, "gpu_compute", _CURE)
-        unproved = [report.host for report in judgement.ranks if not _models(report)]
+        unproved = [report.host for report in judgement.ranks if not _models(site, report)]
         if unproved:
             reason = f"no GPU of {folded(unproved)} was told"
             return replace(judgement, verdict=Verdict.ERROR, reason=reason, hosts=tuple(unproved))
-        return base.passed(judgement, "; ".join([*_proved(judgement, groups), *_speeds(judgement.figures)]))
+        return base.passed(judgement, "; ".join([*_proved(site, judgement, groups), *_speeds(judgement.figures)]))
 
 
 @dataclass(frozen=True)
@@ -114,24 +114,26 @@ class _Group:
         ]
 
 
-def _digests(reports: Sequence[RankReport]) -> list[_Group]:
+def _digests(site: base.Site, reports: Sequence[RankReport]) -> list[_Group]:
     groups: dict[tuple[str, str, str], _Group] = {}
     for report in reports:
-        for index, model in _models(report).items():
+        for index, model in _models(site, report).items():
             for kind, digest in _DIGEST.findall(report.facts.get(f"gpu{index}_digests", "")):
                 key = (model, report.facts.get("versions", ""), kind)
                 groups.setdefault(key, _Group(kind, model, {})).digests[report.host, index] = digest
     return list(groups.values())
 
 
-def _models(report: RankReport) -> dict[int, str]:
+def _models(site: base.Site, report: RankReport) -> dict[int, str]:
+    """Return the model of each GPU of a node; a node has no more votes than GPUs."""
+    most = site.stack[report.host].gpus if report.host in site.stack else 0
     found = ((_MODEL.fullmatch(name), text) for name, text in report.facts.items())
-    return {int(match["index"]): text for match, text in found if match}
+    return {int(match["index"]): text for match, text in found if match and int(match["index"]) < most}
 
 
-def _proved(judgement: base.Judgement, groups: Sequence[_Group]) -> list[str]:
+def _proved(site: base.Site, judgement: base.Judgement, groups: Sequence[_Group]) -> list[str]:
     """Return what a PASS proves of the products."""
-    gpus = sum(len(_models(report)) for report in judgement.ranks)
+    gpus = sum(len(_models(site, report)) for report in judgement.ranks)
     compared = sum(report.compared for report in judgement.ranks)
     kinds = ", ".join(dict.fromkeys(group.kind for group in groups))
     words = [f"{gpus} GPU{'s' if gpus != 1 else ''}, {compared:,} values right in {kinds}"]
@@ -201,7 +203,9 @@ class GpuCopies:
         for figure in judgement.figures:
             kinds.setdefault(_way(figure.algorithm), []).append(figure.value)
         words = [f"{value_words(statistics.median(found), 'B/s')} {kind}" for kind, found in kinds.items()]
-        links = [report.facts.get(f"gpu{index}_link", "") for report in judgement.ranks for index in _models(report)]
+        links = [
+            report.facts.get(f"gpu{index}_link", "") for report in judgement.ranks for index in _models(site, report)
+        ]
         told = ", ".join(base.unique(link for link in links if link))
         return base.passed(judgement, f"{judgement.reason}; {', '.join(words)}; PCIe links: {told}")
 
@@ -241,7 +245,7 @@ class GpuMpi:
             for report in reports
         )
         if judgement.verdict is Verdict.FAIL and in_step:
-            return replace(judgement, next_step=f"{_CURE_MPI}.")
+            return replace(judgement, reason=f"{judgement.reason}; {_CURE_MPI}")  # a next step would prevent a search
         if judgement.verdict is not Verdict.PASS:
             return judgement
         without = base.unique(report.host for report in reports if report.facts.get("mpi_cuda") != "yes")

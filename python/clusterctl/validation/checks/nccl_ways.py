@@ -1,4 +1,4 @@
-"""NCCL over one way alone: NVLink, PCIe and the network, each held against the same way of the other nodes."""
+"""NCCL over one way alone (NVLink, PCIe, the network), and between two nodes at a time, held against other nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ _ROUND_S = 5.0  # to form a communicator and to end it
 _PROOF_S = 8.0  # of a large array, with the slow first operations
 _BUDGETS = 6  # what a point may take, in budgets
 _MOST_NAMED = 3
-_TITLES = {"nvlink": "NVLink", "pcie": "PCIe and main memory", "nic": "the network"}
+_TITLES = {
+    "nvlink": "NVLink",
+    "pcie": "PCIe and main memory",
+    "nic": "the network",
+    "pairs": "NCCL between two nodes at a time",
+}
+_BETWEEN_NODES = ("nic", "pairs")
 
 
 class WayOptions(MeasuringOptions):
@@ -41,7 +47,7 @@ class WayOptions(MeasuringOptions):
 class NcclWay:
     """An allreduce over one way: of each node's own GPUs, or of the GPUs of two nodes in the rounds of a tournament.
 
-    ``way`` is a name of nccl_sweep.py.
+    ``way`` is a name of nccl_sweep.py; ``pairs`` leaves the way to NCCL.
     """
 
     way: str
@@ -54,7 +60,8 @@ class NcclWay:
     @classmethod
     def of(cls, options: WayOptions, way: str) -> NcclWay:
         """Return the check of a way with these options."""
-        title = f"NCCL's allreduce over {_TITLES[way]} alone: right answers, and the bandwidth of each node"
+        where = "between two nodes at a time" if way == "pairs" else f"over {_TITLES[way]} alone"
+        title = f"NCCL's allreduce {where}: right answers, and the bandwidth of each node"
         return cls(way, options, f"nccl_{way}", title)
 
     @property
@@ -70,7 +77,7 @@ class NcclWay:
         """Return the seconds of all rounds, 0 where the user sets the deadline."""
         if self.options.deadline_s is not None:
             return 0.0
-        rounds = min(_MOST_ROUNDS, len(site.slots)) if self.way == "nic" else 1
+        rounds = min(_MOST_ROUNDS, len(site.slots)) if self.way in _BETWEEN_NODES else 1
         return rounds * (_ROUND_S + len(self.options.sizes) * (_PROOF_S + _BUDGETS * self.options.budget_s))
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
@@ -90,7 +97,8 @@ class NcclWay:
         judgement = nccl.judged(site, outcome)
         if judgement.verdict is not Verdict.PASS:
             return judgement
-        is_network, others = self.way == "nic", _other_ways(judgement.ranks)
+        is_network = self.way in _BETWEEN_NODES
+        others = {} if self.way == "pairs" else _other_ways(judgement.ranks)
         alone = tuple(node for node in _playing(judgement.ranks) if node not in others)
         odd = _without_what_neighbours_have(site, alone, others) if not is_network else ()
         if odd:
@@ -125,7 +133,7 @@ class NcclWay:
     ) -> base.Judgement:
         """Return the judgement with the figure of each node; between nodes also with the matrix of their pairs."""
         confidence = self.options.confidence
-        if self.way != "nic":
+        if self.way not in _BETWEEN_NODES:
             return replace(judgement, figures=rank_output.figures(measured, confidence))
         matrices = tuple(pairs.matrices_of(nodes, measured, site.switches))
         figures = tuple(one for matrix in matrices for one in pairs.figures_of(matrix, confidence, "nccl"))
@@ -174,7 +182,7 @@ def _left_out(way: str, reports: Sequence[RankReport], others: Mapping[str, str]
     playing = _playing(reports)
     for report in reports:
         if report.host not in playing and "no_way" in report.facts:
-            words = "there is no second node" if way == "nic" else "one GPU has no other on its node"
+            words = "there is no second node" if way in _BETWEEN_NODES else "one GPU has no other on its node"
             by_words.setdefault(words, []).append(report.host)
     told = [f"{words} ({nodeset.folded(base.unique(nodes))})" for words, nodes in by_words.items()]
     return [and_more(told, _MOST_NAMED, "; ")] if told else []
@@ -195,8 +203,8 @@ CHECKS = tuple(
         order=order,
         options=WayOptions,
         measures={f"{way}_bandwidth": "B/s"},
-        first_suite=None,
+        first_suite="full" if way == "pairs" else None,
         make=partial(NcclWay.of, way=way),
     )
-    for order, way in ((72, "nvlink"), (73, "pcie"), (74, "nic"))
+    for order, way in ((71, "pairs"), (72, "nvlink"), (73, "pcie"), (74, "nic"))
 )

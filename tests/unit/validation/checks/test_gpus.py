@@ -146,6 +146,16 @@ def test_bits_that_only_other_gpus_of_the_model_show_to_be_wrong(stand_ins: Path
     assert judged(GpuCompute(), other).reason.count("with no majority") == 3
 
 
+def test_a_node_votes_for_no_more_gpus_than_it_has() -> None:
+    lines = []
+    for rank, (gpus, digest) in enumerate([(2, "a" * 12), (2, "a" * 12), (9, "b" * 12)]):
+        facts = {f"gpu{index}_model": "Fake GPU, 132 SMs" for index in range(gpus)} | {"versions": "PyTorch 2"}
+        facts |= {f"gpu{index}_digests": f"fp32 {digest}" for index in range(gpus)}
+        event = {"clusterctl": 1, "event": "result", "check": "gpu_compute", "rank": rank, "host": f"node{rank + 1}"}
+        lines.append(OutputLine("stdout", 1.0, json.dumps(event | {"ok": True, "compared": 1, "facts": facts})))
+    assert judged(GpuCompute(), lines, nodes=3).hosts == ("node3",)
+
+
 def test_a_slowdown_by_the_hardware_under_load_is_named(stand_ins: Path, tmp_path: Path) -> None:
     smi = tmp_path / "nvidia-smi"
     smi.write_text(SMI.format(mask="0x0000000000000048").replace("1980, 1980", "990, 1980"), encoding="utf-8")
@@ -239,6 +249,7 @@ FULL = ("32.0 GT/s PCIe", "16")
         (("32.0 GT/s PCIe", "8"), FULL, (27e9, 26e9), ["PCIe link: 32 GT/s x16, as both ends can: 32 GT/s x8"]),
         (FULL, FULL, (55e9, 3e9), ["copies to the host: at least 31.5 GB/s, half of what its PCIe link (32 GT/s x16 "]),
         (("2.5 GT/s PCIe", "16"), FULL, (55e9, 56e9), []),  # copies that fast take another link than sysfs tells
+        (("16.0 GT/s PCIe", "16"), ("Unknown", "255"), (25e9, 26e9), []),  # a virtual machine: nobody knows the slot
         (("Unknown", "0"), FULL, (1e9, 1e9), []),
         (("32.0 GT/s PCIe", "255"), FULL, (1e9, 1e9), []),
     ],
@@ -331,7 +342,8 @@ def test_open_mpi_that_says_cuda_and_fails_is_a_fail_with_the_cure(
     assert codes[1] != 0
     assert found.verdict is Verdict.FAIL
     assert words in found.reason
-    assert found.next_step.startswith("Open MPI says that it takes GPU buffers, and fails: set openmpi_cuda_home")
+    assert "; Open MPI says that it takes GPU buffers, and fails: set openmpi_cuda_home to the CUDA" in found.reason
+    assert found.next_step == ""  # a search for the node goes by jobs without one
 
 
 def test_a_node_whose_open_mpi_has_no_cuda_is_named() -> None:

@@ -604,6 +604,14 @@ def test_between_nodes_each_pair_measures_with_all_of_its_gpus(stand_ins: Path, 
     assert ({one["facts"]["no_way"] for one in ranks}, measured) == ({"one node"}, [])
 
 
+def test_between_two_nodes_at_a_time_the_way_is_left_to_nccl(stand_ins: Path, tmp_path: Path) -> None:
+    own = {"NCCL_P2P_DISABLE": "1"}
+    ranks, measured = of_way(stand_ins, tmp_path, "pairs", "a,b,b,c", **own)
+    assert sorted((one["host"], one["peer"]) for one in measured) == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert {one["quantity"] for one in measured} == {"pairs_bandwidth"}
+    assert {(one["facts"]["took"], one["facts"]["took_other"]) for one in ranks} == {("SHM/direct/direct", "")}
+
+
 def test_pairs_of_many_nodes_play_some_rounds_in_which_every_node_meets_as_many() -> None:
     ways = load("nccl_sweep")
     found = ways.rounds("nic", [f"node{rank // 2}" for rank in range(64)])

@@ -19,7 +19,12 @@ from node_programs import load
 pytestmark = pytest.mark.programs
 
 MPI, NCCL = "/usr/local/openmpi-5.0.7-aa", "/usr/local/nccl-2.32.3-bb/lib/libnccl.so.2.32.3"
-TOOK = {"nvlink": "P2P/CUMEM", "pcie": "SHM/direct/direct", "nic": "NET/IB/0/GDRDMA"}
+TOOK = {
+    "nvlink": "P2P/CUMEM",
+    "pcie": "SHM/direct/direct",
+    "nic": "NET/IB/0/GDRDMA",
+    "pairs": "P2P/CUMEM, NET/IB/0/GDRDMA",
+}
 RANKS = 2  # of a node
 NODES = tuple(f"node{number}" for number in range(1, 9))
 
@@ -120,25 +125,26 @@ def test_the_node_whose_way_is_slow_is_named_with_the_way(way: str, words: str) 
     assert found.reason.startswith(f"node3: {words} bandwidth of 256 MiB is 150 GB/s, 50 % below its neighbours'")
 
 
-def test_a_slow_node_and_a_slow_link_of_the_network_are_named() -> None:
+@pytest.mark.parametrize(("way", "words"), [("nic", "NIC"), ("pairs", "pairs")])
+def test_a_slow_node_and_a_slow_link_of_the_network_are_named(way: str, words: str) -> None:
     def over(slow: tuple[set[str], float]) -> CheckResult:
-        rounds = load("nccl_sweep").rounds("nic", NODES)
+        rounds = load("nccl_sweep").rounds(way, NODES)
         pairs = [tuple(NODES[rank] for rank in group) for groups in rounds for group in groups]
         measured = []
         for number, ends in enumerate(pairs):
             value = 4.0e10 * (1 + 0.002 * (number % 3)) * (slow[1] if slow[0] <= set(ends) else 1)
-            measured.append(bandwidth("nic", RANKS * NODES.index(ends[0]), value, *ends))
-        judgement = judged("nic", NODES, *measured, *results("nic", NODES))
+            measured.append(bandwidth(way, RANKS * NODES.index(ends[0]), value, *ends))
+        judgement = judged(way, NODES, *measured, *results(way, NODES))
         assert judgement.verdict is Verdict.PASS, judgement.reason
-        return assessed("nic", judgement)
+        return assessed(way, judgement)
 
     assert over(({"nobody"}, 0.5)).verdict is Verdict.PASS
     node = over(({"node5"}, 0.5))
     assert (node.verdict, node.hosts) == (Verdict.FAIL, ("node5",))
-    assert node.reason.startswith("node5: NIC bandwidth of 256 MiB on its links is 20")
+    assert node.reason.startswith(f"node5: {words} bandwidth of 256 MiB on its links is 20")
     link = over(({"node2", "node6"}, 0.5))
     assert (link.verdict, link.hosts) == (Verdict.FAIL, ("node2", "node6"))
-    assert link.reason.startswith("node2 and node6: NIC bandwidth of 256 MiB between them is 20")
+    assert link.reason.startswith(f"node2 and node6: {words} bandwidth of 256 MiB between them is 20")
 
 
 def test_nodes_without_nvlink_are_said_and_not_failed() -> None:
@@ -192,9 +198,20 @@ def test_without_a_gpu_it_is_skipped_with_the_words_of_the_nccl_check() -> None:
     assert check("nvlink").absent(NodeStack()) == "no GPU and no NCCL"
 
 
+def test_pairs_of_nodes_count_whatever_way_nccl_took_and_run_in_the_suite_full() -> None:
+    measured = bandwidth("pairs", 0, 4.0e10, *NODES[:2])
+    silent = {"took": "", "took_other": ""}
+    found = judged("pairs", NODES[:2], measured, *results("pairs", NODES[:2], node1=silent))
+    assert (found.verdict, len(found.matrices)) == (Verdict.PASS, 1)
+    alone = inside("pairs", {"node1": 0}, node1={"no_way": "one node"})
+    words = "NCCL between two nodes at a time was not measured: there is no second node (node1)"
+    assert (alone.verdict, alone.reason) == (Verdict.SKIP, words)
+    assert "nccl_pairs" in registry.builtin("full").checks
+
+
 def test_the_ways_are_those_of_the_program_and_run_on_request_alone() -> None:
     program = load("nccl_sweep")
-    names = [f"nccl_{way}" for way in program.WAYS]
+    names = [f"nccl_{way}" for way in program.WAYS if way != "pairs"]
     assert [name for name, one in registry.catalogue().checks.items() if one.first_suite is None] == names
     assert not any(set(names) & set(registry.builtin(name).checks) for name in ("smoke", "nightly", "full"))
     own = registry.parse("extends: smoke\nchecks: {nccl_nic: {sizes: 64 MiB}, nccl_pcie: true}\n", "validation.yml")
