@@ -252,6 +252,18 @@ def test_a_table_of_neighbours_is_held_against_the_nodes_of_a_network(limit: int
     assert all(f"keeps {limit} neighbours (gc_thresh3), and 4 nodes are in 10.0.0.0/24" in one.cause for one in found)
 
 
+@pytest.mark.parametrize(("ports", "severity"), [(10, "error"), (1000, "warning"), (28232, "")])
+def test_a_node_with_few_ports_for_its_connections_is_named(ports: int, severity: str) -> None:
+    reading = HardwareReading("node", "", "local ports", ports)
+    looks = {"node2": HardwareLooks(now=Hardware(schema_version=1, time=1.0, readings=(reading,)))}
+    found = registry.diagnose(dataclasses.replace(seen(), hardware=looks))
+    told = [one for one in found if "ip_local_port_range" in one.cause]
+    assert [(one.check, one.severity, one.hosts) for one in told] == (
+        [("network", severity, ("node2",))] if severity else []
+    )
+    assert all(one.cause.startswith(f"the kernel has {ports} ports for connections") for one in told)
+
+
 def test_two_rules_are_told_and_more_are_counted() -> None:
     pairs = [("node1", "node3"), ("node3", "node1")]
     view = connected(seen(), *((*pair, "timeout") for pair in pairs))
