@@ -594,7 +594,7 @@ def test_of_a_sample_the_node_is_named_at_which_most_of_what_was_tried_fails() -
         ),
         (lambda record: record.update(threads=1, cores=1), "cores", "warning", "it has 2 slots and 1 hardware threads"),
         (resolving("node3", "127.0.1.1"), "names", "error", "its own name leads to 127.0.1.1"),
-        (resolving("node3"), "names", "error", "it cannot resolve its own name (Name or service not known)"),
+        (resolving("node3"), "names", "error", "it cannot resolve its own name, node3 (Name or service not known)"),
         (resolving("node2"), "names", "error", "it cannot resolve the name of node2"),
         (
             resolving("node2", "10.0.0.4"),
