@@ -10,7 +10,6 @@ patience.
 from __future__ import annotations
 
 import math
-import os
 import re
 import threading
 import time
@@ -25,6 +24,7 @@ from clusterctl.analysis.rank_evidence import Place
 from clusterctl.jobs import suspects
 from clusterctl.model.job_outcome import StallRecord, StallVerdict
 from clusterctl.model.nodeset import folded
+from clusterctl.support import machine_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +42,6 @@ _FACTS_BY_S = 25.0  # since the stall was noticed: facts stand beside the senten
 _LEAST_FACTS_S = 3.0
 _SENTENCE_BY_S = 45.0  # after the patience: by then a note says what is still waited for
 _TRIALS_S = 30.0  # of connections between nodes
-_BUSY_LOAD = 4.0  # of each core of this machine: then logins are late for its own sake
 _FRESH_S = 60.0  # of a flight record: the look before has asked for it
 _WORDS_BY = 1024  # bytes of a line
 # What Horovod's stall inspector prints (horovod/common/stall_inspector.cc), behind mpirun's tag or without one.
@@ -224,9 +223,8 @@ class Watch:
 
     def _blind_words(self, looks: Sequence[NodeLook]) -> str:
         words = looks[0].problem if looks else "the job has no nodes"
-        load, cores = os.getloadavg()[0], os.cpu_count() or 1
-        if load > _BUSY_LOAD * cores:
-            return f"{words}; this machine is busy (a load of {load:.0f} on {cores} cores)"
+        if busy := machine_load.busy_words():  # new logins would be late as well
+            return f"{words}; {busy}"
         silent = {look.host for look in looks if look.silent}
         halted = suspects.halted_logins([login for login in self._job.logins if login.host.name in silent])
         return stall.with_logins(words, halted)

@@ -106,7 +106,7 @@ _NAMES: Mapping[Form, Mapping[str, tuple[str, ...]]] = {
         "huge pages": ("reserved huge pages",),
         "interface": ("speed", "mtu"),
         "memory": ("memory in KiB", "memory modules", "reserved huge pages"),
-        "node": ("NVSwitches", "IPv4 neighbours", "IPv6 neighbours"),
+        "node": ("NVSwitches", "IPv4 neighbours", "IPv6 neighbours", "local ports"),
         "numa": ("memory in KiB",),
         "nvlink": ("links up", "slowest GB/s"),
         "rdma card": ("NUMA node", "PCIe lanes", "PCIe lanes possible", "PCIe GT/s", "PCIe GT/s possible"),

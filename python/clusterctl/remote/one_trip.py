@@ -15,7 +15,7 @@ from clusterctl.model.probe import ProbeFailure
 from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.remote.reach import by_hand, classify, where
 from clusterctl.remote.ssh_failure import shortened
-from clusterctl.support import memory_room
+from clusterctl.support import machine_load, memory_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -157,6 +157,8 @@ class _Questions:
             late += ", though its sshd greets"
             lost = f"see whether large packets get lost, as with too small an MTU: 'ping -M do -s 1400 {host.address}'"
             cure = f"{lost}; else whether a session hangs: {by_hand(host)}"
+        if busy := machine_load.busy_words():
+            cure += f"; {busy}, so try again with less work on it"
         return ProbeFailure(host.name, "timeout", f"{late}; {cure}.")
 
 

@@ -181,7 +181,8 @@ def _refused_cure(host: Host) -> str:
         )
     return (
         "add your public key to its authorized_keys, or name the right user and key in the inventory; where the key is "
-        "there, see that nobody else may write to the home and to .ssh ('chmod go-w ~ ~/.ssh')"
+        "there, see that the user may read authorized_keys, and that nobody else may write to the home and to .ssh "
+        "('ls -ld ~ ~/.ssh ~/.ssh/*')"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import shutil
 import socket
@@ -58,6 +59,15 @@ def test_the_clock_of_a_node_is_compared_with_that_of_this_machine() -> None:
     found = facts.read(Host("a", "192.0.2.1"), python.Ending(0, record.encode(), "", began=1000.0, ended=1004.0))
     assert found.clock == Clock(offset_s=298.0, uncertainty_s=2.0)
     assert facts.read(Host("a", "192.0.2.1"), python.Ending(0, record.encode(), "")).clock is None
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_probe_that_is_late_on_a_busy_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for load in (0.0, 1000.0):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        (late,) = facts.gather([Host("mute", "192.0.2.9")], timeout_s=1).failures.values()
+        assert ("; this machine is busy (a load of 1000 on " in late.message) == (load > 0)
+        assert late.message.endswith("so try again with less work on it.") == (load > 0)
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -105,9 +105,9 @@ _FAMILIES = ("IPv4", "IPv6")
 
 
 def read_interfaces(tree: Tree, answer: Answer, _request: Json) -> None:
-    """Tell the state of each interface and bond, the cards' own addresses, and how many neighbours the kernel keeps.
+    """Tell the state of each interface and bond, the cards' own addresses, and how many neighbours and ports there are.
 
-    A container does not see the last: its kernel keeps one table for all (Documentation/networking/ip-sysctl.rst).
+    A container does not see the neighbours: its kernel has one table for all (Documentation/networking/ip-sysctl.rst).
     """
     for name in interfaces(tree):
         _interface(tree, answer, name)
@@ -118,6 +118,9 @@ def read_interfaces(tree: Tree, answer: Answer, _request: Json) -> None:
         limit = tree.number(f"/proc/sys/net/{family.lower()}/neigh/default/gc_thresh3")
         if limit is not None:
             answer.reading("node", "", f"{family} neighbours", limit)
+    ports = (tree.text("/proc/sys/net/ipv4/ip_local_port_range") or "").split()  # of both families
+    if len(ports) == 2 and all(port.isdecimal() for port in ports):  # noqa: PLR2004 - the first and the last
+        answer.reading("node", "", "local ports", int(ports[1]) - int(ports[0]) + 1)
 
 
 def _interface(tree: Tree, answer: Answer, name: str) -> None:

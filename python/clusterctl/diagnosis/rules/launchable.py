@@ -45,7 +45,7 @@ _OF_A_PROCESS = {
         _LEAST_ADDRESSES,
     ),
     "data": ("data size", _MIB, "have {} MiB of data (ulimit -d), and ranks may need more", _LITTLE),
-    "fsize": ("file size", _MIB, "write files of {} MiB (ulimit -f), and checkpoints of jobs are larger", _LITTLE),
+    "fsize": ("file size", 1024, "write files of {} KiB (ulimit -f), and checkpoints of jobs are larger", _LITTLE),
     "cpu": ("processor time", 1, "take {} s of processor time (ulimit -t), and the kernel then ends it", 300),
 }
 _FILES_OF_A_JOB = _rules.FILES_OF_A_JOB

@@ -371,7 +371,8 @@ def _own(view: View) -> Iterator[Finding]:
         if own is None:
             continue
         if not own.addresses:
-            yield Finding("names", "error", (name,), f"it cannot resolve its own name ({own.problem})", _HOSTS)
+            cause = f"it cannot resolve its own name, {node.hostname} ({own.problem})"
+            yield Finding("names", "error", (name,), cause, _HOSTS)
         elif _is_loopback(own.addresses[0]):
             cause = f"its own name leads to {own.addresses[0]}, at which no other node finds it"
             yield Finding("names", "error", (name,), cause, _HOSTS)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.rules import launchable
 from clusterctl.diagnosis.rules.engines import LEAST, SHOWN, beyond, groups, growth, span, stands_out, unlike
-from clusterctl.diagnosis.rules.table import MEMORY, MODULE, PROCESSORS, SLOW_PROCESSORS
+from clusterctl.diagnosis.rules.table import LOCAL_PORTS, MEMORY, MODULE, PROCESSORS, SLOW_PROCESSORS
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare
 from clusterctl.model.findings import Finding, Severity, majority
 from clusterctl.support import content
@@ -240,6 +240,7 @@ def processors(view: View) -> Iterator[Finding]:
     yield from unlike(view, "processors", PROCESSORS)
     for host, looks in view.hardware.items():
         yield from beyond(host, looks.now, SLOW_PROCESSORS)
+        yield from beyond(host, looks.now, LOCAL_PORTS)
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

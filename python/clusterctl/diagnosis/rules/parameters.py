@@ -18,12 +18,12 @@ from clusterctl.model.fabric import INCLUSION_OF, plain
 from clusterctl.model.findings import Finding, majority
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from clusterctl.diagnosis.rules.evidence import View
     from clusterctl.model.fabric import RdmaChoice
     from clusterctl.model.facts import NodeFacts, Parameter
-    from clusterctl.model.network_facts import Gid
+    from clusterctl.model.network_facts import Gid, Interface
 
 ENVIRONMENT = "environment"
 _LAST_PORT = 65535
@@ -34,6 +34,7 @@ _BETWEEN_NODES = {"tcp", "ofi", "openib", "portals4", "uct", "ugni", "usnic"}  #
 _ON = {"1", "y", "yes", "t", "true", "on"}
 _PAM = "/etc/security/pam_env.conf"
 _RECORD, _NCCL = "/etc/clusterctl/fabric.json", "/etc/nccl.conf"
+_LOOPBACK = "names loopback alone, over which no other node is reached"
 # NCCL takes these from each node's own hardware, so they may differ.
 _OF_ONE_NODE = ("NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_TOPO_FILE")
 
@@ -47,7 +48,7 @@ def findings(view: View) -> Iterator[Finding]:
     for host, node in nodes.items():
         for one in _taken(node):
             stop = _stop(one, node)
-            if stop:
+            if stop and not (stop == _LOOPBACK and len(nodes) == 1):
                 yield Finding("parameters", "error", (host,), f"{_shown(one)} {stop}", _cure(one))
             elif slow := _slow(one, node):
                 yield Finding("parameters", "warning", (host,), f"{_shown(one)} {slow}", _cure(one))
@@ -170,15 +171,24 @@ def _launcher(value: str, _node: NodeFacts) -> str:
 def _included(value: str, node: NodeFacts) -> str:
     """Judge a list of interfaces or subnets; Open MPI skips what a node does not have."""
     excludes, names = _listed(value)
-    if excludes or not names or any(_is_here(name, node) for name in names):
+    if excludes or not names:
         return ""
-    return "names networks that this node does not have"
+    return _reach([link for link in node.interfaces if any(_is_named(word, link) for word in names)], "networks")
 
 
-def _is_here(word: str, node: NodeFacts) -> bool:
+def _reach(named: Sequence[Interface], what: str) -> str:
+    """Say why no other node is reached over the interfaces that a setting names, '' if one may be."""
+    if not named:
+        return f"names {what} that this node does not have"
+    if all(link.kind == "loopback" for link in named):
+        return _LOOPBACK
+    return "" if any(link.up for link in named) else f"names {what} that are down"
+
+
+def _is_named(word: str, link: Interface) -> bool:
     if "/" not in word:
-        return any(link.name == word for link in node.interfaces)
-    return any(fabric.inside(entry.address, [word]) for link in node.interfaces for entry in link.addresses)
+        return link.name == word
+    return any(fabric.inside(entry.address, [word]) for entry in link.addresses)
 
 
 def _excluded(_value: str, node: NodeFacts, name: str) -> str:
@@ -196,12 +206,12 @@ def _nccl_interfaces(value: str, node: NodeFacts) -> str:
     if value.startswith("^"):
         return ""
     words = [word for word in value.removeprefix("=").split(",") if word]
-    names = [link.name for link in node.interfaces]
-    if value.startswith("="):
-        known = any(word.partition(":")[0] in names for word in words)
-    else:
-        known = any(name.startswith(word.partition(":")[0]) for name in names for word in words)
-    return "" if known or not words else "names interfaces that this node does not have"
+    names = {word.partition(":")[0] for word in words}
+    exact = value.startswith("=")
+    named = [
+        link for link in node.interfaces if link.name in names or (not exact and link.name.startswith(tuple(names)))
+    ]
+    return _reach(named, "interfaces") if words else ""
 
 
 def _nccl_net(value: str, node: NodeFacts) -> str:

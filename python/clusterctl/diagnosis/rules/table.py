@@ -77,6 +77,25 @@ ARRAYS = ReadingLimits(
         ),
     ),
 )
+# Each connection that a program opens takes one, also for a minute after its end. The kernel's default is 28232.
+_FEW_PORTS, _SCARCE_PORTS = 4096, 256
+_PORTS = "the kernel has {local ports:.0f} ports for connections that programs open (net.ipv4.ip_local_port_range)"
+_WIDEN = "widen it in /etc/sysctl.d: net.ipv4.ip_local_port_range = 32768 60999"
+LOCAL_PORTS = ReadingLimits(
+    "network",
+    "node",
+    (
+        ReadingLimit("error", "local ports", lambda it: it.number("local ports") < _SCARCE_PORTS, _PORTS, _WIDEN),
+        ReadingLimit(
+            "warning",
+            "local ports",
+            lambda it: _SCARCE_PORTS <= it.number("local ports") < _FEW_PORTS,
+            _PORTS,
+            _WIDEN,
+        ),
+    ),
+)
+
 _FIRMWARE = "set it alike in the firmware of all nodes, or with the site's tool (tuned-adm, cpupower)"
 _CLOCK = "look in the kernel's log for 'clocksource', and restart the node"
 _GOVERNOR = "set it alike: 'cpupower frequency-set -g performance'"

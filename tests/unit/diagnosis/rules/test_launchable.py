@@ -166,7 +166,7 @@ def test_shells_of_two_languages_are_named() -> None:
             {"limits": {"fsize": {"soft": 4096, "hard": None}}},
             "file size",
             "error",
-            "a process may write files of 0 MiB",
+            "a process may write files of 4 KiB",
         ),
         ({"limits": {"data": {"soft": 900 * MIB, "hard": None}}}, "data size", "warning", "a process may have 900 MiB"),
         ({"limits": {"cpu": {"soft": 60, "hard": 60}}}, "processor time", "error", "a process may take 60 s of"),

@@ -265,6 +265,18 @@ def test_a_table_of_neighbours_is_held_against_the_nodes_of_a_network(limit: int
     assert all(f"keeps {limit} neighbours (gc_thresh3), and 4 nodes are in 10.0.0.0/24" in one.cause for one in found)
 
 
+@pytest.mark.parametrize(("ports", "severity"), [(10, "error"), (1000, "warning"), (28232, "")])
+def test_a_node_with_few_ports_for_its_connections_is_named(ports: int, severity: str) -> None:
+    reading = HardwareReading("node", "", "local ports", ports)
+    looks = {"node2": HardwareLooks(now=Hardware(schema_version=1, time=1.0, readings=(reading,)))}
+    found = registry.diagnose(dataclasses.replace(seen(), hardware=looks))
+    told = [one for one in found if "ip_local_port_range" in one.cause]
+    assert [(one.check, one.severity, one.hosts) for one in told] == (
+        [("network", severity, ("node2",))] if severity else []
+    )
+    assert all(one.cause.startswith(f"the kernel has {ports} ports for connections") for one in told)
+
+
 def test_two_rules_are_told_and_more_are_counted() -> None:
     pairs = [("node1", "node3"), ("node3", "node1")]
     view = connected(seen(), *((*pair, "timeout") for pair in pairs))
@@ -595,7 +607,7 @@ def test_of_a_sample_the_node_is_named_at_which_most_of_what_was_tried_fails() -
         ),
         (lambda record: record.update(threads=1, cores=1), "cores", "warning", "it has 2 slots and 1 hardware threads"),
         (resolving("node3", "127.0.1.1"), "names", "error", "its own name leads to 127.0.1.1"),
-        (resolving("node3"), "names", "error", "it cannot resolve its own name (Name or service not known)"),
+        (resolving("node3"), "names", "error", "it cannot resolve its own name, node3 (Name or service not known)"),
         (resolving("node2"), "names", "error", "it cannot resolve the name of node2"),
         (
             resolving("node2", "10.0.0.4"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import doctor_view
@@ -10,6 +11,7 @@ from clusterctl.diagnosis.rules import parameters, registry
 from doctor_view import NODES, Change, Record, rdma_port, seen
 
 SITE = "/usr/local/etc/openmpi"
+LO = {"family": 4, "address": "127.0.0.1", "prefix": 8, "scope": "host"}
 FABRIC = (
     ("/etc/clusterctl/fabric.json", {}),
     (f"{SITE}/openmpi-mca-params.conf", {"btl_tcp_if_include": "10.0.0.0/24", "oob_tcp_if_include": "x"}),
@@ -72,6 +74,26 @@ def test_what_stops_jobs_is_an_error_with_its_source(name: str, value: str, word
     assert found.cause.startswith(f"{name} = {value} (the environment) ")
     assert words in found.cause
     assert "/etc/environment" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OMPI_MCA_btl_tcp_if_include", "lo"), ("PRTE_MCA_prte_if_include", "127.0.0.0/8"), ("NCCL_SOCKET_IFNAME", "lo")],
+)
+def test_a_setting_that_leaves_loopback_alone_stops_jobs_of_several_nodes(name: str, value: str) -> None:
+    def change(record: Record) -> None:
+        setting(name, value)(record)
+        loopback = {"name": "lo", "kind": "loopback", "up": True, "addresses": [LO]}
+        record["interfaces"].append(loopback)
+
+    (found,) = registry.diagnose(seen(node3=change))
+    assert (found.check, found.hosts) == ("parameters", ("node3",))
+    assert (
+        found.cause == f"{name} = {value} (the environment) names loopback alone, over which no other node is reached"
+    )
+    alone = seen(node3=change)
+    alone = dataclasses.replace(alone, hosts=alone.hosts[2:3], nodes={"node3": alone.nodes["node3"]})
+    assert not [one for one in parameters.findings(alone) if "loopback" in one.cause]
 
 
 def test_a_copied_exclusion_in_a_file_is_named_with_the_file() -> None:
