@@ -42,7 +42,7 @@ TURN_S = 0.2
 RETRY_S = 0.3
 MOST_LINE = 4096
 SLOW_S = 20.0
-PASSED_OVER = re.compile(r"^\s|^Traceback| INFO ")
+PASSED_OVER = re.compile(r"^\s|^Traceback|\s(?:INFO|WARNING)\s")
 MOST_SHOWN = 5  # lines of what a failed start printed
 # The folder in which the job starts is the user's; nothing there may pass for a module of Ray.
 RAY = "import sys; sys.path[:] = [place for place in sys.path if place]; from ray.scripts.scripts import main; main()"
