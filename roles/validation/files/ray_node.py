@@ -36,13 +36,13 @@ import job_members
 CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 START_S = 180.0  # for one node; packages may be read for the first time from a slow disk
 JOIN_S = 300.0
-END_S = 10.0
+END_S = 30.0  # a machine may be busy
 TERM_S = 5.0
 TURN_S = 0.2
 RETRY_S = 0.3
 MOST_LINE = 4096
 SLOW_S = 20.0
-PASSED_OVER = re.compile(r"^\s|^Traceback| INFO ")
+PASSED_OVER = re.compile(r"^\s|^Traceback|\s(?:INFO|WARNING)\s")
 MOST_SHOWN = 5  # lines of what a failed start printed
 # The folder in which the job starts is the user's; nothing there may pass for a module of Ray.
 RAY = "import sys; sys.path[:] = [place for place in sys.path if place]; from ray.scripts.scripts import main; main()"
@@ -205,8 +205,8 @@ class Node:
             time.sleep(0.02)
             self.reap()
 
-    def end(self) -> None:
-        """End all processes of Ray, the raylet in its own way, and remove the folder."""
+    def end(self) -> list[int]:
+        """End all processes of Ray, the raylet in its own way, and remove the folder; return what does not end."""
         raylets = [pid for pid, name in self.vital.items() if name == "raylet" and pid not in self.ended]
         for pid in raylets:
             with contextlib.suppress(ProcessLookupError):
@@ -218,6 +218,7 @@ class Node:
         self.kill()
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
+        return descendants()
 
 
 def words_of(status: int) -> str:
@@ -456,7 +457,8 @@ def main() -> int:
         status = problem.number
     if head is not None:
         head.close()
-    node.end()
+    if (left := node.end()) and not status:  # with another end than 0, all nodes are swept
+        status = failed(FailedError(f"these processes do not end: {', '.join(map(str, left))}")) << 8
     if head is not None:
         head.wait()
     if link is not None:

@@ -35,7 +35,7 @@ time.sleep(600)
 def main():
     folder = next(word for word in sys.argv if word.startswith("--temp-dir=")).partition("=")[2]
     if "--resources=none" in sys.argv:
-        sys.exit("Traceback of it\n  a line\n2026 INFO words\na sentence about it\nand another")
+        sys.exit("Traceback of it\n  a line\n2026,1\tINFO words\na sentence about it\nand another")
     for name in ("gcs_server", "raylet") if "--head" in sys.argv else ("raylet",):
         daemon = subprocess.Popen(
             [sys.executable, "-c", DAEMON, name], start_new_session=True, stdout=subprocess.PIPE
