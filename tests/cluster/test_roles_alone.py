@@ -31,6 +31,7 @@ WITHOUT_OTHERS = {
     "mpi4py": "that mpi4py could be built against; run the role openmpi before mpi4py",
     "ssh_mesh": "put the role clusterctl.hpc.preflight before ssh_mesh",
 }
+LOOK_ALONE = {"preflight", "ucx"}  # without an RDMA device there is nothing to build
 RECAP = re.compile(r"^(node\d+) +: ok=(\d+) +changed=(\d+) +unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 
 
@@ -83,7 +84,7 @@ def test_a_role_converges_alone_on_a_fresh_node(role: Path, nodes: Sandbox, inst
     (shown,) = role_plays.shown(role)
     first = play(shown)
     assert first.rc == 0, first.text
-    assert first.changed or role.name == "preflight", first.text
+    assert first.changed or role.name in LOOK_ALONE, first.text
     second = play(shown)
     assert second.rc == 0, second.text
     assert second.changed == 0, second.text
