@@ -10,7 +10,6 @@ It needs the standard library only.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import re
 import socket
@@ -233,8 +232,8 @@ class _Found:
             self.ring = [int(rank) for rank in order.split()]
 
     def _gid(self, at: str, index: str, *halves: str) -> None:
-        gid = ipaddress.IPv6Address(b"".join(int(half, 16).to_bytes(8, "little") for half in halves))
-        self.gids[int(at)] = (int(index), f"::ffff:{gid.ipv4_mapped}" if gid.ipv4_mapped else str(gid))
+        gid = b"".join(int(half, 16).to_bytes(8, "little") for half in halves)
+        self.gids[int(at)] = (int(index), socket.inet_ntop(socket.AF_INET6, gid))
 
     def answer(self) -> dict[str, Any]:
         """Return what was found, cut to what one line may tell."""

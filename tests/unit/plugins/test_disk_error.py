@@ -56,6 +56,7 @@ def packed(tmp_path: Path, root: Path, contents: list[bytes]) -> dict[str, Any]:
         "key": "0123456789abcdef",
         "host": "node1",
         "root": str(root),
+        "links_to": [],
         "link": "",
         "content": False,
         "lost": [],

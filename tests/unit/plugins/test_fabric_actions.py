@@ -343,7 +343,7 @@ def test_the_network_reaches_ucx_where_the_cluster_has_it_and_nowhere_else() -> 
         variables = play()
         plan = {**PLAN, "members": [{"name": host, "provides": [provides]} for host in HOSTS]}
         for host in HOSTS:
-            variables["hostvars"][host]["seen"]["artifacts"] = [{"name": name} for name in artifacts]
+            of_host(variables, host)["artifacts"] = [{"name": name} for name in artifacts]
         found = decided(variables, plan=plan, ucx=asked)["files"]
         return {host: files.get("ucx") for host, files in found.items()}
 

@@ -176,6 +176,7 @@ def test_the_modules_know_every_option_that_a_recipe_gives(source: str, python: 
     given |= {
         "python_env_python": python,
         "nccl_align": "report",
+        "openmpi_ucx": "always",
         "horovod_install": "always",
         "horovod_gpu_operations": "none",
     }

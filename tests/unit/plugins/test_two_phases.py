@@ -49,6 +49,7 @@ def a_build(folder: Path, argv: list[str], links: dict[str, str]) -> artifact_bu
         "prefix": "/usr/local/demo",
         "host": "node1",
         **dict.fromkeys(("root", "log_dir", "work_dir"), str(folder)),
+        "links_to": [],
         **dict.fromkeys(("needs_bytes", "jobs"), 0),
         "memory_per_job_bytes": 1 << 20,
         **dict.fromkeys(("memory_strict", "fresh", "while_busy"), False),
