@@ -40,7 +40,8 @@ class Controller(model.Controller):
 
     def pin_lock(self, wish: model.LockWish) -> LockedEnvironment:
         """Read a user's lock and have its files in the cache; see the base class."""
-        store = WheelStore(Path(wish.cache_dir), wish.wheel_dir, note=self._note)
+        project = Path(wish.path).expanduser().absolute().parent
+        store = WheelStore(Path(wish.cache_dir), wish.wheel_dir, note=self._note, project=project)
         asked = Asked.of(wish.extras, wish.groups)
         return locked_environment(store, Path(wish.path), asked, Target.of(wish.target), wish.python, wish.left_out)
 

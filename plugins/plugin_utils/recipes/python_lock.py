@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import LockWish, Pinned, Refusal, places
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import PackedSdist
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ _COMPILERS = {"Debian": ["gcc", "g++", "libc6-dev"], "RedHat": ["gcc", "gcc-c++"
 # What Horovod imports beside the framework.
 _HOROVOD_NEEDS = ("cloudpickle", "packaging", "psutil", "pyyaml")
 _VERSION = re.compile(r"\d+[.]\d+[.]\d+")
+# By these, setuptools-scm, hatch-vcs and pdm take a version in place of one that they count in git's history.
+_PRETENDED = ("SETUPTOOLS_SCM_PRETEND_VERSION", "PDM_BUILD_SCM_VERSION")
 # uv's notes about a build; they have its time.
 NOTES = [f"lib/python*/{note}" for note in [*uv.NOTES, "site-packages/*.dist-info/uv_build.json"]]
 
@@ -136,6 +139,7 @@ def inputs(built: Sequence[Built]) -> dict[str, Any]:
         "built": {
             f"{one.source.name}-{one.source.version}": {
                 "sha256": one.source.sha256,
+                **({"subdirectory": inner} if (inner := _inner(one)) else {}),
                 "tools": {tool.filename: tool.sha256 for tool in one.tools},
             }
             for one in built
@@ -153,10 +157,8 @@ def files(built: Sequence[Built], common: Mapping[str, str]) -> list[dict[str, A
     found: list[dict[str, Any]] = []
     for one in built:
         source, name = one.source, one.source.name
-        # the name as PEP 625 writes it, by which uv finds it
-        archive = f"sdists/{name.replace('-', '_')}-{source.version}.tar.gz"
         found += [
-            {"sdist": {**asdict(source), **common}, "dest": archive},
+            {"sdist": {**asdict(source), **common}, "dest": _archive(one)},
             {
                 "wheels": {"name": name, "pinned": [asdict(tool) for tool in one.tools], **common},
                 "dest": f"tools/{name}",
@@ -168,15 +170,35 @@ def files(built: Sequence[Built], common: Mapping[str, str]) -> list[dict[str, A
 
 def steps(built: Sequence[Built]) -> list[dict[str, Any]]:
     """Return the steps that build and install packages, each in an environment of its own with its own tools."""
-    return [
-        uv.step(
-            f"build {one.source.name}",
-            *("pip", "install", "--python=@TREE@/bin/python", "--no-index", "--find-links=sdists"),
-            *(f"--find-links=tools/{one.source.name}", "--no-deps", "--require-hashes", "--compile-bytecode"),
-            f"--requirements=pins/{one.source.name}.txt",
-        )
-        for one in built
-    ]
+    return [_step(one) for one in built]
+
+
+def _step(one: Built) -> dict[str, Any]:
+    source, name = one.source, one.source.name
+    install = ["pip", "install", "--python=@TREE@/bin/python", "--no-index", f"--find-links=tools/{name}", "--no-deps"]
+    if not isinstance(source, PackedSdist):
+        pins = ["--find-links=sdists", "--require-hashes", f"--requirements=pins/{name}.txt"]
+        return uv.step(f"build {name}", *install, "--compile-bytecode", *pins)
+    inner = f"#subdirectory={source.subdirectory}" if source.subdirectory else ""
+    # addresses in its pyproject.toml are for uv on its author's machine, and an archive has no history with versions
+    place = f"{name} @ file://@WORK@/{_archive(one)}{inner}"
+    return uv.step(
+        f"build {name}",
+        *install,
+        "--compile-bytecode",
+        "--no-sources",
+        place,
+        **dict.fromkeys(_PRETENDED, source.version),
+    )
+
+
+def _archive(one: Built) -> str:
+    """Return where a build has a source archive, named as PEP 625 does, by which uv finds it."""
+    return f"sdists/{one.source.name.replace('-', '_')}-{one.source.version}.tar.gz"
+
+
+def _inner(one: Built) -> str:
+    return one.source.subdirectory if isinstance(one.source, PackedSdist) else ""
 
 
 def packages(built: Sequence[Built], builder: Host, *, managed: bool) -> dict[str, Any]:
@@ -185,9 +207,12 @@ def packages(built: Sequence[Built], builder: Host, *, managed: bool) -> dict[st
 
 
 def distributions(pinned: Pinned) -> list[str]:
-    """Return ``name==version`` of each package, for the proof."""
+    """Return ``name==version`` of each package for the proof; the name where only the build tells the version."""
     found = [f"{wheel['name']}=={wheel['version']}" for wheel in pinned.wheels]
-    return sorted([*found, *(f"{one.source.name}=={one.source.version}" for one in pinned.built)])
+    for one in pinned.built:
+        unknown = isinstance(one.source, PackedSdist) and one.source.version == "0"
+        found.append(one.source.name if unknown else f"{one.source.name}=={one.source.version}")
+    return sorted(found)
 
 
 def _names(pinned: Pinned) -> set[str]:

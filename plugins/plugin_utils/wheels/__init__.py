@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .lock import Asked, LockError
 from .locked import Built, LockedEnvironment, locked_environment, read_lock, uv_program
-from .packages import NothingFitsError, Sdist, Target, Wheel, WheelError
+from .packages import NothingFitsError, PackedSdist, Sdist, Target, Wheel, WheelError
 from .pip import explain, lacking
 from .requirements import NO_CHOICE, Choice, Metadata, closure, parse_requirements, read_metadata
 from .store import LOCK_SCHEMA, WheelStore, bring
@@ -24,6 +24,7 @@ __all__ = [
     "LockedEnvironment",
     "Metadata",
     "NothingFitsError",
+    "PackedSdist",
     "Sdist",
     "Target",
     "Wheel",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from .packages import Target
 
@@ -31,11 +31,13 @@ class Wanted:
         wheels: packages with the one wheel that is taken.
         sdists: packages of which the lock has no wheel for the target.
         hashed: packages whose file the index has to tell.
+        trees: packages whose source is a folder or a commit.
     """
 
     wheels: tuple[LockedPackage, ...] = ()
     sdists: tuple[LockedPackage, ...] = ()
     hashed: tuple[LockedPackage, ...] = ()
+    trees: tuple[LockedPackage, ...] = ()
 
 
 def wanted(lock: Lock, target: Target, python: str, left_out: Iterable[str] = ()) -> Wanted:
@@ -51,6 +53,33 @@ def wanted(lock: Lock, target: Target, python: str, left_out: Iterable[str] = ()
         LockError: the lock is for another Python or platform.
     """
     refuse_python(lock, python)
+    ranks = _ranks(target)
+    wheels, sdists, hashed, trees = [], [], [], []
+    for one in _chosen(lock, target, python, set(left_out)):
+        best = _best(one, ranks, lock.file)
+        if one.tree:
+            trees.append(one)
+        elif one.hashes:
+            hashed.append(one)
+        elif best is not None:
+            wheels.append(replace(one, wheels=(best,)))
+        elif one.sdist is not None:
+            sdists.append(one)
+        else:
+            has = ", ".join(sorted(wheel.filename for wheel in one.wheels)[:3]) or "no file"
+            raise LockError(
+                f"{lock.file}: {one.name} {one.version} has neither a wheel for {target} (platform {target.platform})"
+                f" nor a source archive (it has {has}); lock it for that platform."
+            )
+    return Wanted(tuple(wheels), tuple(sdists), tuple(hashed), tuple(trees))
+
+
+def _chosen(lock: Lock, target: Target, python: str, left_out: Container[str]) -> Iterable[LockedPackage]:
+    """Return the packages whose markers hold on a target.
+
+    Raises:
+        LockError: one cannot be used.
+    """
     environment = {**target.environment(), "python_full_version": python, "implementation_version": python}
     chosen: dict[str, LockedPackage] = {}
     for one in lock.packages:
@@ -70,23 +99,7 @@ def wanted(lock: Lock, target: Target, python: str, left_out: Iterable[str] = ()
                 f" {python}; lock a version for it, or set python_env_python to managed with a"
                 " python_env_python_version that fits."
             )
-    ranks = _ranks(target)
-    wheels, sdists, hashed = [], [], []
-    for one in chosen.values():
-        best = _best(one, ranks, lock.file)
-        if one.hashes:
-            hashed.append(one)
-        elif best is not None:
-            wheels.append(replace(one, wheels=(best,)))
-        elif one.sdist is not None:
-            sdists.append(one)
-        else:
-            has = ", ".join(sorted(wheel.filename for wheel in one.wheels)[:3]) or "no file"
-            raise LockError(
-                f"{lock.file}: {one.name} {one.version} has neither a wheel for {target} (platform {target.platform})"
-                f" nor a source archive (it has {has}); lock it for that platform."
-            )
-    return Wanted(tuple(wheels), tuple(sdists), tuple(hashed))
+    return chosen.values()
 
 
 def refuse_python(lock: Lock, python: str) -> None:

@@ -28,6 +28,9 @@ _VERSION = re.compile(r"[0-9][A-Za-z0-9.+!]{0,98}")
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,250}")
 _URL = re.compile(r"[!-~]{1,4000}")
 _WEB = {"http", "https"}
+_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
+_USER = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]{0,60})?")
+_FOLDER = re.compile(r"[A-Za-z0-9_.+@/-]{0,400}")
 
 
 class LockError(WheelError):
@@ -72,16 +75,34 @@ class LockedFile:
 
 
 @dataclass(frozen=True)
+class SourceTree:
+    """Where the source of a package is: a commit of a git repository, or a folder of this controller.
+
+    Attributes:
+        url: of the repository, without a login; '' for a folder.
+        commit: its 40 hex digits, which are the hash of all files.
+        folder: absolute path.
+        subdirectory: the package's folder in it; '' for all of it.
+    """
+
+    url: str = ""
+    commit: str = ""
+    folder: str = ""
+    subdirectory: str = ""
+
+
+@dataclass(frozen=True)
 class LockedPackage:
     """A package that a lock names.
 
     Attributes:
         name: canonical.
-        version: the version.
+        version: the version; '' where the source of ``tree`` tells it.
         marker: when it is wanted, as in PEP 508 or PEP 751; '' for always.
         requires_python: the Pythons that it runs on; '' for all.
         wheels: its wheels.
         sdist: its source archive.
+        tree: its source, where it is not an archive.
         hashes: sha256 of files that the lock names by their hash alone, as requirements.txt does.
         problem: why it cannot be installed, as a sentence; '' if it can. It counts where the package is wanted.
     """
@@ -92,6 +113,7 @@ class LockedPackage:
     requires_python: str = ""
     wheels: tuple[LockedFile, ...] = ()
     sdist: LockedFile | None = None
+    tree: SourceTree | None = None
     hashes: tuple[str, ...] = ()
     problem: str = ""
 
@@ -205,23 +227,59 @@ def without_login(url: str) -> str:
     return urlunsplit((parts.scheme, netloc, parts.path, "", ""))
 
 
-def not_fetched(file: str, name: str, kind: str) -> str:
-    """Return the sentence about a package that is neither a wheel nor a source archive.
+def from_tree(file: str, name: Any, version: Any, tree: SourceTree) -> LockedPackage:
+    """Return a package whose source is a commit or a folder; ``version`` may be None.
 
-    Args:
-        file: the lock.
-        name: the package.
-        kind: ``vcs`` or ``directory``, as PEP 751 names them.
+    Raises:
+        LockError: the name or the version is not valid, or the subdirectory leads out of the tree.
     """
-    if kind == "vcs":
-        return (
-            f"{file}: {name} comes from a version control system, which is not fetched; lock a released version, or"
-            " build its wheel ('uv build --wheel') and lock that file."
+    found = package(file, name, "0" if version is None else version)
+    parts = PurePosixPath(tree.subdirectory).parts
+    if tree.subdirectory.startswith("/") or ".." in parts or not _FOLDER.fullmatch(tree.subdirectory):
+        raise LockError(
+            f"{file}: the subdirectory {tree.subdirectory[:100]!r} of {found.name} is not a folder of its source;"
+            " correct it."
         )
-    return (
-        f"{file}: {name} is a folder on this controller, which is not installed; build its wheel ('uv build --wheel')"
-        " and lock that file, or leave it out of the lock."
-    )
+    inner = "" if not parts else str(PurePosixPath(tree.subdirectory))
+    return replace(found, version="" if version is None else found.version, tree=replace(tree, subdirectory=inner))
+
+
+def git_tree(file: str, name: str, url: str, commit: Any, subdirectory: str = "") -> SourceTree:
+    """Return a commit of a git repository.
+
+    Raises:
+        LockError: it is not pinned, or its address is not one that git is asked for.
+    """
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise LockError(
+            f"{file}: {name} comes from git without a commit of 40 hex digits (found {str(commit or '')[:60]!r}); lock"
+            " it again, so that it stays the same."
+        )
+    place = _repository(url)
+    if not place:
+        raise LockError(
+            f"{file}: the address of the repository of {name} is not one of https://, ssh:// or file://; lock it with"
+            " such an address, or lock a release."
+        )
+    return SourceTree(place, commit.lower(), subdirectory=subdirectory)
+
+
+def _repository(url: str) -> str:
+    """Return the address of a repository without a password; '' for one that is not asked. ssh needs its user."""
+    url = url.removeprefix("git+")
+    if not _URL.fullmatch(url):
+        return ""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    if parts.scheme != "ssh":
+        return without_login(url) if parts.scheme in {"https", "file"} else ""
+    user = parts.username or ""
+    bare = without_login(urlunsplit(("https", *parts[1:])))
+    if not bare or not _USER.fullmatch(user) or (parts.hostname or "").startswith("-"):
+        return ""
+    return f"ssh://{f'{user}@' if user else ''}{bare.removeprefix('https://')}"
 
 
 def _names(variable: str, texts: Iterable[Any]) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a lock in each format: pylock.toml (PEP 751), uv.lock, which uv turns into one, and requirements.txt."""
+"""Read a lock in TOML: pylock.toml (PEP 751), and uv.lock, which uv turns into one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 from .lock import (
@@ -22,12 +22,14 @@ from .lock import (
     LockedFile,
     LockedPackage,
     LockError,
+    SourceTree,
+    from_tree,
+    git_tree,
     locked_file,
-    not_fetched,
     package,
     with_sdist,
 )
-from .requirements import canonicalize_name, parse_requirements
+from .requirements import canonicalize_name
 
 try:
     import tomllib
@@ -118,10 +120,10 @@ def _package(entry: Any, file: str, folder: Path) -> LockedPackage:
         raise LockError(f"{file}: an entry of packages is not a table; {CREATE}.")
     name = str(entry.get("name"))[:100]
     marker = _text(entry, "marker", file)
+    known = {"marker": marker, "requires_python": _text(entry, "requires-python", file)}
     for kind in ("vcs", "directory"):
         if kind in entry:
-            return replace(package(file, name, "0"), marker=marker, problem=not_fetched(file, name, kind))
-    known = {"marker": marker, "requires_python": _text(entry, "requires-python", file)}
+            return replace(_tree(entry, entry[kind], file, folder), **known)
     if "archive" in entry:
         return _archive(entry, file, folder, known)
     found = package(file, entry.get("name"), entry.get("version"), **known)
@@ -130,6 +132,33 @@ def _package(entry: Any, file: str, folder: Path) -> LockedPackage:
         raise LockError(f"{file}: the wheels of {name} are not a list; {CREATE}.")
     found = replace(found, wheels=tuple(_file(found, one, file, folder) for one in wheels))
     return with_sdist(found, _file(found, entry["sdist"], file, folder), file) if "sdist" in entry else found
+
+
+def _tree(entry: Mapping[str, Any], place: Any, file: str, folder: Path) -> LockedPackage:
+    """Return a package that is a folder, or a commit of a repository; a problem counts where it is wanted."""
+    name = str(entry.get("name"))[:100]
+    if not isinstance(place, dict):
+        raise LockError(f"{file}: the source of {name} is not a table; {CREATE}.")
+    path, subdirectory = _text(place, "path", file), _text(place, "subdirectory", file)
+    local = (folder / path).resolve() if path and "\0" not in path else None
+    if "directory" in entry:
+        if local is None:
+            raise LockError(f"{file}: the folder of {name} has no path; {CREATE}.")
+        tree = SourceTree(folder=str(local), subdirectory=subdirectory)
+        return from_tree(file, entry.get("name"), entry.get("version"), tree)
+    kind = _text(place, "type", file)
+    problem = (
+        f"{file}: {name} comes from {kind[:20]!r}, and git is the version control system that is read; lock a release."
+    )
+    if kind == "git":
+        url = local.as_uri() if local else _text(place, "url", file)
+        try:
+            tree = git_tree(file, name, url, place.get("commit-id"), subdirectory)
+        except LockError as error:
+            problem = str(error)
+        else:
+            return from_tree(file, entry.get("name"), entry.get("version"), tree)
+    return replace(package(file, entry.get("name"), "0"), problem=problem)
 
 
 def _archive(entry: Mapping[str, Any], file: str, folder: Path, known: Mapping[str, str]) -> LockedPackage:
@@ -165,10 +194,10 @@ def _file(of: LockedPackage, entry: Any, file: str, folder: Path) -> LockedFile:
 # --- uv.lock: uv makes a pylock.toml of it, without a network and without a Python ------------------------------------
 
 _LONGEST_S = 300
-# --frozen takes the lock as it is; members of the workspace are the user's own project, which is not installed.
+# --frozen takes the lock as it is. The project itself comes with the user's code.
 _ARGUMENTS = (
     *("export", "--frozen", "--offline", "--no-config", "--no-cache", "--quiet", "--color=never"),
-    *("--format=pylock.toml", "--no-emit-workspace"),
+    *("--format=pylock.toml", "--no-emit-project"),
 )
 
 
@@ -216,76 +245,3 @@ def _reason(said: bytes) -> str:
     lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
     text = " ".join(lines[:2]).removeprefix("error: ")
     return re.sub(r"://[^/@\s]*@", "://", re.sub(r"[^ -~]", " ", text))[:300].rstrip(". ") or "it says no reason"
-
-
-# --- requirements.txt: with a sha256 for each package, or with none at all --------------------------------------------
-
-_HASH = re.compile(r"\s--hash[= ](?P<algorithm>\w+):(?P<digest>\w+)")
-_COMMENT = re.compile(r"(^|\s)#.*$")
-_INDEX = re.compile(r"-i\b|--(index-url|extra-index-url|find-links|no-index|trusted-host)\b|-f\b")
-
-
-def read_requirements(text: str, file: str) -> Lock:
-    """Return the lock in the text of a ``requirements.txt``.
-
-    Raises:
-        LockError: a line cannot be followed, or only some packages have a sha256.
-        WheelError: a line is not a requirement.
-    """
-    pinned: list[LockedPackage] = []
-    loose: list[str] = []
-    for line in _lines(text):
-        _refuse_option(line, file)
-        hashes = [(found["algorithm"], found["digest"]) for found in _HASH.finditer(line)]
-        (requirement,) = parse_requirements([_HASH.sub("", line).strip()], file)
-        if not hashes:
-            loose.append(str(requirement))
-            continue
-        versions = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
-        if len(versions) != 1 or len(requirement.specifier) != 1:
-            raise LockError(f"{file}: {requirement.name} has a hash and no exact version; write {requirement.name}==….")
-        digests = tuple(sorted(digest for algorithm, digest in hashes if algorithm == "sha256"))
-        if not digests or not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
-            raise LockError(
-                f"{file}: {requirement.name} has no sha256; make the file again with 'uv pip compile"
-                " --generate-hashes'."
-            )
-        marker = str(requirement.marker or "")
-        pinned.append(package(file, requirement.name, versions[0], marker=marker, hashes=digests))
-    if len(pinned) + len(loose) > MOST_PACKAGES:
-        raise LockError(f"{file} has more than {MOST_PACKAGES} packages, so it is not a lock.")
-    if pinned and loose:
-        raise LockError(
-            f"{file}: {loose[0]} has no hash, and others have one; make the file again with 'uv pip compile"
-            " --generate-hashes'."
-        )
-    if not pinned and not loose:
-        raise LockError(f"{file} names no package, so it is not a requirements.txt; name the packages in it.")
-    return Lock(file, packages=tuple(pinned), requirements=tuple(sorted(loose)))
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Yield the lines without comments; a backslash at the end joins a line with the next one."""
-    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        bare = _COMMENT.sub("", line).strip()
-        if bare:
-            yield bare
-
-
-def _refuse_option(line: str, file: str) -> None:
-    """Refuse a line that is an option of pip.
-
-    Raises:
-        LockError: it is one.
-    """
-    if not line.startswith("-"):
-        return
-    # the line may hold a login, so only its first word is shown
-    word = re.split(r"[=\s]", line)[0][:40]
-    if _INDEX.match(line):
-        cure = "name the index in pip's configuration on this controller and remove the line"
-    elif word in ("-e", "--editable"):
-        cure = "build the wheel of that project ('uv build --wheel') and name it, or remove the line"
-    else:
-        cure = "put all packages into one file ('uv pip compile' does it) and remove the line"
-    raise LockError(f"{file}: the line that begins with {word} is an option of pip, which is not followed; {cure}.")

@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,17 +22,20 @@ from typing import TYPE_CHECKING, Any
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import canonical, sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from .store import WheelStore
 
 from .fitting import Wanted, wanted
 from .lock import Asked, Lock, LockedPackage, LockError, lock_text
-from .lock_formats import export, read_pylock, read_requirements
-from .packages import NothingFitsError, PlacedSdist, PlacedWheel, Target, Wheel, WheelError
+from .lock_formats import export, read_pylock
+from .packages import NothingFitsError, PackedSdist, PlacedSdist, PlacedWheel, Sdist, Target, Wheel, WheelError
 from .pip import options_for
-from .requirements import applies, parse_requirements, read_metadata
+from .requirements import parse_requirements, read_metadata
+from .requirements_file import read_requirements
+from .resolving import requirement_name, resolved
 from .sdist import build_requirements
+from .source_tree import folder_digest, packed
 
 _SCHEMA = 1
 _MOST_BUILT = 60  # a build has at most 100 steps
@@ -42,11 +46,11 @@ class Built:
     """A package that is built from its source archive.
 
     Attributes:
-        source: the archive.
+        source: the archive: of the lock, or packed here.
         tools: wheels of what its build needs.
     """
 
-    source: PlacedSdist
+    source: Sdist
     tools: tuple[Wheel, ...]
 
 
@@ -82,8 +86,8 @@ def read_lock(path: Path, asked: Asked, store: WheelStore) -> Lock:
     text = lock_text(path)
     file = str(path)
     if path.name == "uv.lock":
-        with tempfile.TemporaryDirectory() as folder:
-            exported = export(path.absolute(), asked, uv_program(store, Path(folder)))
+        with _uv(store) as uv:
+            exported = export(path.absolute(), asked, uv)
         # uv has checked extras and groups, and its answer has no marker about them
         return read_pylock(exported, file, path.absolute().parent, Asked())
     if path.suffix == ".toml":
@@ -123,23 +127,34 @@ def locked_environment(
         WheelError: the lock cannot be used, or a file of it cannot be had; the message is one sentence.
     """
     lock = read_lock(path, asked, store)
-    variable = f"python_env_lock ({path.name})"
-    need = _Need(store, lock, wanted(lock, target, python, left_out), target, variable)
-    spared = _spared(lock, left_out)
+    variable, notes, asked_for = f"python_env_lock ({path.name})", [], ()
+    if lock.requirements:
+        loose = lock
+        with _uv(store) as uv:
+            text, chosen, now = resolved(loose, store, target, uv, left_out)
+        lock = read_requirements(text, loose.file, chosen=True)
+        notes = [_told(lock, chosen)] if now else []
+        asked_for = tuple(one for one in left_out if one in map(requirement_name, loose.requirements))
+    need = _Need.of(store, lock, wanted(lock, target, python, left_out), target, variable)
+    spared = _spared(lock, left_out) or asked_for
     digest = hashlib.sha256(canonical(need.question)).hexdigest()
     kept = store.locks / f"python_env_lock-{digest[:16]}.json"
-    found = _read(kept, need.question)
-    notes: tuple[str, ...] = ()
+    found = need.known(kept)
     if found is None:
         with store.alone(kept):
-            found = _read(kept, need.question)
+            found = need.known(kept)
             if found is None:
-                found = need.resolved(left_out)
+                found = need.answer()
                 store.keep(kept, {"schema": _SCHEMA, "asked": need.question, **asdict(found)})
-                notes = (_told(lock, found, kept),) if lock.requirements else ()
     places = {wheel.filename: wheel.url for one in lock.packages for wheel in one.wheels}
     wheels = tuple(replace(wheel, url=places.get(wheel.filename, wheel.url)) for wheel in found.wheels)
-    return replace(found, wheels=wheels, left_out=spared or found.left_out, notes=(*notes, *store.notes))
+    return replace(found, wheels=wheels, left_out=spared, notes=(*notes, *store.notes))
+
+
+@contextmanager
+def _uv(store: WheelStore) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield uv_program(store, Path(folder))
 
 
 def uv_program(store: WheelStore, folder: Path) -> Path:
@@ -183,10 +198,10 @@ def _spared(lock: Lock, left_out: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"{one.name} {one.version}" for one in lock.packages if one.name in left_out))
 
 
-def _told(lock: Lock, found: LockedEnvironment, kept: Path) -> str:
+def _told(lock: Lock, kept: Path) -> str:
     return (
-        f"{lock.file} has no hashes, so the index chose {len(found.wheels)} packages; {kept} keeps their versions and"
-        " sha256 from now on."
+        f"{lock.file} has no hashes, so uv chose {len(lock.packages)} packages; {kept} keeps their versions and sha256"
+        " from now on. Copy it over the file to keep them with the project."
     )
 
 
@@ -199,13 +214,36 @@ class _Need:
     wanted: Wanted
     target: Target
     variable: str
+    trees: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, store: WheelStore, lock: Lock, need: Wanted, target: Target, variable: str) -> _Need:
+        """Return the need, with what identifies the source of each package that is a commit or a folder.
+
+        Raises:
+            LockError: a folder cannot be read.
+        """
+        trees = {
+            one.name: [
+                one.tree.commit or folder_digest(Path(one.tree.folder), f"{lock.file}: {one.name}"),
+                one.tree.subdirectory,
+                one.version,
+            ]
+            for one in need.trees
+            if one.tree
+        }
+        return cls(store, lock, need, target, variable, trees)
+
+    def known(self, kept: Path) -> LockedEnvironment | None:
+        """Return a kept answer; None without one, or where the cache has lost a source that was packed."""
+        found = _read(kept, self.question)
+        sources = [one.source for one in found.built if isinstance(one.source, PackedSdist)] if found else []
+        return found if all((self.store.sources / one.cached_as).is_file() for one in sources) else None
 
     @property
     def question(self) -> dict[str, Any]:
         """What the answer depends on: content, and no path or address."""
         need, target = self.wanted, self.target
-        environment = target.environment()
-        loose = parse_requirements(self.lock.requirements, self.lock.file)
         return {
             "python": target.python,
             "machine": target.machine,
@@ -213,31 +251,30 @@ class _Need:
             "wheels": {file.filename: file.sha256 for one in need.wheels for file in one.wheels},
             "sdists": {one.sdist.filename: one.sdist.sha256 for one in need.sdists if one.sdist},
             "hashed": {f"{one.name}=={one.version}": list(one.hashes) for one in need.hashed},
-            "requirements": [str(one) for one in loose if applies(one, environment)],
+            "requirements": [],
+            # a lock without one keeps its answer
+            **({"trees": self.trees} if self.trees else {}),
         }
 
-    def resolved(self, left_out: Sequence[str]) -> LockedEnvironment:
+    def answer(self) -> LockedEnvironment:
         """Return the answer; all files of it are in the cache then."""
         wheels = [
             PlacedWheel(one.name, one.version, file.filename, file.sha256, file.url)
             for one in self.wanted.wheels
             for file in one.wheels
         ]
-        sources = [
+        sources: list[Sdist] = [
             PlacedSdist(one.name, one.version, one.sdist.sha256, one.sdist.url)
             for one in self.wanted.sdists
             if one.sdist
         ]
-        spared: list[Wheel] = []
-        if self.lock.requirements:
-            loose = parse_requirements(self.lock.requirements, self.lock.file)
-            for wheel in self.store.lock("python_env_lock_requirements", self.target, loose, self.variable):
-                if wheel.name in left_out:
-                    spared.append(wheel)
-                else:
-                    wheels.append(PlacedWheel(**asdict(wheel)))
         for one in self._by_hash():
             (wheels if isinstance(one, PlacedWheel) else sources).append(one)  # type: ignore[arg-type]
+        sources += [
+            packed(one.tree, one.name, one.version, f"{self.lock.file}: {one.name}", self.store.sources)
+            for one in self.wanted.trees
+            if one.tree
+        ]
         if len(sources) > _MOST_BUILT:
             raise LockError(
                 f"{self.lock.file} has {len(sources)} packages without a wheel for {self.target}, and at most"
@@ -245,8 +282,7 @@ class _Need:
             )
         self.store.files(wheels, self.target, self.variable)
         built = tuple(self._built(source) for source in sorted(sources, key=lambda source: source.name))
-        names = tuple(f"{wheel.name} {wheel.version}" for wheel in spared)
-        return LockedEnvironment(tuple(sorted(wheels, key=lambda wheel: wheel.name)), built, names)
+        return LockedEnvironment(tuple(sorted(wheels, key=lambda wheel: wheel.name)), built)
 
     def _by_hash(self) -> list[PlacedWheel | PlacedSdist]:
         """Return the files of packages that the lock names by their hashes alone: a wheel where the index has one."""
@@ -281,10 +317,11 @@ class _Need:
             )
         return PlacedSdist(one.name, one.version, sha256)
 
-    def _built(self, source: PlacedSdist) -> Built:
+    def _built(self, source: Sdist) -> Built:
         label = f"{self.lock.file}: {source.name} {source.version}"
         archive = self.store.sdist(source, self.variable)
-        requirements = parse_requirements(build_requirements(archive, label), label)
+        subdirectory = source.subdirectory if isinstance(source, PackedSdist) else ""
+        requirements = parse_requirements(build_requirements(archive, label, subdirectory), label)
         tools = self.store.lock(
             "python_env_build", self.target, requirements, f"{self.variable}, build of {source.name}"
         )
@@ -304,11 +341,12 @@ def _read(path: Path, question: Mapping[str, Any]) -> LockedEnvironment | None:
             return None
         return LockedEnvironment(
             tuple(PlacedWheel.of(entry) for entry in document["wheels"]),
-            tuple(
-                Built(PlacedSdist.of(entry["source"], "python_env_lock"), tuple(map(Wheel.of, entry["tools"])))
-                for entry in document["built"]
-            ),
+            tuple(Built(_source(entry["source"]), tuple(map(Wheel.of, entry["tools"]))) for entry in document["built"]),
             tuple(map(str, document["left_out"])),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _source(entry: Mapping[str, Any]) -> Sdist:
+    return (PackedSdist if "subdirectory" in entry else PlacedSdist).of(entry, "python_env_lock")

@@ -113,6 +113,11 @@ class Sdist:
             )
         return sdist
 
+    @property
+    def cached_as(self) -> str:
+        """The name of its file in the cache."""
+        return f"{self.name}-{self.version}-{self.sha256[:16]}.tar.gz"
+
 
 @dataclass(frozen=True)
 class PlacedWheel(Wheel):
@@ -126,6 +131,17 @@ class PlacedSdist(Sdist):
     """A pinned source archive of a user's lock; ``url`` is where the lock found it."""
 
     url: str = ""
+
+
+@dataclass(frozen=True)
+class PackedSdist(Sdist):
+    """A source archive that this controller packed, of a folder or a commit.
+
+    ``version`` is '0' where only the build tells it. ``subdirectory`` is the package's folder in the archive, '' for
+    its top.
+    """
+
+    subdirectory: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import errno
 import importlib.util
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
 
+from .indexes import pip_values
 from .packages import PipFailedError, WheelError
 from .requirements import canonicalize_name
 
@@ -209,13 +209,7 @@ def more_indexes(configuration: str) -> list[str]:
     Args:
         configuration: the output of ``pip config list``.
     """
-    values: dict[str, str] = {}
-    for section in ("global", "download", ":env:"):  # the order in which pip lets one replace another
-        for line in configuration.splitlines():
-            key, _unused, value = line.partition("=")
-            place, _unused, option = key.rpartition(".")
-            if place == section and option in _MORE_SOURCES and ast.literal_eval(value):
-                values[option] = str(ast.literal_eval(value))
+    values = pip_values(configuration)
     sources = [(option, urlsplit(address)) for option in _MORE_SOURCES for address in values.get(option, "").split()]
     return [f"{option} on {found.hostname}" for option, found in sources if found.scheme in {"http", "https"}]
 
@@ -283,7 +277,8 @@ def explain(output: str, target: Target | None, variable: str) -> str:
         also = f"; of {unfit.group(1)} no wheel for {target} satisfies them all" if unfit and target else ""
         return f"{variable}: these requirements exclude each other: {cause or 'see pip'}{also}. Loosen one of them."
     lines = [line for line in output.splitlines() if line.strip()]
-    return f"{variable}: pip failed on this controller: {' '.join(lines[-3:])}"
+    said = re.sub(r"://[^/@\s]*@", "://", " ".join(lines[-3:]))
+    return f"{variable}: pip failed on this controller: {said}"
 
 
 def _refused(output: str) -> tuple[str, str] | None:
@@ -311,11 +306,12 @@ def _refusal(output: str, variable: str) -> str:
     )
     if code in ("401", "403"):
         return (
-            f"{variable}: the package index on {host} refuses to give {what} to this controller (HTTP {code}); give pip"
-            f" a login for it (index-url of pip's configuration, or ~/.netrc), or {_own_folder(variable)}."
+            f"{variable}: the package index on {host} refuses to give {what} to this controller (HTTP {code}); give it"
+            " a login (index-url of pip's configuration, UV_INDEX_NAME_USERNAME and _PASSWORD of uv, or ~/.netrc), or"
+            f" {_own_folder(variable)}."
         )
     return (
-        f"{variable}: {host} does not have {what} (HTTP {code}), and neither does the index of pip's configuration;"
+        f"{variable}: {host} does not have {what} (HTTP {code}), and neither does an index that pip or uv is told;"
         f" lock another version, or {_own_folder(variable)}."
     )
 
@@ -352,13 +348,16 @@ def _folder_variable(variable: str) -> str:
     return f"{role.group(0)}_wheel_dir" if role else "the role's wheel folder"
 
 
-def run_pip(arguments: Sequence[str], markers: Mapping[str, str], scratch: str) -> None:
+def run_pip(
+    arguments: Sequence[str], markers: Mapping[str, str], scratch: str, indexes: Mapping[str, str] | None = None
+) -> None:
     """Run pip of this Python.
 
     Args:
         arguments: of pip.
         markers: the variables of markers on the node; {} for those of the controller.
         scratch: folder for pip's own files, which a killed pip leaves behind.
+        indexes: variables of pip that replace the user's.
 
     Raises:
         PipFailedError: pip ended with an error.
@@ -374,7 +373,7 @@ def run_pip(arguments: Sequence[str], markers: Mapping[str, str], scratch: str) 
     limits = {"RLIMIT_DATA": memory_mib * _MIB, "RLIMIT_FSIZE": _MOST_FILE_MIB * _MIB}
     with subprocess.Popen(
         [sys.executable, "-c", _RUN_PIP, json.dumps(limits), json.dumps(dict(markers)), *_PIP_OPTIONS, *arguments],
-        env={**os.environ, **_PIP_ENVIRONMENT, "TMPDIR": scratch},
+        env={**os.environ, **(indexes or {}), **_PIP_ENVIRONMENT, "TMPDIR": scratch},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -20,7 +20,6 @@ _MOST_UNPACKED = 1 << 31
 _MOST_MEMBERS = 200_000
 _MOST_TEXT = 1 << 20
 _MOST_REQUIREMENTS = 200
-_PYPROJECT = re.compile(r"(\./)?[^/]+/pyproject\.toml")
 
 # PEP 517: what builds a project that does not say what does.
 _LEGACY = ("setuptools>=40.8.0",)
@@ -55,18 +54,19 @@ class _Bounded:
         return data
 
 
-def build_requirements(archive: Path, label: str) -> list[str]:
+def build_requirements(archive: Path, label: str, subdirectory: str = "") -> list[str]:
     """Return the requirements of the build of a source archive.
 
     Args:
         archive: a ``.tar.gz``.
         label: the lock and the package, for messages.
+        subdirectory: the package's folder in it; '' for its top.
 
     Raises:
         LockError: the archive or its ``pyproject.toml`` cannot be read.
         WheelError: a requirement is not valid.
     """
-    text = _pyproject(archive, label)
+    text = _pyproject(archive, label, subdirectory)
     found = toml(text, f"{label}: its pyproject.toml").get("build-system") if text else None
     requires = found.get("requires") if isinstance(found, dict) else list(_LEGACY)
     if not isinstance(requires, list) or len(requires) > _MOST_REQUIREMENTS:
@@ -77,24 +77,26 @@ def build_requirements(archive: Path, label: str) -> list[str]:
     return [*map(str, requirements), *dict.fromkeys(later)]
 
 
-def _pyproject(archive: Path, label: str) -> str:
+def _pyproject(archive: Path, label: str, subdirectory: str) -> str:
     """Return the text of the ``pyproject.toml`` of an archive, '' without one."""
     try:
         with gzip.open(archive) as stream:
             bounded: Any = _Bounded(stream)
             with tarfile.open(fileobj=bounded, mode="r|") as tar:
-                return _first(tar)
+                return _first(tar, subdirectory)
     except _TooLargeError as error:
         raise LockError(f"{label}: its source archive is too large to be read; lock a version with a wheel.") from error
     except (OSError, EOFError, zlib.error, tarfile.TarError, UnicodeDecodeError) as error:
         raise LockError(f"{label}: its source archive cannot be read ({error}); lock another version.") from error
 
 
-def _first(tar: tarfile.TarFile) -> str:
+def _first(tar: tarfile.TarFile, subdirectory: str) -> str:
+    inner = re.escape(f"{subdirectory}/" if subdirectory else "")
+    wanted = re.compile(rf"(\./)?[^/]+/{inner}pyproject\.toml")
     for place, member in enumerate(tar):
         if place > _MOST_MEMBERS:
             raise _TooLargeError
-        if _PYPROJECT.fullmatch(member.name) and member.isfile():
+        if wanted.fullmatch(member.name) and member.isfile():
             if member.size > _MOST_TEXT:
                 raise _TooLargeError
             file = tar.extractfile(member)

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
     from packaging.requirements import Requirement
 
+from . import indexes
 from .packages import (
     NoAnswerError,
     NothingFitsError,
     OtherFileError,
+    PackedSdist,
     PipFailedError,
     PlacedSdist,
     PlacedWheel,
@@ -64,6 +66,7 @@ class WheelStore:
         wheel_dir: str = "",
         shipped: Sequence[Mapping[str, Any]] | None = None,
         note: Callable[[str], None] = disk_files.on_stderr,
+        project: Path | None = None,
     ) -> None:
         """Use ``cache_dir``.
 
@@ -72,20 +75,21 @@ class WheelStore:
             wheel_dir: a folder of the user to look into instead of an index; empty to ask the index.
             shipped: locks to use in place of the collection's own.
             note: takes a line of life while another run chooses the same wheels.
+            project: the folder of the user's lock, whose settings of uv count.
 
         Raises:
             WheelError: ``wheel_dir`` is not a folder.
         """
         self._cache = cache_dir.expanduser()
         self._shipped = shipped_locks() if shipped is None else shipped
-        self._note = note
+        self._note, self._project = note, project
         self.notes: list[str] = []  # warnings for the user
         self.wheels = self._cache / "wheels"
         self.locks = self._cache / "locks"
-        self._sources = self._cache / "sources"
-        self._own = Path(wheel_dir).expanduser() if wheel_dir else None
-        if self._own and not self._own.is_dir():
-            raise WheelError(f"The wheel folder {self._own} is not on this controller; make it or correct its name.")
+        self.sources = self._cache / "sources"
+        self.own = Path(wheel_dir).expanduser() if wheel_dir else None
+        if self.own and not self.own.is_dir():
+            raise WheelError(f"The wheel folder {self.own} is not on this controller; make it or correct its name.")
 
     def lock(
         self,
@@ -146,7 +150,11 @@ class WheelStore:
     @staticmethod
     def keep(path: Path, document: Mapping[str, Any]) -> None:
         """Write a lock into the cache."""
-        text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+        WheelStore.keep_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+    @staticmethod
+    def keep_text(path: Path, text: str) -> None:
+        """Write a text into the cache."""
         _replace_by(path, lambda partial: partial.write_text(text, encoding="utf-8"))
 
     def files(self, wheels: Sequence[Wheel], target: Target, variable: str) -> list[Path]:
@@ -170,12 +178,14 @@ class WheelStore:
         Raises:
             WheelError: no archive has this sha256.
         """
-        target = self._sources / f"{sdist.name}-{sdist.version}-{sdist.sha256[:16]}.tar.gz"
+        target = self.sources / sdist.cached_as
         if target.is_file() and sha256_of(target) == sdist.sha256:
             return target
+        if isinstance(sdist, PackedSdist):
+            raise WheelError(f"The packed source of {sdist.name} is gone from {self.sources}; run again.")
         with self._full_disk_named("a source archive"):
-            self._sources.mkdir(parents=True, exist_ok=True)
-            own = self._own / f"{sdist.name}-{sdist.version}.tar.gz" if self._own else None
+            self.sources.mkdir(parents=True, exist_ok=True)
+            own = self.own / f"{sdist.name}-{sdist.version}.tar.gz" if self.own else None
             if own and own.is_file() and sha256_of(own) == sdist.sha256:
                 _replace_by(target, lambda partial: shutil.copyfile(own, partial))
                 return target
@@ -212,7 +222,7 @@ class WheelStore:
                 return self._download(options, [_pin(one, direct) for one in pinned], target, variable)
             except (NothingFitsError, OtherFileError) as error:
                 more = beside(pinned, error.package) - direct
-                if self._own or not more:
+                if self.own or not more:
                     raise
                 direct |= more
 
@@ -225,7 +235,7 @@ class WheelStore:
         wheels = self._from_collection(question, known)
         if wheels is None:
             wheels = known or self._choose(question.target, question.requirements, question.variable, question.choice)
-        if question.shipped and not self._own:
+        if question.shipped and not self.own:
             self._tell(question, wheels, path)
         return wheels
 
@@ -253,8 +263,8 @@ class WheelStore:
             OtherFileError: the index has a file of the same name with another sha256.
             WheelError: the index does not answer.
         """
-        if self._own:
-            own = self._own
+        if self.own:
+            own = self.own
             lost = (wheel for wheel in wheels if not self._has(wheel) and not _is(own / wheel.filename, wheel))
             return next(lost, None)
         try:
@@ -279,7 +289,7 @@ class WheelStore:
         pinned = next((other.wheels for other in reversed(question.shipped) if other.wheels is not None), ())
         limits = [f"{wheel.name}=={wheel.version}" for wheel in pinned if wheel.name not in names]
         wanted = [*question.requirements, *answer.alternative]
-        for constraints in [limits, []] if limits and not self._own else [[]]:
+        for constraints in [limits, []] if limits and not self.own else [[]]:
             try:
                 return self._resolve(question.target, wanted, question.variable, blame, constraints)
             except NothingFitsError as error:
@@ -346,7 +356,7 @@ class WheelStore:
         asked = [bare(requirement) for requirement in requirements if applies(requirement, environment)]
         if not asked:
             return []
-        if not self._own:
+        if not self.own:
             refuse_more_indexes(variable)
         for _unused in range(_ROUNDS):
             # pip may have ignored the node's markers; a package that it left out is asked for by name
@@ -370,7 +380,7 @@ class WheelStore:
 
     def _refuse_other_files(self, wheels: Sequence[Wheel], variable: str) -> None:
         """Refuse files of an index whose name the collection knows with another sha256."""
-        pinned = {} if self._own else hashes(self._shipped)
+        pinned = {} if self.own else hashes(self._shipped)
         for wheel in wheels:
             if pinned.get(wheel.filename, wheel.sha256) != wheel.sha256:
                 (self.wheels / wheel.filename).unlink(missing_ok=True)
@@ -413,13 +423,14 @@ class WheelStore:
             return kept
 
     def _ask(self, argv: Sequence[str], markers: Mapping[str, str], scratch: str) -> None:
-        if self._own:
-            run_pip([*argv, "--no-index", f"--find-links={self._own}"], markers, scratch)
+        if self.own:
+            run_pip([*argv, "--no-index", f"--find-links={self.own}"], markers, scratch)
             return
+        told = indexes.for_pip(self._project, pinned="--require-hashes" in argv)
         try:
-            run_pip(argv, markers, scratch)
+            run_pip(argv, markers, scratch, told)
         except PipFailedError as error:
-            said = PipFailedError(error.output + self._stranger(argv, markers, scratch, error.output))
+            said = PipFailedError(error.output + self._stranger(argv, markers, scratch, error.output, told))
             if not away(said.output):
                 raise said from None
             try:  # the cache may hold all that is needed
@@ -428,12 +439,14 @@ class WheelStore:
                 raise said from None
 
     @staticmethod
-    def _stranger(argv: Sequence[str], markers: Mapping[str, str], scratch: str, output: str) -> str:
+    def _stranger(
+        argv: Sequence[str], markers: Mapping[str, str], scratch: str, output: str, told: Mapping[str, str]
+    ) -> str:
         """Ask once more in many words, where the index seems to have no version at all of a package."""
         if away(output) or not none_fits(output):
             return ""
         try:
-            run_pip([*argv, "-vv"], markers, scratch)
+            run_pip([*argv, "-vv"], markers, scratch, told)
         except PipFailedError as error:
             return not_an_index(error.output)
         return ""
@@ -487,7 +500,7 @@ def bring(
         wanted: Mapping[str, Any] = item["sdist"]
         variable = str(wanted.get("variable") or f"{wanted['name']}_sha256")
         store = WheelStore(cache_dir, str(wanted.get("wheel_dir") or ""))
-        kind = PlacedSdist if "url" in wanted else Sdist
+        kind = PackedSdist if "subdirectory" in wanted else PlacedSdist if "url" in wanted else Sdist
         return [(store.sdist(kind.of(wanted, variable), variable), dest)]
     wanted = item["wheels"]
     variable = str(wanted.get("variable") or f"{wanted['name']}_requirements")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proves that the cluster's Python is the one that runs and that its framework computes; no GPU is needed.
 
-Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER [PACKAGE==VERSION | FOLDER ...] <environment_check.py
+Usage: PYTHON - LINK FRAMEWORK VERSION INTERPRETER [PACKAGE[==VERSION] | FOLDER ...] <environment_check.py
 
 FRAMEWORK is pytorch, tensorflow or empty, VERSION the one that its wheel was pinned with. INTERPRETER is the prefix of
 the Python that the environment was made of; empty takes any. Of the packages of a user's lock, each is held against
@@ -98,7 +98,7 @@ def compare(link: str, packages: tuple[str, ...]) -> None:
         except metadata.PackageNotFoundError:
             raise WrongError(f"{name} of the lock is not in this environment.") from None
         place = str(its.locate_file(""))
-        if its.version != version or not place.startswith(f"{link}/lib/"):
+        if its.version != (version or its.version) or not place.startswith(f"{link}/lib/"):
             raise WrongError(f"{name} is {its.version} in {place}, not the lock's {version} in {link}.")
 
 
