@@ -24,7 +24,7 @@ _EDITABLE = re.compile(r"(-e|--editable)[= ]\s*")
 _EXTRAS = r"(?P<extras>\[[A-Za-z0-9._, -]*\])?"
 _MARKER = r"(\s*;\s*(?P<marker>.+))?"
 # a folder by its path, and a package at an address
-_FOLDER = re.compile(rf"(?P<path>(\.|/)[^;\[\]]*?){_EXTRAS}\s*{_MARKER}")
+_FOLDER = re.compile(rf"(?P<path>(\.|/|file:///)[^;\[\]]*?){_EXTRAS}\s*{_MARKER}")
 _DIRECT = re.compile(rf"(?P<name>[A-Za-z0-9._-]+)\s*{_EXTRAS}\s*@\s*(?P<url>(git\+|file:)\S+){_MARKER}")
 
 
@@ -154,7 +154,8 @@ def _direct(line: str, file: str) -> _Line | None:
     found = _FOLDER.fullmatch(bare)
     if found is None:
         return None
-    folder = (Path(file).absolute().parent / found["path"]).resolve()
+    path = unquote(urlsplit(found["path"]).path) if found["path"].startswith("file:") else found["path"]
+    folder = (Path(file).absolute().parent / path).resolve()
     if not folder.is_dir():
         raise LockError(f"{file}: {found['path'][:200]} is not a folder on this controller; correct the line.")
     return _Line(_name_in(folder, file), found["extras"] or "", folder.as_uri(), found["marker"] or "")

@@ -64,3 +64,26 @@ def run_module(tmp_path_factory: pytest.TempPathFactory) -> RunModule:
 def _own_origins(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules that run as root keep a record on their machine; the tests keep one of their own."""
     monkeypatch.setenv("CLUSTERCTL_ORIGINS", str(tmp_path_factory.mktemp("origins") / "origins.json"))
+
+
+@pytest.fixture(scope="session")
+def uv_program(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Real uv: its wheel, which this machine's own pip configuration brings, and the program."""
+    from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels  # noqa: PLC0415 - its path is known now
+
+    folder = tmp_path_factory.mktemp("uv")
+    store = wheels.WheelStore(folder / "cache")
+    program = wheels.uv_program(store, folder)
+    return next((folder / "cache" / "wheels").glob("uv-*.whl")), program
+
+
+@pytest.fixture
+def without_an_index(monkeypatch: pytest.MonkeyPatch, uv_program: tuple[Path, Path]) -> None:
+    """Keep this machine's own configuration of pip and uv out of a test."""
+    assert uv_program
+    for name in [*os.environ]:
+        if name.startswith("UV_") or name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
+            monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import io
-import json
-import os
+import re
+import shutil
 import subprocess
 import tarfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
@@ -24,102 +16,10 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.fitting impo
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.lock_formats import read_pylock
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.sdist import build_requirements
 from clusterctl.support import content
+from user_locks import NODE, PYTHON, SUM, archive, brought, digest, entry, names, pylock, requirements, serving
 from wheel_files import make_wheel
 
-pytestmark = pytest.mark.programs
-
-NODE = w.Target.of("debian-12-x86_64-glibc2.36-py3.11")
-PYTHON = "3.11.2"
-SUM = "a" * 64
-
-
-@pytest.fixture(scope="module")
-def uv(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Real uv: its wheel, which this machine's own pip configuration brings, and the program."""
-    folder = tmp_path_factory.mktemp("uv")
-    store = w.WheelStore(folder / "cache")
-    program = w.uv_program(store, folder)
-    return next((folder / "cache" / "wheels").glob("uv-*.whl")), program
-
-
-@pytest.fixture(autouse=True)
-def _no_index(monkeypatch: pytest.MonkeyPatch, uv: tuple[Path, Path]) -> None:
-    """Keep this machine's own pip configuration out of the tests."""
-    assert uv
-    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "0")
-    monkeypatch.setenv("PATH", os.environ["PATH"])
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def archive(folder: Path, name: str, version: str, files: dict[str, str]) -> Path:
-    """Write the source archive of a package."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{version}.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        for inner, text in files.items():
-            member = tarfile.TarInfo(f"{name}-{version}/{inner}")
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
-    return path
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """A file server that refuses what lies below /refused."""
-
-    def do_GET(self) -> None:
-        if self.path.startswith("/refused"):
-            self.send_error(401 if self.path.startswith("/refused401") else 403)
-        else:
-            super().do_GET()
-
-    def log_message(self, *_unused: Any) -> None: ...
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Serve a folder; yields its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def pylock(folder: Path, *packages: str, top: str = "") -> Path:
-    """Write a pylock.toml."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "pylock.toml"
-    head = f'lock-version = "1.0"\ncreated-by = "test"\n{top}\n'
-    path.write_text(head + "".join(f"[[packages]]\n{one}\n" for one in packages), encoding="utf-8")
-    return path
-
-
-def entry(wheel: Path, url: str = "", more: str = "") -> str:
-    """Return the package of a wheel in a pylock.toml."""
-    name, version, _rest = wheel.name.split("-", 2)
-    place = f'url = "{url}/{wheel.name}"' if url else f'path = "{wheel}"'
-    file = f'{{name = "{wheel.name}", {place}, hashes = {{sha256 = "{digest(wheel)}"}}}}'
-    return f'name = "{name}"\nversion = "{version}"\n{more}\nwheels = [{file}]'
-
-
-def brought(cache: Path, path: Path, *extras: str, groups: tuple[str, ...] = (), own: str = "") -> w.LockedEnvironment:
-    store = w.WheelStore(cache, own)
-    return w.locked_environment(store, path, w.Asked.of(extras, groups), NODE, PYTHON, ["mpi4py"])
-
-
-def names(found: w.LockedEnvironment) -> list[str]:
-    return [f"{wheel.name} {wheel.version}" for wheel in found.wheels]
-
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("without_an_index")]
 
 # --- which packages, and which file of each ---
 
@@ -183,11 +83,20 @@ def test_the_wheel_that_fits_the_node_best_is_taken(tags: tuple[str, ...], best:
     assert one.wheels[0].filename == f"top-1.0-{best}.whl"
 
 
-GIT = 'name = "top"\nvcs = {type = "git", url = "https://user:secret@example.org/x", commit-id = "abc"}'
+GIT = 'name = "top"\nvcs = {type = "git", url = "%s", commit-id = "%s"}'
+COMMIT = "c" * 40
 WINDOWS = "\nmarker = \"sys_platform == 'win32'\""
 REFUSED = [
-    (GIT, "", "top comes from a version control system, which is not fetched; lock a released version, or build its"),
-    ('name = "top"\ndirectory = {path = "x"}', "", "top is a folder on this controller, which is not installed; build"),
+    (GIT % ("https://user:secret@example.org/x", "v1"), "", "top comes from git without a commit of 40 hex digits"),
+    (GIT % ("http://user:secret@example.org/x", COMMIT), "", "is not one of https://, ssh:// or file://"),
+    (GIT % ("ssh://-oProxyCommand=x/x", COMMIT), "", "is not one of https://, ssh:// or file://"),
+    (GIT % ("ext::sh -c x", COMMIT), "", "is not one of https://, ssh:// or file://"),
+    (
+        (GIT % ("https://example.org", COMMIT)).replace('"git"', '"hg"'),
+        "",
+        "top comes from 'hg', and git is the version",
+    ),
+    ('name = "top"\ndirectory = {path = "x", subdirectory = "../y"}', "", "the subdirectory '../y' of top is not a"),
     ('name = "top"\nversion = "1.0"\nwheels = [{name = "top-1.0-py3-none-any.whl"}]', "", "has no sha256"),
     (plain("../top"), "", "'../top' is not the name of a package"),
     ('name = "top"', "", "top has no version"),
@@ -228,7 +137,7 @@ def test_what_cannot_be_installed_is_one_sentence_with_the_file(package: str, to
 
 
 def test_what_only_other_platforms_need_is_not_refused() -> None:
-    lock = read(GIT + WINDOWS, plain("top", "cp311-cp311-win_amd64", more=WINDOWS))
+    lock = read(GIT % ("http://example.org", "v1") + WINDOWS, plain("top", "cp311-cp311-win_amd64", more=WINDOWS))
     assert wanted(lock, NODE, PYTHON).wheels == ()
 
 
@@ -327,7 +236,7 @@ def test_an_index_that_refuses_is_named_with_the_cure(
         with pytest.raises(w.WheelError) as refused:
             brought(tmp_path / "cache", pylock(tmp_path, package))
         sentence = "python_env_lock (pylock.toml): the package index on 127.0.0.1 refuses to give top==1.0 to this"
-        assert f"{sentence} controller (HTTP {code}); give pip a login" in str(refused.value)
+        assert f"{sentence} controller (HTTP {code}); give it a login" in str(refused.value)
         assert "secret" not in str(refused.value)
         monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path}")
         with pytest.raises(w.WheelError) as refused:
@@ -351,12 +260,6 @@ def test_another_file_than_the_locked_one_is_refused_and_not_kept(tmp_path: Path
 # --- requirements.txt ---
 
 
-def requirements(folder: Path, text: str) -> Path:
-    path = folder / "requirements.txt"
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def test_requirements_with_hashes_take_the_wheel_that_fits_or_the_source_archive(tmp_path: Path) -> None:
     own = tmp_path / "own"
     wheels = [make_wheel(own, "top", "1.0"), make_wheel(own, "top", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")]
@@ -378,19 +281,21 @@ def test_requirements_with_hashes_take_the_wheel_that_fits_or_the_source_archive
     assert found.notes == ()
 
 
-def test_requirements_without_hashes_are_resolved_once_and_the_answer_is_kept_and_shown(tmp_path: Path) -> None:
+def test_requirements_without_hashes_are_resolved_once_and_the_answer_is_kept_and_shown(
+    uv_program: tuple[Path, Path], tmp_path: Path
+) -> None:
     own = tmp_path / "own"
     make_wheel(own, "top", "1.0", "low", "mpi4py")
     make_wheel(own, "low", "1.0")
     make_wheel(own, "mpi4py", "4.0")
+    shutil.copy(uv_program[0], own)
     path = requirements(tmp_path, "top>=1\n")
     found = brought(tmp_path / "cache", path, own=str(own))
     assert (names(found), found.left_out) == (["low 1.0", "top 1.0"], ("mpi4py 4.0",))
     (note,) = found.notes
-    assert note.startswith(
-        f"{path} has no hashes, so the index chose 2 packages; {tmp_path}/cache/locks/python_env_lock-"
-    )
-    assert json.loads(Path(note.split("; ")[1].split(" keeps")[0]).read_bytes())["wheels"]
+    assert note.startswith(f"{path} has no hashes, so uv chose 3 packages; {tmp_path}/cache/locks/requirements-")
+    kept = Path(note.split("; ")[1].split(" keeps")[0])
+    assert re.findall("^[a-z0-9]+==[0-9.]+", kept.read_text(), re.MULTILINE) == ["low==1.0", "mpi4py==4.0", "top==1.0"]
     make_wheel(own, "top", "2.0")
     again = brought(tmp_path / "cache", path, own=str(own))
     assert (again.wheels, again.notes) == (found.wheels, ())
@@ -401,10 +306,12 @@ def test_requirements_without_hashes_are_resolved_once_and_the_answer_is_kept_an
     [
         (
             "--index-url https://user:secret@example.org/simple\ntop\n",
-            "--index-url is an option .* pip's configuration",
+            "--index-url is an option .* uv's or pip's configuration",
         ),
         ("-r other.txt\n", "-r is an option of pip, which is not followed; put all packages into one file"),
-        ("-e .\n", "-e is an option of pip, which is not followed; build the wheel of that project"),
+        ("-e git+https://example.org/x\n", "-e is an option of pip, which is not followed; name a folder or a commit"),
+        ("./missing\n", "./missing is not a folder on this controller"),
+        ("-e .\n", "has no pyproject.toml with the name of its package"),
         ("top @ https://user:secret@example.org/top-1.0.whl\n", "names an address"),
         (f"top==1.0 --hash=sha256:{SUM}\nlow\n", "low has no hash, and others have one"),
         (f"top>=1.0 --hash=sha256:{SUM}\n", "top has a hash and no exact version"),
@@ -471,12 +378,12 @@ def test_a_source_archive_that_cannot_be_read_is_named(tmp_path: Path, monkeypat
 
 
 @pytest.fixture
-def project(tmp_path: Path, uv: tuple[Path, Path]) -> Path:
+def project(tmp_path: Path, uv_program: tuple[Path, Path]) -> Path:
     """A project that real uv has locked, and a folder of packages."""
     own = tmp_path / "own"
     for name in ("top", "more", "tested", "linted"):
         make_wheel(own, name, "1.0")
-    (own / uv[0].name).write_bytes(uv[0].read_bytes())
+    (own / uv_program[0].name).write_bytes(uv_program[0].read_bytes())
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "pyproject.toml").write_text(
@@ -486,7 +393,9 @@ def project(tmp_path: Path, uv: tuple[Path, Path]) -> Path:
         f'[tool.uv]\nno-index = true\nfind-links = ["{own}"]\n',
         encoding="utf-8",
     )
-    subprocess.run([uv[1], "lock", "--offline", "--no-cache", "-q"], cwd=folder, check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [uv_program[1], "lock", "--offline", "--no-cache", "-q"], cwd=folder, check=True, stdin=subprocess.DEVNULL
+    )
     return folder
 
 
