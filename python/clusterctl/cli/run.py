@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.jobs.run import RunOptions
     from clusterctl.model.hosts import InventoryOptions, InventorySources
     from clusterctl.model.run_record import RunObserver
+    from clusterctl.provisioning.project import Project
 
 
 class Prefix(str, Enum):
@@ -191,7 +192,8 @@ def run(
     again = look.restarts or look.search
     _refuse_together(look, pace=pace, again=bool(again), detach=detach)
     parameters = _parameters(its.mca or ())
-    for word in its.export or ():
+    exported = tuple(its.export or ())
+    for word in exported:
         compose.parse(word)
     of_inventory = login.options(_without(exclude, limit))
     if folders.sync is not None and folders.project is not None:
@@ -200,7 +202,7 @@ def run(
         )
     from clusterctl.jobs import first_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    def start(environment: str = "") -> int:
+    def start(environment: str = "", project: Project | None = None) -> int:
         with first_look.begun(inventory, of_inventory) as first:  # the nodes answer while the rest is imported
             from clusterctl.jobs import run as jobs  # noqa: PLC0415
 
@@ -210,7 +212,7 @@ def run(
                     launcher=launcher,
                     ranks=its.ranks,
                     processes=its.processes,
-                    exported=tuple(its.export or ()),
+                    exported=project.exported(exported, folders.chdir) if project else exported,
                     caller=dict(os.environ),
                     mca=parameters,
                     path=path.wish(its.map_by),
@@ -269,7 +271,7 @@ def _in_project(
     folder: Path,
     inventory: InventorySources,
     of_inventory: InventoryOptions,
-    start: Callable[[str], int],
+    start: Callable[[str, Project], int],
     *,
     show: bool,
 ) -> int:
@@ -285,12 +287,12 @@ def _in_project(
     place = partial(projects.environment, project, inventory, of_inventory, None if show else observer)
     try:
         try:
-            return start(place())
+            return start(place(), project)
         except EnvironmentGoneError as error:
             if show:
                 raise
             output.tell(str(error))
-            return start(place(gone_from=error.hosts))
+            return start(place(gone_from=error.hosts), project)
     except projects.NotInstalledError as error:
         return change.show(error.record, output.StreamFormat.TEXT)
 

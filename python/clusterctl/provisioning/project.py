@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import RunObserver
-from clusterctl.provisioning import playbook
+from clusterctl.provisioning import playbook, project_sources
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest
 from clusterctl.state import environments, locks, paths, runs
@@ -22,7 +22,7 @@ from clusterctl.state.environments import Environment
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
@@ -45,11 +45,16 @@ class NotInstalledError(ClusterctlError):
 
 @dataclass(frozen=True)
 class Project:
-    """A project here: its folder, its lock, and the digest of what its lock says."""
+    """A project here.
+
+    ``digest`` is that of the lock, and of the folders that it names. ``importable`` is the folder of the project's own
+    modules, relative to its top; empty where it is no package.
+    """
 
     folder: Path
     lock: Path
     digest: str
+    importable: str = ""
 
     @classmethod
     def of(cls, folder: Path) -> Project:
@@ -70,7 +75,22 @@ class Project:
         total = hashlib.sha256()
         for path in (lock, place / _BESIDE):
             total.update(f"{path.name}\n".encode() + _content(path))
-        return cls(place, lock, total.hexdigest())
+        for inner in project_sources.folders(lock, _content(lock).decode(errors="replace")):
+            total.update(project_sources.digest(inner))
+        importable = project_sources.importable(place, _content(place / _BESIDE).decode(errors="replace"))
+        return cls(place, lock, total.hexdigest(), importable)
+
+    def exported(self, given: Sequence[str], directory: str) -> tuple[str, ...]:
+        """Return the words of ``-x`` by which the program can import the project's own modules.
+
+        Args:
+            given: those of the user, of which ``PYTHONPATH`` stays.
+            directory: of ``--chdir``; an absolute one is the user's own choice.
+        """
+        own = any(word.partition("=")[0] == "PYTHONPATH" for word in given)
+        if own or not self.importable or directory.startswith("/"):
+            return tuple(given)
+        return (*given, f"PYTHONPATH={os.path.relpath(self.importable, directory or '.')}")
 
 
 def _content(path: Path) -> bytes:

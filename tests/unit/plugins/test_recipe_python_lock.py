@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import horovod, python_env
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Artifact, LockWish, Pinned, Plan
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import Built, LockedEnvironment, LockError, Wheel
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
+    Built,
+    LockedEnvironment,
+    LockError,
+    PackedSdist,
+    Wheel,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.packages import PlacedSdist, PlacedWheel
 from recipe_clusters import BULLSEYE, Shelf, cluster, host, plan
 
@@ -100,6 +106,25 @@ def test_a_source_archive_is_built_with_its_own_tools_by_a_builder_with_a_compil
     assert {"gcc", "libpython3-dev", "python3-distutils"} <= set(found.build["packages"])
     assert "gcc" not in environment(Locker(NUMPY)).build["packages"]
     assert found.proof["checks"][0]["argv"][-2:] == ["numpy==2.0.2", "quick-one==1.0"]
+
+
+@pytest.mark.parametrize(
+    ("version", "inner", "place", "proved"),
+    [
+        ("1.5", "", "sdists/top_two-1.5.tar.gz", "top-two==1.5"),
+        ("0", "python/top", "sdists/top_two-0.tar.gz#subdirectory=python/top", "top-two"),
+    ],
+)
+def test_a_packed_source_is_built_from_its_archive_alone(version: str, inner: str, place: str, proved: str) -> None:
+    built = Built(PackedSdist("top-two", version, "4" * 64, inner), QUICK.tools)
+    found = environment(Locker(NUMPY, built=(built,)))
+    (step,) = [step for step in found.build["steps"] if step["name"] == "build top-two"]
+    assert step["argv"][-1] == f"top-two @ file://@WORK@/{place}"
+    assert {"--no-index", "--no-sources", "--find-links=tools/top-two"} <= set(step["argv"])
+    assert step["environment"]["SETUPTOOLS_SCM_PRETEND_VERSION"] == version
+    assert found.proof["checks"][0]["argv"][-1] == proved
+    elsewhere = Built(PackedSdist("top-two", version, "4" * 64, "other"), QUICK.tools)
+    assert environment(Locker(NUMPY, built=(elsewhere,))).key != found.key
 
 
 def test_the_framework_is_read_out_of_the_lock() -> None:

@@ -12,7 +12,7 @@ import factory
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.provisioning import collect, project
+from clusterctl.provisioning import collect, project, project_sources
 from clusterctl.provisioning.project import NotInstalledError, Project
 from clusterctl.state import environments, paths
 from clusterctl.state.environments import Environment
@@ -35,6 +35,62 @@ def test_the_digest_is_that_of_the_lock_and_of_what_uv_reads_with_it(tmp_path: P
     uv = with_lock(tmp_path, "version = 1\n", "uv.lock")
     assert uv.lock.name == "uv.lock", "it goes before requirements.txt"
     assert with_lock(tmp_path, "[project]\n", "pyproject.toml").digest != uv.digest
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("uv.lock", '[[package]]\nname = "member"\nsource = { editable = "inner" }\n'),
+        ("uv.lock", '[[package]]\nname = "member"\nsource = { directory = "inner" }\n'),
+        ("pylock.toml", "[[packages]]\nname = 'member'\ndirectory = {path = 'inner'}\n"),
+        ("requirements.txt", "numpy\n-e ./inner ; python_version > '3'\n"),
+        ("requirements.txt", "member @ file://{}/inner\n"),
+    ],
+)
+def test_a_folder_that_the_lock_names_is_part_of_it(tmp_path: Path, name: str, line: str) -> None:
+    inner = tmp_path / "inner"
+    (inner / "build").mkdir(parents=True)
+    (inner / "member.py").write_text("", encoding="utf-8")
+    first = with_lock(tmp_path, line.format(tmp_path) if "{}" in line else line, name)
+    (tmp_path / "train.py").write_text("changed", encoding="utf-8")
+    (inner / "build" / "member.py").write_text("left", encoding="utf-8")
+    (inner / ".cache").mkdir()
+    (inner / ".cache" / "x").write_text("left", encoding="utf-8")
+    assert Project.of(tmp_path) == first
+    (inner / "member.py").write_text("changed", encoding="utf-8")
+    assert Project.of(tmp_path).digest != first.digest
+
+
+def test_a_named_folder_with_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project_sources, "_MOST_FILES", 1)
+    for name in ("inner/a", "inner/b"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="inner, which has more than 1 files; move data out of it"):
+        with_lock(tmp_path, "./inner\n")
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "src", "given", "directory", "exported"),
+    [
+        ("[build-system]\n", True, (), "", ("PYTHONPATH=src",)),
+        ("[build-system]\n", False, ("A=1",), "", ("A=1", "PYTHONPATH=.")),
+        ("[build-system]\n", True, (), "examples/one", ("PYTHONPATH=../../src",)),
+        ("[build-system]\n", True, (), "/data", ()),
+        ("[build-system]\n", True, ("PYTHONPATH=mine",), "", ("PYTHONPATH=mine",)),
+        ("[build-system]\n", True, ("PYTHONPATH",), "", ("PYTHONPATH",)),
+        ("[project]\n", True, (), "", ()),
+        ("[build-system]\n[tool.uv]\npackage = false\n", True, (), "", ()),
+    ],
+)
+def test_the_program_finds_the_modules_of_a_project_that_is_a_package(
+    tmp_path: Path, pyproject: str, src: bool, given: tuple[str, ...], directory: str, exported: tuple[str, ...]
+) -> None:
+    with_lock(tmp_path, pyproject, "requirements.txt")
+    (tmp_path / "pyproject.toml").write_text(pyproject, encoding="utf-8")
+    if src:
+        (tmp_path / "src").mkdir()
+    assert Project.of(tmp_path).exported(given, directory) == exported
 
 
 def test_what_is_no_project_is_refused_with_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
