@@ -1,8 +1,12 @@
-"""The cluster's Python from a user's own uv.lock, on real nodes: pure wheels, an extra, and a package in C."""
+"""The cluster's Python from a user's own uv.lock, on real nodes.
+
+The lock has pure wheels, an extra, a package in C, a commit of a git repository, and a member of the workspace.
+"""
 
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -23,19 +27,46 @@ Start = Callable[..., Sandbox]
 pytestmark = pytest.mark.cluster
 
 LINK = "/usr/local/python_env"
+ALL = '["alpha", "quick", "fetched", "member"]'
 PYPROJECT = """[project]
 name = "simulation"
 version = "0.1"
 requires-python = ">=3.11"
-dependencies = ["alpha", "quick"]
+dependencies = ["alpha", "quick", "fetched", "member"]
 [project.optional-dependencies]
 more = ["beta"]
 [dependency-groups]
 dev = ["gamma"]
+[tool.uv.sources]
+fetched = {{ git = "file://{fetched}" }}
+member = {{ workspace = true }}
+[tool.uv.workspace]
+members = ["packages/*"]
 [tool.uv]
 no-index = true
 find-links = ["{folder}"]
 """
+# its version is known in git's history alone, which does not come along
+FETCHED = """[build-system]
+requires = ["setuptools>=61", "setuptools-scm"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "fetched"
+dynamic = ["version"]
+[tool.setuptools]
+py-modules = ["fetched"]
+[tool.setuptools_scm]
+"""
+MEMBER = """[build-system]
+requires = ["setuptools>=61"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "member"
+version = "2.0"
+[tool.setuptools]
+py-modules = ["member"]
+"""
+GIT = ("git", "-c", "user.name=somebody", "-c", "user.email=somebody@example.org", "-c", "init.defaultBranch=main")
 BUILDS = """[build-system]
 requires = ["setuptools>=61"]
 build-backend = "setuptools.build_meta"
@@ -73,12 +104,20 @@ class Cluster:
     def __init__(self, box: Sandbox, folder: Path) -> None:
         self.box, self.folder = box, folder
         self.packages, self.project = folder / "packages", folder / "project"
-        for made in (self.packages, self.project):
-            made.mkdir()
+        self.repository = folder / "repository"
+        self.member = self.project / "packages" / "member"
+        for made in (self.packages, self.project, self.repository, self.member):
+            made.mkdir(parents=True)
+        (self.member / "pyproject.toml").write_text(MEMBER, encoding="utf-8")
+        (self.member / "member.py").write_text("value = 1\n", encoding="utf-8")
+        (self.repository / "pyproject.toml").write_text(FETCHED, encoding="utf-8")
+        (self.repository / "fetched.py").write_text("", encoding="utf-8")
+        for words in (("init", "--quiet"), ("add", "--all"), ("commit", "--quiet", "-m", "x"), ("tag", "v3.1")):
+            subprocess.run([*GIT, *words], cwd=self.repository, check=True, stdin=subprocess.DEVNULL)
 
-    def lock(self, *, dependencies: str = '["alpha", "quick"]') -> Path:
+    def lock(self, *, dependencies: str = ALL) -> Path:
         """Have uv lock the project."""
-        text = PYPROJECT.format(folder=self.packages).replace('["alpha", "quick"]', dependencies, 1)
+        text = PYPROJECT.format(folder=self.packages, fetched=self.repository).replace(ALL, dependencies, 1)
         (self.project / "pyproject.toml").write_text(text, encoding="utf-8")
         self.uv("lock", "--upgrade")
         return self.project / "uv.lock"
@@ -123,7 +162,7 @@ def cluster(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Cluster
     made = Cluster(sandbox("lock", nodes=2), tmp_path_factory.mktemp("lock"))
     store = wheels.WheelStore(paths.cache_dir().value)
     target = wheels.Target.of("debian-12-x86_64-glibc2.36-py3.11")
-    wanted = wheels.parse_requirements(["uv", "setuptools", "wheel"], "test")
+    wanted = wheels.parse_requirements(["uv", "setuptools", "setuptools-scm", "wheel"], "test")
     for path in store.files(store.lock("test_python_lock", target, wanted, "test"), target, "test"):
         shutil.copy(path, made.packages)
     wheels.uv_program(store, made.folder)
@@ -147,7 +186,9 @@ def test_the_nodes_have_exactly_the_packages_of_the_lock_and_what_was_built_comp
 ) -> None:
     for node in ("node1", "node2"):
         # the extra that was asked for, and uv's default group
-        assert cluster.installed(node) == ["alpha", "1.0", "beta", "1.0", "gamma", "1.0", "quick", "1.0"]
+        assert cluster.installed(node) == [
+            *("alpha", "1.0", "beta", "1.0", "fetched", "3.1", "gamma", "1.0", "member", "2.0", "quick", "1.0")
+        ]
         assert cluster.said(node, f"{LINK}/bin/python", "-c", "import quick; print(quick.answer())") == "42"
     left = cluster.said(
         "node2", "find", f"/usr/local/{installed}", "-name", "uv_*.json", "-o", "-name", "direct_url.json"
@@ -177,6 +218,25 @@ def test_a_source_that_does_not_compile_is_named_and_the_former_environment_stay
     assert cluster.said("node1", "readlink", LINK) == installed
     assert cluster.said("node2", "sh", "-c", f"ls -d {LINK}-*") == f"/usr/local/{installed}"
     (cluster.packages / "quick-2.0.tar.gz").unlink()
+
+
+def test_a_changed_member_of_the_workspace_is_built_anew(cluster: Cluster, installed: str) -> None:
+    (cluster.member / "member.py").write_text("value = 2\n", encoding="utf-8")
+    recap, text = cluster.play(cluster.project / "uv.lock", python_env_lock_extras=["more"])
+    assert -1 not in recap.values(), text
+    assert cluster.said("node2", "readlink", LINK) != installed
+    assert cluster.said("node2", f"{LINK}/bin/python", "-c", "import member; print(member.value)") == "2"
+
+
+def test_a_commit_that_is_gone_is_named_and_nothing_is_changed(cluster: Cluster) -> None:
+    before = cluster.said("node1", "readlink", LINK)
+    lock = cluster.lock()
+    text = lock.read_text(encoding="utf-8")
+    lock.write_text(re.sub(r"#[0-9a-f]{40}", f"#{'1' * 40}", text), encoding="utf-8")
+    recap, text = cluster.play(lock)
+    assert -1 in recap.values()
+    assert f"does not have the commit {'1' * 40}; run 'uv lock' again, or push the commit" in text
+    assert cluster.said("node1", "readlink", LINK) == before
 
 
 def test_a_changed_lock_is_a_new_environment(cluster: Cluster, installed: str) -> None:
