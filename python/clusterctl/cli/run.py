@@ -284,7 +284,9 @@ def _in_project(
         return change.observer_for(output.StreamFormat.TEXT, ask=False)
 
     project = projects.Project.of(folder)
-    place = partial(projects.environment, project, inventory, of_inventory, None if show else observer)
+    place = partial(
+        projects.environment, project, inventory, of_inventory, None if show else observer, tell=output.tell
+    )
     try:
         try:
             return start(place(), project)

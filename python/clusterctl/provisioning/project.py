@@ -113,6 +113,7 @@ def environment(
     observer: Callable[[], AbstractContextManager[RunObserver]] | None,
     *,
     gone_from: Collection[str] = (),
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> str:
     """Return the folder of the project's environment on the nodes; install it where it is not known to be.
 
@@ -122,6 +123,7 @@ def environment(
         options: how it is read, and which of its hosts take part.
         observer: makes what shows the installation; None where nothing may be installed.
         gone_from: hosts that were found without it.
+        tell: takes the warnings of an installation, such as where uv's choice of versions is kept.
 
     Raises:
         ConfigError: the inventory is wrong, or nodes of different platforms take part.
@@ -147,6 +149,8 @@ def environment(
             found = install(request, shown)
         if found.record.exit_code != ExitCode.OK:
             raise NotInstalledError(found.record)
+        for warning in found.record.warnings:
+            tell(warning)
         trees |= found.trees
     kept = Environment(project=str(project.folder), lock=project.lock.name, trees=trees, used=now())
     environments.keep(cluster_id, digest, kept)

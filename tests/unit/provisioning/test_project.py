@@ -119,7 +119,7 @@ class Nodes:
         selected = ansible_inventory.load(self.inventory, request.options).selected
         self.installed.append(selected)
         self.argv = request.argv
-        record = factory.run_record(exit_code=self.exit_code)
+        record = factory.run_record(exit_code=self.exit_code, warnings=("uv chose 2 packages",))
         return project.Installed(record, {name: self.trees[name] for name in selected})
 
     @contextlib.contextmanager
@@ -145,6 +145,13 @@ def test_an_environment_is_installed_once_for_a_lock(nodes: Nodes, tmp_path: Pat
     assert len(nodes.installed) == 2
     assert nodes.environment(its) == TREE, "the former lock is known"
     assert len(nodes.installed) == 2
+
+
+def test_an_installation_tells_its_warnings_and_a_known_environment_none(nodes: Nodes, tmp_path: Path) -> None:
+    told: list[str] = []
+    for _ in range(2):
+        nodes.environment(with_lock(tmp_path), tell=told.append)
+    assert told == ["uv chose 2 packages"]
 
 
 def test_hosts_that_joined_or_lost_it_get_it(nodes: Nodes, tmp_path: Path) -> None:
