@@ -236,19 +236,21 @@ def _problem(entry: Entry) -> str:
     return ""
 
 
-def leaving_link(entries: Collection[Entry], root: str) -> str:
+def leaving_link(entries: Collection[Entry], root: str, beside: Collection[str] = ()) -> str:
     """Return a phrase about the first link that leads where others than root may write; '' without one.
 
     Args:
         entries: of a manifest.
         root: folder of the artifacts, to which links may lead too.
+        beside: folders of the user's to which they may lead; whoever names them has seen that root alone writes there.
     """
+    places = tuple(f"{os.path.normpath(one)}/" for one in (root, *beside))
     kinds = {entry.path: entry.kind for entry in entries}
     for entry in (entry for entry in entries if entry.kind == "l"):
         target = entry.content
         if target.startswith("/"):
             place = os.path.normpath(target) + "/"
-            leaves = not place.startswith((f"{os.path.normpath(root)}/", *_OF_ROOT)) or place.startswith(_OF_ALL)
+            leaves = not place.startswith((*places, *_OF_ROOT)) or place.startswith(_OF_ALL)
             leaves = leaves or ".." in target.split("/")
         else:
             leaves = _climbs_out(entry, kinds)

@@ -14,7 +14,7 @@ import subprocess
 import tarfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional
+from typing import Any, BinaryIO, Callable, Collection, Dict, Iterator, List, Optional
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -216,20 +216,21 @@ FOLDER = "/var/cache/clusterctl/packs"  # on a builder
 SUFFIXES = {"zst": ".tar.zst", "gz": ".tar.gz"}
 
 
-def packable(tree: str, root: str, name: str) -> List[Entry]:
+def packable(tree: str, root: str, name: str, beside: Collection[str] = ()) -> List[Entry]:
     """Take write access of others from what a build left, and return its manifest.
 
     Args:
         tree: the folder.
         root: folder of the artifacts.
         name: of the artifact.
+        beside: see :func:`artifact.leaving_link`.
 
     Raises:
         ArtifactError: see :func:`artifact.make_manifest`; or a link leads where others than root may write.
     """
     close_modes(tree)
     entries = make_manifest(tree)
-    link = leaving_link(entries, root)
+    link = leaving_link(entries, root, beside)
     if link:
         raise ArtifactError(f"The build of {name} cannot be packed: {link}; correct its steps.")
     return entries

@@ -15,7 +15,7 @@ import subprocess
 import tarfile
 import zlib
 from contextlib import closing, contextmanager
-from typing import Any, BinaryIO, Collection, Dict, Iterable, Iterator, List
+from typing import Any, BinaryIO, Collection, Dict, Iterable, Iterator, List, Sequence
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact_pack
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -111,7 +111,9 @@ class _Extracting(Taker):
             os.chmod(self._path(entry.path), int(entry.mode, 8))  # noqa: PTH101 - as above
 
 
-def extract(packed: BinaryIO, compression: str, folder: str, manifest_sha256: str, root: str) -> None:
+def extract(
+    packed: BinaryIO, compression: str, folder: str, manifest_sha256: str, root: str, beside: Collection[str] = ()
+) -> None:
     """Extract a pack into a folder that only this user can reach.
 
     Args:
@@ -120,13 +122,14 @@ def extract(packed: BinaryIO, compression: str, folder: str, manifest_sha256: st
         folder: where the content goes.
         manifest_sha256: digest of its manifest.
         root: folder of the artifacts, to which links may lead.
+        beside: see :func:`artifact.leaving_link`.
 
     Raises:
         BadPackError: the pack is damaged, or holds something else than its manifest says.
         OSError: a file cannot be written, or there is no room for all files.
     """
     with decompressed(packed, compression) as portions:
-        read(portions, _Extracting(folder), root, os.fstat(packed.fileno()).st_size, manifest_sha256)
+        read(portions, _Extracting(folder), root, os.fstat(packed.fileno()).st_size, manifest_sha256, beside)
 
 
 @contextmanager
@@ -199,7 +202,14 @@ class _Stream:
             yield portion
 
 
-def read(portions: Iterator[Any], taker: Taker, root: str, packed: int, manifest_sha256: str = "") -> str:
+def read(
+    portions: Iterator[Any],
+    taker: Taker,
+    root: str,
+    packed: int,
+    manifest_sha256: str = "",
+    beside: Collection[str] = (),
+) -> str:
     """Read a pack, and return the digest of its manifest.
 
     Args:
@@ -208,6 +218,7 @@ def read(portions: Iterator[Any], taker: Taker, root: str, packed: int, manifest
         root: folder of the artifacts, to which links may lead.
         packed: bytes of the pack, which bound what it unpacks to.
         manifest_sha256: the digest that the manifest must have; '' takes any.
+        beside: see :func:`artifact.leaving_link`.
 
     Raises:
         BadPackError: the pack is damaged, or holds something else than its manifest says.
@@ -215,7 +226,7 @@ def read(portions: Iterator[Any], taker: Taker, root: str, packed: int, manifest
     """
     stream = _Stream(portions)
     try:
-        return _read(stream, taker, root, packed, manifest_sha256)
+        return _read(stream, taker, (root, *beside), packed, manifest_sha256)
     except BadPackError:
         raise
     except ArtifactError as error:
@@ -224,7 +235,7 @@ def read(portions: Iterator[Any], taker: Taker, root: str, packed: int, manifest
         raise BadPackError(f"it cannot be read ({error})") from error
 
 
-def _read(stream: _Stream, taker: Taker, root: str, packed: int, manifest_sha256: str) -> str:
+def _read(stream: _Stream, taker: Taker, places: Sequence[str], packed: int, manifest_sha256: str) -> str:
     digest, wanted = "", {}
     before: Dict[str, Entry] = {}  # what has come
     # the mode "r:" reads headers only, and the data is read here
@@ -236,7 +247,7 @@ def _read(stream: _Stream, taker: Taker, root: str, packed: int, manifest_sha256
                 digest, wanted = entry.content, {each.path: each for each in parse_manifest(data)}
                 if manifest_sha256 and digest != manifest_sha256:
                     raise BadPackError("its manifest is not the one that the controller's record names")
-                problem = _too_much(wanted.values(), packed) or leaving_link(wanted.values(), root)
+                problem = _too_much(wanted.values(), packed) or leaving_link(wanted.values(), places[0], places[1:])
                 if problem:
                     raise BadPackError(problem)
                 taker.begin(wanted.values())

@@ -110,6 +110,11 @@ options:
     description: Folder on hosts below which artifacts are installed.
     type: str
     default: /usr/local
+  links_to:
+    description: Folders to which links of the artifact may lead beside O(root). Root alone must write there.
+    type: list
+    elements: str
+    default: []
   steps:
     description:
       - Commands in order.
@@ -283,6 +288,7 @@ _SPEC = {
     },
     "prefix": {"type": "str"},
     "root": {"type": "str", "default": "/usr/local"},
+    "links_to": {"type": "list", "elements": "str", "default": []},
     "steps": {
         "type": "list",
         "elements": "dict",
@@ -416,7 +422,8 @@ class Build:
         if not tree.is_dir() or not any(tree.iterdir()):
             raise ArtifactError(f"The build of {self.p['name']} installed no file in {self.prefix}; read {self.log}.")
         build_files.prune(tree, [*self.p["prune"], MANIFEST])  # a step could have made a link of that name
-        (tree / MANIFEST).write_bytes(manifest_bytes(artifact_pack.packable(str(tree), self.p["root"], self.p["name"])))
+        entries = artifact_pack.packable(str(tree), self.p["root"], self.p["name"], self.p["links_to"])
+        (tree / MANIFEST).write_bytes(manifest_bytes(entries))
         return tree
 
     def _replace(self, text: str, work: Path) -> str:

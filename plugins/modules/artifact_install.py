@@ -74,6 +74,11 @@ options:
         type: list
         elements: str
         default: []
+      links_to:
+        description: Folders to which links may lead beside O(artifacts[].root). Root alone must write there.
+        type: list
+        elements: str
+        default: []
       closure:
         description: Ask the loader about every program and library before the link is switched.
         type: bool
@@ -404,6 +409,7 @@ class Install:
                     partial,
                     pack["manifest_sha256"],
                     self.p["root"],  # type: ignore[arg-type]
+                    self.p["links_to"],
                 )
         except BadPackError as error:
             raise BadPackError(f"{self.host}: the pack of {self.base} is refused: {error}") from error
@@ -487,6 +493,7 @@ _ARTIFACT: Dict[str, Any] = {
     "library_path": {"type": "list", "elements": "str", "default": ["lib"]},
     "waiting_paths": {"type": "list", "elements": "str", "default": []},
     "closure": {"type": "bool", "default": True},
+    "links_to": {"type": "list", "elements": "str", "default": []},
     "closure_ignore": {"type": "list", "elements": "str", "default": []},
     "closure_within": {"type": "bool", "default": False},
     "libraries": {"type": "list", "elements": "str", "default": []},

@@ -27,7 +27,7 @@ except ImportError:  # optional for users of the collection alone; what needs it
     zstd = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from typing import BinaryIO
 
 _CHUNK = 1 << 20
@@ -88,13 +88,14 @@ class Accepted:
         return self._folder / f"{tree_name(name, version, key)}.json"
 
 
-def content_digest(pack: Path, compression: str, root: str) -> str:
+def content_digest(pack: Path, compression: str, root: str, beside: Collection[str] = ()) -> str:
     """Return the digest of the manifest of a pack, every entry of which was compared with it.
 
     Args:
         pack: the pack.
         compression: ``zst`` or ``gz``.
         root: folder of the artifacts on the hosts.
+        beside: see :func:`artifact.leaving_link`.
 
     Raises:
         DamagedPackError: the pack is not readable, holds something else than its manifest says, or has a manifest that
@@ -102,7 +103,8 @@ def content_digest(pack: Path, compression: str, root: str) -> str:
     """
     try:
         with pack.open("rb") as packed, decompressed(packed, compression) as portions:
-            return pack_extract.read(portions, pack_extract.Taker(), root, os.fstat(packed.fileno()).st_size)
+            size = os.fstat(packed.fileno()).st_size
+            return pack_extract.read(portions, pack_extract.Taker(), root, size, beside=beside)
     except (BadPackError, OSError, *zstd_errors()) as error:  # type: ignore[misc] # each is an exception
         raise DamagedPackError(f"{pack.name} is refused: {error}") from error
 

@@ -183,7 +183,8 @@ class BuildingAction(StagingAction):
         built = told(said, host, tree_name(name, version, key), f"{log}.log")
         if built["way"] == "built":  # a later run may fetch the pack, if this one cannot
             accepted.accept(name, version, key, str(built["manifest_sha256"]))
-        return {**built, "root": str(arguments.get("root", "/usr/local")), "began": began}
+        root, links_to = str(arguments.get("root", "/usr/local")), arguments.get("links_to") or ()
+        return {**built, "root": root, "links_to": tuple(links_to), "began": began}
 
     def _bring_files(
         self, arguments: Mapping[str, Any], host: str, work_dir: str, pushed: list[str]
@@ -357,7 +358,7 @@ def _refuse_other_content(
     fresh = built["way"] == "built"
     wanted = {built["manifest_sha256"]} if fresh or not accepted else {*accepted} & {built["manifest_sha256"]}
     try:
-        found = content_digest(pack, built["compression"], built["root"])
+        found = content_digest(pack, built["compression"], built["root"], built["links_to"])
     except DamagedPackError as error:
         why = str(error)
     else:

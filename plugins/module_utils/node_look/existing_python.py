@@ -34,6 +34,7 @@ _CUDA = {
     ),
 }
 _SYSTEM = "/usr"
+_SOFTWARE = ("/opt/", "/usr/")
 
 
 class _UnusableError(Exception):
@@ -51,6 +52,11 @@ def folder_of(path: str) -> str:
     return above if last == "bin" and _PROGRAM.fullmatch(name) else path.rstrip("/")
 
 
+def among_software(path: str, root: str) -> bool:
+    """Whether a path lies where software lies on every machine, or below the folder of the artifacts."""
+    return path == _SYSTEM or f"{path}/".startswith((*_SOFTWARE, f"{root}/"))
+
+
 def in_use(root: str) -> str:
     """Return the folder of the Python that the cluster's environment stands on; '' without one."""
     try:
@@ -59,13 +65,16 @@ def in_use(root: str) -> str:
         return ""
 
 
-def look(path: str, login_uid: int = 0, silent: frozenset[str] | set[str] = frozenset()) -> Json:
+def look(
+    path: str, login_uid: int = 0, silent: frozenset[str] | set[str] = frozenset(), root: str = "/usr/local"
+) -> Json:
     """Look at an environment.
 
     Args:
         path: its folder, or its python.
-        login_uid: the user who may own it beside root; -1 compares no owners.
+        login_uid: the user who may own it beside root where software lies; -1 compares no owners.
         silent: folders on file systems that do not answer.
+        root: folder of the artifacts, where software lies too.
 
     Returns:
         ``path`` and ``folder``; ``problem`` and ``cure``, '' where it can be used. Then also ``kind`` (venv, conda or
@@ -79,7 +88,7 @@ def look(path: str, login_uid: int = 0, silent: frozenset[str] | set[str] = froz
         problem = f"{found['folder']} is on a file system that does not answer"
         return {**found, "problem": problem, "cure": "mount it again, or restart its server"}
     try:
-        return {**found, **_looked(path, found["folder"], login_uid)}
+        return {**found, **_looked(path, found["folder"], login_uid, root)}
     except _UnusableError as error:
         return {**found, "problem": str(error), "cure": error.cure}
     except OSError as error:
@@ -134,7 +143,7 @@ def _first(names: list[str]) -> str:
 # --- the environment -------------------------------------------------------------------------------------------------
 
 
-def _looked(path: str, folder: str, login_uid: int) -> Json:
+def _looked(path: str, folder: str, login_uid: int, root: str) -> Json:
     if not os.path.isdir(folder):
         raise _UnusableError(f"{folder} does not exist", "make it there too, or name another python_env_existing")
     settings = _settings(f"{folder}/pyvenv.cfg")
@@ -148,8 +157,8 @@ def _looked(path: str, folder: str, login_uid: int) -> Json:
     real = os.path.realpath(interpreter)
     home = settings.get("home", "") if settings else os.path.dirname(real if folder == _SYSTEM else interpreter)
     if login_uid >= 0:
-        _refuse_unsafe(f"{folder}/bin", login_uid)
-        _refuse_unsafe(real, login_uid, f"{interpreter} leads to {real}, and ")
+        _refuse_unsafe(f"{folder}/bin", _owner(f"{folder}/bin", login_uid, root))
+        _refuse_unsafe(real, _owner(real, login_uid, root), f"{interpreter} leads to {real}, and ")
     release = _release(real, settings, folder, interpreter)
     base = os.path.dirname(os.path.realpath(home)) if home else os.path.dirname(os.path.dirname(real))
     conda = _conda_packages(folder) if is_conda else {}
@@ -157,7 +166,7 @@ def _looked(path: str, folder: str, login_uid: int) -> Json:
     folders = _folders(folder, base, release, is_venv=bool(settings), shares=shares)
     if login_uid >= 0:
         for place in _own_folders(folder, base, folders):
-            _refuse_unsafe(place, login_uid)
+            _refuse_unsafe(place, _owner(place, login_uid, root))
     odd = [place for place in (real, base, *folders) if not PLAIN.fullmatch(place)]
     if odd:
         raise _UnusableError(
@@ -327,6 +336,11 @@ def _text(path: str) -> str:
 
 
 # --- who may write to it ---------------------------------------------------------------------------------------------
+
+
+def _owner(path: str, login_uid: int, root: str) -> int:
+    """Return who may own a path beside root: elsewhere than where software lies, nobody."""
+    return login_uid if among_software(os.path.realpath(path), root) else 0
 
 
 def _refuse_unsafe(path: str, login_uid: int, before: str = "") -> None:

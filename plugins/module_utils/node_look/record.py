@@ -245,7 +245,7 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         ),
         ("tools", machine.tools, {"tools": tools}),
         ("artifacts", lambda: artifacts.artifacts(request.get("artifacts"), verifier, root), {"artifacts": []}),
-        ("existing_python", lambda: _existing_python(existing, uid, silent), {"existing_python": None}),
+        ("existing_python", lambda: _existing_python(existing, uid, root, silent), {"existing_python": None}),
         ("libraries", lambda: libraries.libraries(asked, library_path, root), {"libraries": []}),
         (
             "watch",
@@ -255,10 +255,10 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
     ]
 
 
-def _existing_python(path: str, uid: int, silent: frozenset[str] | set[str]) -> Json:
+def _existing_python(path: str, uid: int, root: str, silent: frozenset[str] | set[str]) -> Json:
     if not existing_python.PLAIN.fullmatch(path):  # the controller refuses it
         return {"existing_python": None}
-    return {"existing_python": existing_python.look(path, uid, silent)}
+    return {"existing_python": existing_python.look(path, uid, silent, root)}
 
 
 def platform_id(facts: Json) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_python
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _VARIABLE = "python_env_existing"
 _PROGRAM = "existing_environment.py"
 _SYSTEM = "/usr"
-_ROOTS = ("/opt", "/usr")  # a link of an artifact may lead there
 _OLDEST = (3, 9)
 _PROOF_S = 180  # the first import of gigabytes waits for a cold disk
 _MOST_NAMED, _MOST_PACKAGES = 4, 5
@@ -241,6 +241,15 @@ class _Recipe:
         return found
 
     @property
+    def links_to(self) -> list[str]:
+        """The folders of the environment and its Python that lie elsewhere than software does."""
+        found = self.found
+        places = dict.fromkeys(
+            (existing_python.folder_of(self.path), found.base, str(PurePosixPath(found.real).parent))
+        )
+        return [place for place in places if not existing_python.among_software(place, self.prefix)]
+
+    @property
     def framework(self) -> dict[str, str]:
         """The framework that is wanted."""
         return self.found.framework(self.asked)
@@ -261,15 +270,6 @@ class _Recipe:
                 f"Nothing is installed into {self.path}, and python_env_requirements names packages; install them there"
                 f" yourself and leave python_env_requirements empty, or leave {_VARIABLE} empty.",
             )
-        roots = dict.fromkeys((*_ROOTS, self.prefix))
-        below = self.path == _SYSTEM or self.path.startswith(tuple(f"{one}/" for one in roots))
-        if existing_python.PLAIN.fullmatch(self.path) and not below:
-            yield Refusal(
-                "",
-                f"{_VARIABLE} is {self.path}, and links of the software lead below {', '.join(roots)} alone, where only"
-                " root writes; move the environment below one of these.",
-            )
-            return
         for host in self.hosts:
             found = of(host)
             if problem := unusable(host) or (self._lack(found) if found else ""):
@@ -369,8 +369,10 @@ class _Recipe:
             hosts=[host.name for host in self.hosts],
             builders=[host.name for host in its_builders],
             round=1,
+            install={"links_to": self.links_to},
             build={
                 **places(settings, "python_env"),
+                "links_to": self.links_to,
                 "files": [{"content": program, "dest": _PROGRAM}],
                 "steps": [
                     {

@@ -171,6 +171,32 @@ def test_an_environment_that_others_could_change_is_refused(made: Path) -> None:
     assert "who could change what jobs run" in found["problem"]
 
 
+@pytest.mark.parametrize(
+    ("path", "root", "among"),
+    [
+        ("/usr", "/usr/local", True),
+        ("/opt/pytorch", "/usr/local", True),
+        ("/sw/env", "/sw", True),
+        ("/opt", "/usr/local", True),
+        ("/optional/env", "/usr/local", False),
+        ("/data/venvs/x", "/usr/local", False),
+        ("/home/me/env", "/sw", False),
+    ],
+)
+def test_software_lies_where_root_puts_it(path: str, root: str, among: bool) -> None:
+    assert existing_python.among_software(path, root) is among
+
+
+def test_elsewhere_than_among_software_root_alone_may_own_it(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, int] = {}
+    monkeypatch.setattr(existing_python, "_refuse_unsafe", lambda path, uid, *_words: asked.setdefault(path, uid))
+    existing_python.look(str(made), 1000, root="/sw")
+    assert asked[f"{made}/bin"] == 0
+    asked.clear()
+    existing_python.look(str(made), 1000, root=os.path.realpath(made.parent))
+    assert asked[f"{made}/bin"] == 1000
+
+
 def test_a_file_system_that_does_not_answer_is_not_looked_at(made: Path) -> None:
     found = existing_python.look(f"{made}/bin/python", ANY_OWNER, {str(made)})
     assert found["problem"] == f"{made} is on a file system that does not answer"

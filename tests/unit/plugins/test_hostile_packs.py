@@ -77,6 +77,7 @@ def install(root: Path, pack: Path, manifest_sha256: str) -> dict[str, Any]:
         "key": KEY,
         "host": "n1",
         "root": str(root),
+        "links_to": [],
         "link": "",
         "content": False,
         "lost": [],

@@ -35,6 +35,14 @@ def test_links_within_an_artifact_and_to_files_of_root_stay() -> None:
     assert leaving_link(_entries(FRIENDLY), ROOT) == ""
 
 
+def test_links_lead_to_a_folder_of_the_user_that_was_named_and_not_beside_it() -> None:
+    links = [("bin", "/data/venvs/x/bin/python")]
+    assert leaving_link(_entries(links), ROOT, ["/data/venvs/x"]) == ""
+    for beside in ([], ["/"], ["/data/venvs/xx"], ["/data/venvs/x/bin/python3"]):
+        assert "outside" in leaving_link(_entries(links), ROOT, beside)
+    assert "outside" in leaving_link(_entries([("up", "/data/venvs/x/../y")]), ROOT, ["/data/venvs/x"])
+
+
 def test_what_is_refused_would_have_left(tmp_path: Path) -> None:
     tree = tmp_path / "a" / "b" / "tree"
     tree.mkdir(parents=True)
