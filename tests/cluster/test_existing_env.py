@@ -190,6 +190,18 @@ def test_what_others_could_change_or_cannot_use_is_named(changed: Operator, dama
     assert bool(found["cure"]) is bool(words)
 
 
+def test_an_environment_of_root_may_lie_anywhere(operator: Operator) -> None:
+    place = "/data/venvs/x"
+    for node in NODES:
+        operator.on(node, f"mkdir -p /data/venvs; {MAKE.replace(PATH, place)}")
+    record = operator.provisions(place)
+    assert record["code"] == 0, record
+    assert operator.ranks() == everywhere("/usr", place)
+    operator.on("node2", f"chown -R cluster {place}")
+    assert operator.refused(place).startswith(f"node2: {place} belongs to cluster, who could change what jobs run")
+    operator.on("node2", f"chown -R root {place}")
+
+
 def test_a_python_of_its_own_is_refused_where_nothing_can_be_compiled_for_it(operator: Operator) -> None:
     for node in NODES:
         operator.on(node, CONDA)

@@ -26,6 +26,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("of-user") / "simulation"
     folder.mkdir()
     (folder / "main.py").write_text(PROGRAM, encoding="utf-8")
+    (folder / "pyproject.toml").write_text('[build-system]\nrequires = ["setuptools"]\n', encoding="utf-8")
+    (folder / "src").mkdir()
+    (folder / "src" / "own_modules.py").write_text("", encoding="utf-8")
     return folder
 
 
@@ -75,6 +78,15 @@ def test_a_lock_is_installed_once_beside_the_cluster_s_own_environment(fresh_clu
     assert changed.split()[0] == "2.0"
     assert changed.split()[1] != tree
     assert said(run("1.0", "python", "main.py")) == {words}, "the way back needs no installation"
+
+
+def test_the_program_imports_the_project_s_own_modules_from_the_copy(run: Run) -> None:
+    program = ("python", "-c", "import own_modules; print(own_modules.__file__)")
+    (place,) = said(run("1.0", *program))
+    assert place.endswith("/clusterctl/simulation/src/own_modules.py")
+    assert "own_modules" in run("1.0", *program, options=("--chdir", "/usr")).stderr, (
+        "there it is the user's own choice"
+    )
 
 
 def test_an_environment_that_is_gone_is_installed_again(fresh_cluster: Cluster, run: Run) -> None:

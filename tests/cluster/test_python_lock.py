@@ -141,7 +141,7 @@ class Cluster:
         }
         tasks = [{"import_role": {"name": "clusterctl.hpc.python_env"}, "vars": variables}]
         play = {"hosts": "all", "gather_facts": False, "roles": ["clusterctl.hpc.preflight"], "tasks": tasks}
-        done = playing.play(self.box, self.folder, [play], surroundings=playing.without_an_index())
+        done = playing.play(self.box, self.folder, [play], surroundings=playing.without_an_index(), timeout_s=900)
         text = " ".join((done.stdout + done.stderr).split())
         assert "Traceback" not in text
         return playing.changes(done.stdout), text
