@@ -244,7 +244,7 @@ def test_an_index_that_refuses_is_named_with_the_cure(
         assert f"127.0.0.1 refuses to give {wheel.name} to this controller (HTTP {code})" in str(refused.value)
         with pytest.raises(w.WheelError) as refused:
             brought(tmp_path / "cache", pylock(tmp_path, entry(wheel, f"{address}/gone")))
-        assert f"127.0.0.1 does not have {wheel.name} (HTTP 404), and neither does the index" in str(refused.value)
+        assert f"127.0.0.1 does not have {wheel.name} (HTTP 404), and neither does an index" in str(refused.value)
 
 
 def test_another_file_than_the_locked_one_is_refused_and_not_kept(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_an_index_that_is_away_is_no_reason_to_take_what_is_worse(tmp_path: Path
 def test_an_index_among_others_that_is_away_may_be_the_one_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pip(arguments: list[str], _markers: dict[str, str], _scratch: str) -> None:
+    def pip(arguments: list[str], *_more: object) -> None:
         (wanted,) = [
             Path(argument.partition("=")[2]) for argument in arguments if argument.startswith("--requirement=")
         ]
