@@ -58,7 +58,7 @@ def of_uv(project: Path | None, surroundings: Mapping[str, str] | None = None) -
     """
     known = os.environ if surroundings is None else surroundings
     found = [_of_variables(known)]
-    found += [_of_table(table, known) for table in _tables(project, known)]
+    found += [_of_table(table, folder, known) for folder, table in _tables(project, known)]
     default = next((one.default for one in found if one.default), "")
     more = dict.fromkeys(url for one in found for url in one.more)
     return Indexes(default, tuple(more), tuple(dict.fromkeys(url for one in found for url in one.links)))
@@ -147,12 +147,12 @@ def _addressed(word: str, known: Mapping[str, str]) -> str:
     return _with_login(named[2], named[1], known) if named else _with_login(word, "", known)
 
 
-def _tables(project: Path | None, known: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-    """Yield uv's settings in files, those that count first."""
+def _tables(project: Path | None, known: Mapping[str, str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield uv's settings in files with the folder of each, those that count first."""
     if known.get("UV_NO_CONFIG"):
         return
     if named := known.get("UV_CONFIG_FILE"):
-        yield _toml(Path(named))
+        yield Path(named).parent, _toml(Path(named))
         return
     if project is not None:
         # uv takes the nearest file, and of one folder uv.toml
@@ -161,11 +161,11 @@ def _tables(project: Path | None, known: Mapping[str, str]) -> Iterator[Mapping[
             inner = _toml(folder / "pyproject.toml").get("tool", {})
             table = own or (inner.get("uv", {}) if isinstance(inner, dict) else {})
             if table:
-                yield table if isinstance(table, dict) else {}
+                yield folder, table if isinstance(table, dict) else {}
                 break
     home = Path(known.get("XDG_CONFIG_HOME") or Path(known.get("HOME") or "/nonexistent") / ".config")
-    yield _toml(home / "uv" / "uv.toml")
-    yield _toml(Path("/etc/uv/uv.toml"))
+    for folder in (home / "uv", Path("/etc/uv")):
+        yield folder, _toml(folder / "uv.toml")
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _toml(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _of_table(table: Mapping[str, Any], known: Mapping[str, str]) -> Indexes:
+def _of_table(table: Mapping[str, Any], folder: Path, known: Mapping[str, str]) -> Indexes:
     default, more, links = "", [], []
     entries = table.get("index", [])
     for entry in entries if isinstance(entries, list) else []:
@@ -195,8 +195,13 @@ def _of_table(table: Mapping[str, Any], known: Mapping[str, str]) -> Indexes:
     for one in (table, inner if isinstance(inner, dict) else {}):
         default = default or _with_login(str(one.get("index-url", "")), "", known)
         more += [_with_login(str(url), "", known) for url in _list(one.get("extra-index-url"))]
-        links += [str(url) for url in _list(one.get("find-links"))]
+        links += [_placed(str(url), folder) for url in _list(one.get("find-links"))]
     return Indexes(default, tuple(filter(None, more)), tuple(filter(None, links)))
+
+
+def _placed(place: str, folder: Path) -> str:
+    """Return a page by its address, and a folder by its absolute path."""
+    return place if "://" in place else str((folder / place).absolute())
 
 
 def _list(value: Any) -> list[Any]:

@@ -164,7 +164,7 @@ def _pack_commit(tree: SourceTree, name: str, label: str, target: Path) -> None:
                     " ('uv build --wheel') and lock that file, or lock a release."
                 )
         argv = ["git", *_QUIET, "-C", folder, "archive", "--format=tar", f"--prefix={name}/", tree.commit]
-        with _running(argv, {**_surroundings(), **_ALONE}) as process, _gzip(target) as stream:
+        with _running(argv, _surroundings(alone=True)) as process, _gzip(target) as stream:
             taken = 0
             while block := process.stdout.read(1 << 20) if process.stdout else b"":
                 taken += len(block)
@@ -203,7 +203,7 @@ def _git(arguments: Sequence[str], label: str, tree: SourceTree, *, alone: bool 
     Raises:
         LockError: it failed; the message has its reason without logins.
     """
-    surroundings = {**_surroundings(), **(_ALONE if alone else {})}
+    surroundings = _surroundings(alone=alone)
     with _running(["git", *_QUIET, *arguments], surroundings, stderr=subprocess.STDOUT) as process:
         try:
             output, _unused = process.communicate(timeout=_LONGEST_S)
@@ -236,8 +236,12 @@ def _running(argv: Sequence[str], surroundings: dict[str, str], **more: Any) -> 
         process.wait()
 
 
-def _surroundings() -> dict[str, str]:
-    return {**{name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}, **_UNASKED}
+def _surroundings(*, alone: bool) -> dict[str, str]:
+    """Return the variables of git; ``alone`` has no settings of the user."""
+    kept = {name: value for name, value in os.environ.items() if not _DROPPED.fullmatch(name)}
+    if not alone:
+        return {**kept, **_UNASKED}
+    return {**{name: value for name, value in kept.items() if not name.startswith("GIT_CONFIG")}, **_UNASKED, **_ALONE}
 
 
 def _reason(output: bytes) -> str:

@@ -138,6 +138,7 @@ def test_what_counts_first_is_what_uv_takes_first(tmp_path: Path) -> None:
         '[[tool.uv.index]]\nname = "a.b"\nurl = "https://a.example.org"\n'
         '[[tool.uv.index]]\nurl = "https://flat.example.org"\nformat = "flat"\n'
         '[[tool.uv.index]]\nurl = "https://project.example.org"\ndefault = true\n'
+        '[tool.uv]\nfind-links = ["wheels"]\n'
     )
     known = {"HOME": str(home), "UV_INDEX": "c=https://c.example.org", "UV_INDEX_C_PASSWORD": "p@ss word"}
     found = indexes.of_uv(project, {**known, "UV_INDEX_A_B_USERNAME": "me"})
@@ -147,7 +148,7 @@ def test_what_counts_first_is_what_uv_takes_first(tmp_path: Path) -> None:
         "https://me:@a.example.org",
         "https://more.example.org",
     )
-    assert found.links == ("https://flat.example.org",)
+    assert found.links == ("https://flat.example.org", str(tmp_path / "top" / "wheels"))
     assert "example.org" not in repr(found), "a login is in no log"
     assert indexes.of_uv(None, known).default == "https://user.example.org"
     assert indexes.of_uv(project, {"UV_NO_CONFIG": "1", "HOME": str(home)}) == indexes.Indexes()
