@@ -70,14 +70,14 @@ class Zeros:
         return bytes(size)
 
 
-def install(root: Path, pack: Path, manifest_sha256: str) -> dict[str, Any]:
+def install(root: Path, pack: Path, manifest_sha256: str, links_to: Sequence[str] = ()) -> dict[str, Any]:
     given = {
         "name": "demo",
         "version": "1",
         "key": KEY,
         "host": "n1",
         "root": str(root),
-        "links_to": [],
+        "links_to": list(links_to),
         "link": "",
         "content": False,
         "lost": [],
@@ -183,6 +183,23 @@ def test_a_pack_brings_nothing_but_what_a_manifest_may_say(
     assert list(root.iterdir()) == []
     assert not (tmp_path / "deep" / "planted").exists()
     assert not Path("/clusterctl-planted").exists()
+
+
+def test_a_link_to_a_folder_of_the_user_is_installed_where_the_controller_names_the_folder(tmp_path: Path) -> None:
+    root, pack, place = tmp_path / "root", tmp_path / "pack", "/data/venvs/x"
+    root.mkdir()
+    files = [*GOOD, ["bin/python", "l", 0, f"{place}/bin/python", ""]]
+    members = [FOLDER, TOOL, member("bin/python", tarfile.SYMTYPE, linkname=f"{place}/bin/python")]
+    for links_to in ([], ["/data/venvs/y"]):
+        digest = write(pack, files, members)  # an installation takes the pack
+        with pytest.raises(accepted.DamagedPackError, match="which is outside of the artifact"):
+            accepted.content_digest(pack, "gz", str(root), links_to)
+        with pytest.raises(artifact.BadPackError, match="which is outside of the artifact"):
+            install(root, pack, digest, links_to)
+    digest = write(pack, files, members)
+    assert accepted.content_digest(pack, "gz", str(root), [place]) == digest
+    assert install(root, pack, digest, [place])["changed"] is True
+    assert (root / f"demo-1-{KEY}" / "bin" / "python").readlink() == Path(f"{place}/bin/python")
 
 
 def test_a_pack_as_builders_make_it_is_installed(tmp_path: Path) -> None:
