@@ -222,7 +222,7 @@ def test_a_source_that_does_not_compile_is_named_and_the_former_environment_stay
 
 def test_a_changed_member_of_the_workspace_is_built_anew(cluster: Cluster, installed: str) -> None:
     (cluster.member / "member.py").write_text("value = 2\n", encoding="utf-8")
-    recap, text = cluster.play(cluster.project / "uv.lock", python_env_lock_extras=["more"])
+    recap, text = cluster.play(cluster.lock(), python_env_lock_extras=["more"])
     assert -1 not in recap.values(), text
     assert cluster.said("node2", "readlink", LINK) != installed
     assert cluster.said("node2", f"{LINK}/bin/python", "-c", "import member; print(member.value)") == "2"

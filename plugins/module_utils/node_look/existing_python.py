@@ -359,7 +359,7 @@ def _refuse_unsafe(path: str, login_uid: int, before: str = "") -> None:
         if status.st_uid not in {0, login_uid}:
             raise _UnusableError(
                 f"{before}{place} belongs to {user_name(status.st_uid)}, who could change what jobs run",
-                f"give it to root ('chown -R root {place}')",
+                f"give it to root ('chown -R root {place}'), or move the environment out of it",
             )
         if stat.S_ISLNK(status.st_mode):
             continue
