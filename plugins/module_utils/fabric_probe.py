@@ -55,6 +55,7 @@ _REJECTIONS = {
 }
 # What the kernel of the caller answers at once: no route, a route that forbids it (EINVAL: blackhole), or its policy.
 _OWN_REJECTIONS = {*_REJECTIONS, errno.EINVAL, errno.ENETDOWN}
+_NO_PORT = "no port is free for them"
 _PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _USUAL_RANGE = (32768, 28232)
 _PORTS = 8  # that a node listens on
@@ -200,6 +201,8 @@ class Exchange:
             if code not in {0, errno.EINPROGRESS}:
                 if code in _OWN_REJECTIONS:
                     self._end(call, "no_route", os.strerror(code))
+                elif code == errno.EADDRINUSE:  # of a port that the kernel was to choose
+                    self._end(call, "no_route", _NO_PORT)
                 else:
                     self._end(call, *self._failure(target, code))
                 continue

@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -160,6 +162,30 @@ def test_what_a_firewall_answers_is_a_rejection(code: str) -> None:
 
 def test_what_the_callers_own_kernel_answers_is_told_apart() -> None:
     assert call(target("b", "192.0.2.1", 9)) == [[NET, "b", "no_route", "Invalid argument"]]  # from 127.0.0.2
+
+
+_NO_PORTS = """
+import pathlib, socket, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import fabric_probe
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+server = socket.create_server(("127.0.0.3", 2000))
+pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("60990 60991")
+taken = [socket.create_server(("127.0.0.2", 60990 + number)) for number in range(2)]
+exchange = fabric_probe.Exchange("a", "token")
+target = {"network": "n", "source": "127.0.0.2", "name": "b", "address": "127.0.0.3", "port": 2000}
+exchange.connect_all([target], 1)
+print(exchange.results)
+"""
+
+
+def test_a_caller_without_a_free_port_is_told_apart() -> None:
+    folder = str(Path(fabric_probe.__file__).parent)
+    argv = ["unshare", "--map-root-user", "--net", sys.executable, "-c", _NO_PORTS, folder]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode and "unshare" in done.stderr:
+        pytest.skip("this machine makes no network namespaces")
+    assert done.stdout == "[['n', 'b', 'no_route', 'no port is free for them', '2000']]\n", done.stderr
 
 
 def test_a_connection_that_is_reset_is_rejected() -> None:

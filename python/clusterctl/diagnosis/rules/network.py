@@ -52,7 +52,10 @@ _OPEN = (
     "let the firewall pass TCP to all ports between nodes: MPI and NCCL listen on ephemeral ones; "
     "fabric_open_firewall: true does it in ufw and firewalld"
 )
-NO_WAY_OUT = "look there at 'ip route get' with the target's address, and at rules of SELinux and AppArmor"
+NO_WAY_OUT = (
+    "look there at 'ip route get' with the target's address, and at rules of SELinux and AppArmor; where no port is "
+    "free, at net.ipv4.ip_local_port_range and 'ss -s'"
+)
 _CURES: Mapping[PairKind, str] = {
     "refused": _OPEN,
     "rejected": f"{_OPEN}; without a firewall, see that the address answers ('ip neigh' at the source)",
