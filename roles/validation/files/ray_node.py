@@ -440,6 +440,7 @@ def main() -> int:
     asked = Asked(sys.argv[1:], dict(os.environ))
     environment = {name: value for name, value in os.environ.items() if name not in OURS}
     environment.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    environment["SPT_NOENV"] = "1"  # else the titles of Ray's processes overwrite the job's id in their environment
     try:
         node = Node(environment)
     except FailedError as problem:

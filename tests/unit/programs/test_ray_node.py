@@ -158,6 +158,7 @@ def test_a_driver_finds_the_ray_of_its_job_and_nothing_is_left(job: Job) -> None
     assert (process.returncode, errors, words) == (0, "", ["--lr", "1"])
     assert environment["RAY_ADDRESS"] == "10.0.0.1:4711"
     assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert environment["SPT_NOENV"] == "1", "a sweep finds processes by their environment, which titles overwrite"
     assert not {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "NPROC_PER_NODE"} & environment.keys()
     assert job.is_gone()
 
