@@ -207,6 +207,7 @@ class _Recipe:
                 "needs_bytes": _NEEDS_BYTES,
             },
             install={
+                "library_path": ["lib", "lib/ucx"],  # modules load each other's libraries
                 "closure_ignore": _OPTIONAL_LIBRARIES,
                 "libraries": dict(zip(_RDMA, packages["runtime"], strict=True)),
             },

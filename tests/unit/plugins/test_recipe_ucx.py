@@ -102,6 +102,7 @@ def test_a_host_gets_the_libraries_of_rdma_that_it_lacks() -> None:
         "libmlx5.so.1": ["ibverbs-providers"],
     }
     assert set(artifact.install["libraries"]) <= set(artifact.install["closure_ignore"])
+    assert artifact.install["library_path"] == ["lib", "lib/ucx"], "libuct_rdmacm.so needs libuct_ib.so"
     assert {"libibverbs-dev", "librdmacm-dev"} <= set(artifact.build["packages"])
 
 

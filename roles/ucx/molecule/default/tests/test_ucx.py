@@ -1,10 +1,9 @@
-"""One mpirun sends between both nodes through UCX, as UCX's own log tells, and each library comes from this build."""
+"""Both nodes have the same UCX with its transports, and the libraries of RDMA that it loads."""
 
 from __future__ import annotations
 
 import json
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,39 +15,41 @@ if TYPE_CHECKING:
 
     Login = Callable[..., subprocess.CompletedProcess[str]]
 
-PREFIX = "/usr/local"
+PREFIX = "/usr/local/ucx"
 VERSION = "1.13.1"
-THROUGH_UCX = ["--mca", "pml", "ucx", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any"]
+NODES = ("node1", "node2")
 
 
 @pytest.fixture(autouse=True)
 def _with_ucx(host: Host) -> None:
-    if not host.exists(f"{PREFIX}/ucx/bin/ucx_info"):
+    if not host.exists(f"{PREFIX}/bin/ucx_info"):
         pytest.skip("no node of this cluster has an RDMA device, so openmpi_ucx: auto leaves UCX out")
 
 
-def marker(host: Host, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(host.check_output(f"cat {PREFIX}/{name}/.clusterctl.json"))
-    return found
+def test_every_node_has_the_same_build(login: Login) -> None:
+    found = {login(node, "readlink", "-f", PREFIX).stdout.strip() for node in NODES}
+    assert len(found) == 1
+    (tree,) = found
+    assert tree.startswith(f"{PREFIX}-{VERSION}-")
 
 
-@pytest.mark.parametrize("launcher", ["node1", "node2"])
-def test_ranks_on_both_nodes_talk_through_ucx(login: Login, launcher: str) -> None:
-    hello = f"{PREFIX}/openmpi/libexec/clusterctl-hello"
-    line = [f"{PREFIX}/openmpi/bin/mpirun", "--host", "node1:2,node2:2", "-np", "4", *THROUGH_UCX]
-    done = login(launcher, *line, "-x", "UCX_TLS=tcp,sm,self", "-x", "UCX_LOG_LEVEL=info", hello)
-    assert done.returncode == 0, done.stderr
-    said = done.stdout + done.stderr
-    assert len(re.findall(r'"rank": \d', said)) == 4
-    assert re.search(r"UCX +INFO .*tag\(tcp/", said), "UCX's log names TCP for the messages between the nodes"
-
-
-def test_open_mpi_stands_on_this_ucx(host: Host) -> None:
-    assert marker(host, "openmpi")["inputs"]["ucx"] == marker(host, "ucx")["key"]
-    assert f"libucp.so.0 => {PREFIX}/ucx/lib/" in host.check_output(f"ldd {PREFIX}/openmpi/lib/libmpi.so")
-    assert VERSION in host.check_output(f"{PREFIX}/ucx/bin/ucx_info -v")
+def test_a_plain_session_finds_its_transports(login: Login) -> None:
+    for node in NODES:
+        done = login(node, f"{PREFIX}/bin/ucx_info", "-d")
+        assert done.returncode == 0, done.stderr
+        for transport in ("self", "tcp", "posix", "cma"):
+            assert f"Transport: {transport}\n" in done.stdout, (node, transport)
+        assert "Device: eth0\n" in done.stdout
 
 
 def test_rdma_has_its_libraries_on_every_node(host: Host) -> None:
     for module in ("libuct_ib.so", "libuct_rdmacm.so"):
-        assert "not found" not in host.check_output(f"ldd {PREFIX}/ucx/lib/ucx/{module}"), module
+        said = host.check_output(f"ldd {PREFIX}/lib/ucx/{module}")
+        assert "not found" not in said, module
+        assert f"{PREFIX}/lib/libucs.so.0" in said
+
+
+def test_it_was_built_for_ranks_with_threads_and_says_so(host: Host) -> None:
+    marker = json.loads(host.check_output(f"cat {PREFIX}/.clusterctl.json"))
+    assert {"--enable-mt", "--with-verbs", "--with-rdmacm"} <= set(marker["inputs"]["configure"])
+    assert "--enable-mt" in host.check_output(f"{PREFIX}/bin/ucx_info -v")
