@@ -287,7 +287,12 @@ def test_plays_that_build_nothing_bound_each_task() -> None:
     assert playbook.environment(Path("/private"), Path("/control"))["ANSIBLE_TASK_TIMEOUT"] == "43200"
 
 
-SOFTWARE = ["Make one cluster", "Switch to the software", "Switch the links back where another node failed"]
+SOFTWARE = [
+    "Build the software",
+    "Install the software",
+    "Switch to the software",
+    "Switch the links back where another node failed",
+]
 
 
 def test_a_run_whose_events_got_lost_has_not_succeeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
