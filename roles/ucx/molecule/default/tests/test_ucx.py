@@ -22,7 +22,7 @@ NODES = ("node1", "node2")
 
 @pytest.fixture(autouse=True)
 def _with_ucx(host: Host) -> None:
-    if not host.exists(f"{PREFIX}/bin/ucx_info"):
+    if not host.file(f"{PREFIX}/bin/ucx_info").exists:
         pytest.skip("no node of this cluster has an RDMA device, so openmpi_ucx: auto leaves UCX out")
 
 
