@@ -54,7 +54,7 @@ def sized(text: str) -> None:
 
 
 def stalled(text: str) -> None:
-    own: Any = SimpleNamespace()
+    own: Any = SimpleNamespace(_noted=set())
     watch.Watch.heard(own, text.encode())
 
 
