@@ -123,7 +123,8 @@ def _package(entry: Any, file: str, folder: Path) -> LockedPackage:
     known = {"marker": marker, "requires_python": _text(entry, "requires-python", file)}
     for kind in ("vcs", "directory"):
         if kind in entry:
-            return replace(_tree(entry, entry[kind], file, folder), **known)
+            tree = _tree(entry, entry[kind], file, folder)
+            return replace(tree, marker=marker, requires_python=known["requires_python"])
     if "archive" in entry:
         return _archive(entry, file, folder, known)
     found = package(file, entry.get("name"), entry.get("version"), **known)

@@ -127,7 +127,9 @@ def locked_environment(
         WheelError: the lock cannot be used, or a file of it cannot be had; the message is one sentence.
     """
     lock = read_lock(path, asked, store)
-    variable, notes, asked_for = f"python_env_lock ({path.name})", [], ()
+    variable = f"python_env_lock ({path.name})"
+    notes: list[str] = []
+    asked_for: tuple[str, ...] = ()
     if lock.requirements:
         loose = lock
         with _uv(store) as uv:
