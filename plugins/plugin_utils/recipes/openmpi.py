@@ -98,7 +98,7 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         "build": words("gcc g++ libc6-dev make perl zlib1g-dev zstd"),
         "fortran": ["gfortran"],
         "runtime": ["libgfortran5"],
-        "links": words("libnl-3-dev libnl-route-3-dev"),
+        "links": words("libnl-3-dev libnl-route-3-dev pkg-config"),
         "links_runtime": ["libnl-route-3-200"],
         "options": APT,
     },
@@ -108,7 +108,7 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         ),
         "fortran": ["gcc-gfortran"],
         "runtime": ["libgfortran"],
-        "links": ["libnl3-devel"],
+        "links": ["libnl3-devel", "pkgconf-pkg-config"],
         "links_runtime": ["libnl3"],
         "options": {},
     },
@@ -116,7 +116,7 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         "build": words("gcc gcc-c++ glibc-devel make perl zlib-devel zstd"),
         "fortran": ["gcc-fortran"],
         "runtime": ["libgfortran5"],
-        "links": ["libnl3-devel"],
+        "links": ["libnl3-devel", "pkgconf-pkg-config"],
         "links_runtime": ["libnl3-200"],
         "options": {},
     },
@@ -130,6 +130,8 @@ _FORTRAN_LIBRARY = "libgfortran.so.5"
 # By it, Open MPI asks the kernel which interface leads to which node.
 _LINKS_LIBRARY = "libnl-route-3.so.200"
 KNOWS_LINKS = "--with-libnl"
+# configure takes libnl for this only where a library before it has loaded libnl 3, which none of these builds has.
+_TAKE_LIBNL = ["sed", "-i", "s/opal_libnl_version=0$/opal_libnl_version=3/", "configure"]
 _MOST_CABLED = 16  # nodes; each has a cable to each other one
 
 
@@ -203,6 +205,7 @@ class _Recipe:
             ),
             "configure": configure,
             "make": _MAKE,
+            **({"links": _TAKE_LIBNL} if self.links else {}),
             "pruned": _PRUNED,
             "hello": digest(hello),
             "platform": self.platform,
@@ -314,6 +317,7 @@ class _Recipe:
             f"-Wl,-rpath,{self.link}/lib -Wl,-rpath-link,@TREE@/lib -Wl,--enable-new-dtags -lmpi"
         )
         return [
+            *([{"name": "links", "argv": _TAKE_LIBNL, "chdir": "source"}] if self.links else []),
             {"name": "configure", "argv": configure, "chdir": "source"},
             {"name": "make", "argv": [*_MAKE, "-j@JOBS@"], "chdir": "source"},
             {"name": "install", "argv": [*_MAKE, "install", "DESTDIR=@STAGE@"], "chdir": "source"},
