@@ -172,10 +172,8 @@ def bundle_in(named: str, here: str) -> Bundle:
         made = Bundle(archive, tuple(said["packages"]), dict(said["variables"]), dict(said["files"]))
     except FileNotFoundError:
         raise Refusal(f"The bundle {archive} does not exist; make it with 'make bundle'.") from None
-    except (OSError, tarfile.TarError, KeyError, ValueError, TypeError) as error:
-        raise Refusal(
-            f"{archive} is not a bundle of this release ({error}); make it anew with 'make bundle'."
-        ) from None
+    except (OSError, tarfile.TarError, KeyError, ValueError, TypeError):
+        raise Refusal(f"{archive} is not a bundle of this release; make it anew with 'make bundle'.") from None
     if its != here:
         raise Refusal(
             f"The bundle {archive} is for {its}, and this machine is {here}; make one for it with"
@@ -315,13 +313,12 @@ class Run:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a program and its children, first politely."""
+    """End a program politely, and then all that it left."""
     for number in (signal.SIGINT, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
-            return
 
 
 def install_packages(run: Run) -> None:
@@ -529,8 +526,8 @@ def take_packs(packs: Path) -> None:
         with tarfile.open(packs) as pack:
             for name in filter(_NAME.fullmatch, pack.getnames()):
                 _unpacked(pack, name, place / Path(name).name)
-    except (OSError, tarfile.TarError) as error:
-        raise Refusal(f"{packs} cannot be read as packs of an earlier run ({error}); leave --packs out.") from None
+    except (OSError, tarfile.TarError):
+        raise Refusal(f"{packs} is not the packs.tar of an earlier run; leave --packs out.") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
