@@ -162,8 +162,8 @@ def sources_of(built: Sequence[Artifact], cache: Path) -> list[Path]:
     for item in (item for one in built for item in one.build["files"]):
         if "source" in item:
             wanted = item["source"]
-            its = {"variable": str(wanted["variable"]), "note": say}
-            found.append(source.fetch(wanted["name"], wanted["version"], wanted["sources"], cache, **its).path)
+            name, version, variable = (str(wanted[one]) for one in ("name", "version", "variable"))
+            found.append(source.fetch(name, version, wanted["sources"], cache, variable=variable, note=say).path)
         elif "wheels" in item or "sdist" in item:
             found += [path for path, _dest in wheels.bring(item, cache, say, say)]
     return sorted(set(found))

@@ -454,23 +454,23 @@ def write_inventory(run: Run) -> None:
 
 def provision(run: Run) -> None:
     """Run ``clusterctl provision``."""
-    words = ["provision", "--yes", "--no-validate", "--format", "json", *run.options, str(run.inventory)]
-    if code := run.clusterctl(*words, stdout="provision.json"):
-        raise StepFailed(f"clusterctl provision ended with {code}{_first_problem(run.out / 'provision.json')}")
+    words = ["provision", "--yes", "--no-validate", "--format", "jsonl", *run.options, str(run.inventory)]
+    if code := run.clusterctl(*words, stdout="provision.jsonl"):
+        raise StepFailed(f"clusterctl provision ended with {code}{_first_problem(run.out / 'provision.jsonl')}")
 
 
 def _first_problem(record: Path) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError):
-        problem = json.loads(record.read_bytes())["problems"][0]
+        problem = json.loads(record.read_bytes().splitlines()[-1])["problems"][0]
         return f": {problem['problem']}; {problem['cure']}"
     return "; output.txt has its words"
 
 
 def validate(run: Run) -> None:
     """Run ``clusterctl validate``."""
-    words = ["validate", "--no-history", "--format", "json", *run.options, str(run.inventory)]
-    if code := run.clusterctl(*words, stdout="validation.json"):
-        raise StepFailed(f"clusterctl validate ended with {code}; validation.json has each check")
+    words = ["validate", "--no-history", "--format", "jsonl", *run.options, str(run.inventory)]
+    if code := run.clusterctl(*words, stdout="validation.jsonl"):
+        raise StepFailed(f"clusterctl validate ended with {code}; validation.jsonl has each check")
 
 
 def check_gpu(run: Run) -> None:
