@@ -461,8 +461,9 @@ def provision(run: Run) -> None:
 
 def _first_problem(record: Path) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError):
-        problem = json.loads(record.read_bytes().splitlines()[-1])["problems"][0]
-        return f": {problem['problem']}; {problem['cure']}"
+        said = json.loads(record.read_bytes().splitlines()[-1])
+        failed = [host["message"] for host in said["hosts"] if host["message"]]
+        return f": {failed[0] if failed else said['problems'][0]['problem']}"
     return "; output.txt has its words"
 
 
