@@ -196,6 +196,26 @@ def test_a_failed_step_names_its_program_and_its_words_are_kept(root: Path) -> N
     assert (root / "output.txt").read_text().endswith("why\n")
 
 
+@pytest.mark.parametrize(
+    ("failing", "done"),
+    [
+        ("", ["provision", "validate", "gpu"]),
+        ("provision", ["provision"]),
+        ("validate", ["provision", "validate", "gpu"]),
+    ],
+)
+def test_a_failed_step_ends_the_run_and_a_failed_validation_leaves_the_gpu(
+    root: Path, failing: str, done: list[str]
+) -> None:
+    def fails(_run: tool.Run) -> None:
+        raise tool.StepFailed("it failed")
+
+    run = run_in(root)
+    names = ("provision", "validate", "gpu")
+    assert run.all({name: fails if name == failing else lambda _run: None for name in names}) is (not failing)
+    assert [one.name for one in run.steps] == done
+
+
 def test_packs_of_an_earlier_run_land_in_the_cache_and_nowhere_else(root: Path) -> None:
     packs = bundle(root / "packs.tar", {"openmpi-1.json": b"{}", "../above.json": b"{}"})
     tool.take_packs(packs)
