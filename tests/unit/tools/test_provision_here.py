@@ -16,6 +16,10 @@ from typing import Any
 
 import provision_here as tool
 import pytest
+from clusterctl.support import content
+
+sys.path.insert(0, str(content.collections_path()))
+
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import record
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import nccl
 
