@@ -55,7 +55,10 @@ ENVIRONMENT = "/opt/pytorch"  # any environment; what is fetched does not depend
 # An environment with PyTorch has numpy. No vault is read, so ansible-core needs no cryptography.
 LEFT_OUT = frozenset({"cffi", "cryptography", "numpy", "pycparser"})
 # What every machine with nvcc and PyTorch has, since Triton compiles against Python.h.
-PRESENT = ("apt", "build-essential", "ca-certificates", "perl", "python3", "libpython{python}-dev")
+PRESENT = (
+    *("?essential", "apt", "libpam-runtime", "mount", "passwd"),
+    *("build-essential", "ca-certificates", "perl", "python3", "libpython{python}-dev"),
+)
 LARGE = frozenset({"cmake"})  # the machine or its environment brings it
 # What a node needs beside what the recipes list.
 OF_A_NODE = ("iproute2", "openssh-client", "openssh-server", "procps")
@@ -75,12 +78,14 @@ class System:
         distribution: id and release, as a platform's id has them.
         glibc: release of the C library.
         python: major and minor release.
+        helpers: packages that sshd needs there instead of systemd.
     """
 
     image: str
     distribution: str
     glibc: str
     python: str
+    helpers: tuple[str, ...] = ()
 
     @property
     def platform(self) -> str:
@@ -92,7 +97,7 @@ SYSTEMS = {
     one.image: one
     for one in (
         System("debian12", "debian-12", "2.36", "3.11"),
-        System("debian13", "debian-13", "2.41", "3.13"),
+        System("debian13", "debian-13", "2.41", "3.13", helpers=("systemd-standalone-sysusers",)),
         System("ubuntu24.04", "ubuntu-24.04", "2.39", "3.12"),
     )
 }
@@ -292,17 +297,23 @@ def fill(folder: Path, system: System, openmpi: str) -> None:
     debs.mkdir()
     say("fetching the packages of clusterctl's dependencies")
     fetch_controller(system, controller)
+    its = sorted(path.name for path in controller.iterdir())
+    for twin in (folder / "cache" / "wheels" / name for name in its):
+        if twin.is_file() and sha256_of(twin) == sha256_of(controller / twin.name):
+            (controller / twin.name).unlink()
     named = sorted({*OF_A_NODE, *(name for one in built for name in one.build.get("packages", ()))})
     say(f"fetching {', '.join(named)} of {system.image}")
     with tempfile.TemporaryDirectory() as name:
         packages = Packages(IMAGES[system.image], Path(name))
         present = [one.format(python=system.python) for one in PRESENT]
-        packages.fetch(packages.needed([one for one in named if one not in LARGE], present), debs)
+        wanted = [*system.helpers, *(one for one in named if one not in LARGE)]
+        packages.fetch(packages.needed(wanted, present), debs)
     document = {
         "schema": SCHEMA,
         "system": system.image,
         "platform": system.platform,
         "packages": named,
+        "controller": its,
         "variables": {"openmpi_version": openmpi},
         "files": {str(path.relative_to(folder)): sha256_of(path) for path in _files(folder)},
     }

@@ -93,10 +93,19 @@ class Environment:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that fits this machine."""
+    """A bundle that fits this machine.
+
+    Attributes:
+        archive: its file.
+        packages: names of packages of the distribution that the machine needs, from the bundle or not.
+        controller: names of the wheels of clusterctl's environment, which lie in one of two folders.
+        variables: of the roles.
+        files: each file's sha256.
+    """
 
     archive: Path
     packages: tuple[str, ...]
+    controller: tuple[str, ...]
     variables: Mapping[str, Any]
     files: Mapping[str, str]
 
@@ -169,7 +178,8 @@ def bundle_in(named: str, here: str) -> Bundle:
         if said["schema"] != SCHEMA:
             raise ValueError("schema")  # noqa: TRY301 - as for any other field
         its = str(said["platform"])
-        made = Bundle(archive, tuple(said["packages"]), dict(said["variables"]), dict(said["files"]))
+        lists = (tuple(map(str, said[name])) for name in ("packages", "controller"))
+        made = Bundle(archive, *lists, dict(said["variables"]), dict(said["files"]))
     except FileNotFoundError:
         raise Refusal(f"The bundle {archive} does not exist; make it with 'make bundle'.") from None
     except (OSError, tarfile.TarError, KeyError, ValueError, TypeError):
@@ -411,12 +421,14 @@ def _answers() -> bool:
 
 def make_controller(run: Run) -> None:
     """Make a Python environment with the bundle's packages, and numpy of the machine's own environment behind them."""
-    folder, wheels = WORK / "controller", WORK / "bundle" / "controller"
+    folder, bundle = WORK / "controller", WORK / "bundle"
+    places = [bundle / place / name for name in run.bundle.controller for place in ("controller", "cache/wheels")]
+    wheels = [str(path) for path in places if path.is_file()]
+    pip = next(path for path in wheels if "/pip-" in path)
     python = f"{run.environment.prefix}/bin/python3"
     run.must([python, "-m", "venv", "--clear", "--without-pip", str(folder)], "venv")
-    (pip,) = wheels.glob("pip-*.whl")
     argv = [str(folder / "bin" / "python"), f"{pip}/pip", "install", "--quiet", "--no-index", "--no-deps"]
-    run.must([*argv, *map(str, sorted(wheels.glob("*.whl")))], "pip install")
+    run.must([*argv, *wheels], "pip install")
     (site,) = folder.glob("lib/python3*/site-packages")
     (site / "environment.pth").write_text(f"{run.environment.packages}\n", encoding="utf-8")
     shutil.copytree(WORK / "bundle" / "cache", WORK / "cache" / "clusterctl", dirs_exist_ok=True)

@@ -34,6 +34,7 @@ def bundle(path: Path, contents: Mapping[str, bytes], **more: Any) -> Path:
         "schema": tool.SCHEMA,
         "platform": tool.platform_here(PYTHON),
         "packages": [],
+        "controller": [],
         "variables": {},
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
     }
@@ -168,7 +169,7 @@ def test_nccl_of_the_environment_is_an_archive_that_the_role_reads(tmp_path: Pat
 
 
 def run_in(folder: Path, limit_s: float = 60.0) -> tool.Run:
-    made = tool.Bundle(bundle(folder / "a.tar", {}), (), {}, {})
+    made = tool.Bundle(bundle(folder / "a.tar", {}), (), (), {}, {})
     (folder / "work").mkdir()
     return tool.Run(folder, tool.Environment("3.12.3", "/opt/t", "/opt/t/lib"), made, (), limit_s)
 
