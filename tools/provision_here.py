@@ -178,8 +178,8 @@ def bundle_in(named: str, here: str) -> Bundle:
         if said["schema"] != SCHEMA:
             raise ValueError("schema")  # noqa: TRY301 - as for any other field
         its = str(said["platform"])
-        lists = (tuple(map(str, said[name])) for name in ("packages", "controller"))
-        made = Bundle(archive, *lists, dict(said["variables"]), dict(said["files"]))
+        packages, controller = (tuple(map(str, said[name])) for name in ("packages", "controller"))
+        made = Bundle(archive, packages, controller, dict(said["variables"]), dict(said["files"]))
     except FileNotFoundError:
         raise Refusal(f"The bundle {archive} does not exist; make it with 'make bundle'.") from None
     except (OSError, tarfile.TarError, KeyError, ValueError, TypeError):
