@@ -534,9 +534,11 @@ def collect(out: Path) -> None:
             if path.exists():
                 pack.add(path, name)
     with tarfile.open(out / "packs.tar", "w") as pack:
-        for path in sorted((WORK / "cache" / "clusterctl" / "artifacts").glob("[a-z]*")):
-            if path.is_file() and path.stat().st_size < _MOST_PACKS:
+        for path in sorted((WORK / "cache" / "clusterctl" / "artifacts").glob("[a-z]*.tar.zst")):
+            if path.stat().st_size < _MOST_PACKS:
+                record = path.with_name(path.name.replace(".tar.zst", ".json"))
                 pack.add(path, path.name)
+                pack.add(record, record.name)
 
 
 def take_packs(packs: Path) -> None:

@@ -221,6 +221,21 @@ def test_a_failed_step_ends_the_run_and_a_failed_validation_leaves_the_gpu(
     assert [one.name for one in run.steps] == done
 
 
+def test_packs_are_collected_with_their_records_and_large_ones_are_left_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = root / "work" / "cache" / "clusterctl" / "artifacts"
+    place.mkdir(parents=True)
+    for name, size in (("openmpi-1", 10), ("nccl-1", 5000)):
+        (place / f"{name}.tar.zst").write_bytes(b"x" * size)
+        (place / f"{name}.json").write_text("{}")
+    (place / ".openmpi-1.lock").touch()
+    monkeypatch.setattr(tool, "_MOST_PACKS", 4096)
+    tool.collect(root)
+    with tarfile.open(root / "packs.tar") as pack:
+        assert pack.getnames() == ["openmpi-1.tar.zst", "openmpi-1.json"]
+
+
 def test_packs_of_an_earlier_run_land_in_the_cache_and_nowhere_else(root: Path) -> None:
     packs = bundle(root / "packs.tar", {"openmpi-1.json": b"{}", "../above.json": b"{}"})
     tool.take_packs(packs)
