@@ -199,7 +199,8 @@ def unpack(bundle: Bundle, folder: Path) -> None:
         Refusal: a file has another sha256 than the manifest names; nothing is kept.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.mkdir(parents=True, mode=0o700, exist_ok=True)  # it gets a private key
+    folder.mkdir()
     with tarfile.open(bundle.archive) as pack:
         for name, sha256 in bundle.files.items():
             if not _NAME.fullmatch(name) or _unpacked(pack, name, folder / name) != sha256:

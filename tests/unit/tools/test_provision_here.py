@@ -129,6 +129,7 @@ def test_a_damaged_file_or_one_that_leads_elsewhere_leaves_nothing(
     assert refused(capsys, *words, str(leading)) == f"../out.txt in {leading} is damaged; copy the bundle again."
     assert not (root / "out.txt").exists()
     assert not (root / "work" / "bundle").exists()
+    assert (root / "work").stat().st_mode & 0o777 == 0o700
 
 
 def test_only_root_may_and_the_program_says_so_before_it_looks(tmp_path: Path) -> None:
