@@ -196,6 +196,21 @@ test-tensorflow: venv  ## TensorFlow's examples on two nodes of their own; witho
 test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' without one; not part of 'test'
 	@$(PYTHON) tests/gpu/gpu_run.py
 
+# The distribution of the machine that a bundle is for, and another release of Open MPI.
+SYSTEM ?= debian12
+OPENMPI ?=
+
+.PHONY: bundle
+bundle: venv  ## What 'make provision-here' needs on a machine without a network with distribution SYSTEM, below 50 MiB, into dist/bundle/
+	@$(BIN)/python tools/bundle.py --system $(SYSTEM) $(addprefix --openmpi ,$(OPENMPI))
+
+# Options of tools/provision_here.py, such as '--environment /opt/pytorch'.
+HERE_OPTIONS ?=
+
+.PHONY: provision-here
+provision-here:  ## This very machine becomes a cluster of one from a bundle, without a network, and is proved; root; not part of 'test'
+	@$(PYTHON) tools/provision_here.py $(HERE_OPTIONS)
+
 # Where the compiled software of a release goes, for which systems, and options of its provision.
 CACHE_WHERE ?= $(CURDIR)/dist/cache
 CACHE_IMAGES ?= debian12

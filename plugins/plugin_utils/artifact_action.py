@@ -109,6 +109,8 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
             ModuleFailedError: the host could not record them.
         """
         before = self._when_packages_are_free(packages, task_vars)
+        if {*packages} <= {name.partition(":")[0] for name in before}:  # a host without a mirror needs none then
+            return [], ""
         self._note(self._host(task_vars), f"installing packages: {' '.join(packages)}")
         task = self._task.copy()
         task.action = "ansible.builtin.package"

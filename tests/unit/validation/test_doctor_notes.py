@@ -46,6 +46,13 @@ def test_errors_and_warnings_about_the_network_are_notes_with_node_and_cure() ->
     assert "node3" in mtu
 
 
+def test_the_loopback_name_of_one_node_alone_is_no_error() -> None:
+    assert gate.of(factory.inventory(["node1"]), Probe({"node1": node("node1", "127.0.1.1")})) == ()
+    pair = Probe({name: node(name, "127.0.1.1") for name in ("node1", "node2")})
+    (found,) = gate.of(factory.inventory(["node1", "node2"]), pair)
+    assert OWN in gate.note(found)
+
+
 def test_an_error_of_doctor_is_a_fail_though_the_node_takes_part() -> None:
     watch = factory.programs(content.node_programs())
     names = [{"name": "node2", "addresses": ["127.0.1.1"]}]

@@ -374,8 +374,9 @@ def _own(view: View) -> Iterator[Finding]:
             cause = f"it cannot resolve its own name, {node.hostname} ({own.problem})"
             yield Finding("names", "error", (name,), cause, _HOSTS)
         elif _is_loopback(own.addresses[0]):
-            cause = f"its own name leads to {own.addresses[0]}, at which no other node finds it"
-            yield Finding("names", "error", (name,), cause, _HOSTS)
+            if len(view.nodes) > 1:  # one node alone finds itself there
+                cause = f"its own name leads to {own.addresses[0]}, at which no other node finds it"
+                yield Finding("names", "error", (name,), cause, _HOSTS)
         elif not view.addresses(name) & set(own.addresses):
             cause = f"its own name leads to {own.addresses[0]}, which is not an address of its own"
             yield Finding("names", "error", (name,), cause, _HOSTS)
