@@ -13,14 +13,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.model import nodeset
 from clusterctl.support.errors import ConfigError
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.model.hosts import Host
 
+_MOST_NAMED = 4
 DEFAULT_PORT = 29500  # torchrun's own
 
 _MPI = "OMPI_COMM_WORLD_"
@@ -68,7 +69,7 @@ def refuse_outside(environment: Mapping[str, str], hosts: Sequence[Host]) -> Non
     if names and outside and len(outside) < len(hosts):
         job = environment.get("SLURM_JOB_ID", "")
         raise ConfigError(
-            f"{nodeset.folded(outside)} of the inventory is outside of Slurm's job {job} ({folded}), in which this "
+            f"{and_more(outside, _MOST_NAMED)} of the inventory is outside of Slurm's job {job} ({folded}), in which this "
             f"shell runs; choose its nodes with --limit {folded}, or start the job in another shell."
         )
 
