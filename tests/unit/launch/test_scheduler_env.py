@@ -170,7 +170,7 @@ def test_more_than_one_torchrun_a_node_is_refused(environment: dict[str, str], w
     ("nodes", "refused"),
     [
         ("node[1-2]", "node3.cluster of the inventory is outside of Slurm's job 4242 "),
-        ("n1,node3", r"node\[1-2\] of the inventory is outside"),
+        ("n1,node3", r"node1, node2 of the inventory is outside"),
         ("node[1-3]", ""),
         ("node[1-9]", ""),
         ("other[1-2]", ""),
