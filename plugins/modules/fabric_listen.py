@@ -120,7 +120,7 @@ def _tells_cables(prefix: str) -> bool:
     """Tell whether Open MPI was built with libnl; its component ``reachable`` then reads the kernel's routes."""
     try:
         with Path(prefix, "openmpi/lib/libopen-pal.so").open("rb") as library:
-            return b"libnl-route-3.so" in library.read(_LARGEST_LIBRARY)
+            return b"libnl-3.so" in library.read(_LARGEST_LIBRARY)
     except OSError:
         return False
 

@@ -99,7 +99,7 @@ _PACKAGES: dict[str, dict[str, Any]] = {
         "fortran": ["gfortran"],
         "runtime": ["libgfortran5"],
         "links": words("libnl-3-dev libnl-route-3-dev pkg-config"),
-        "links_runtime": ["libnl-route-3-200"],
+        "links_runtime": ["libnl-3-200"],
         "options": APT,
     },
     "RedHat": {
@@ -128,7 +128,7 @@ _THROUGH_UCX = words("--mca pml ucx --mca opal_common_ucx_tls any --mca opal_com
 # The library of gfortran 8 and later, which every Fortran program of these builds loads.
 _FORTRAN_LIBRARY = "libgfortran.so.5"
 # By it, Open MPI asks the kernel which interface leads to which node.
-_LINKS_LIBRARY = "libnl-route-3.so.200"
+_LINKS_LIBRARY = "libnl-3.so.200"
 KNOWS_LINKS = "--with-libnl"
 # configure takes libnl for this only where a library before it has loaded libnl 3, which none of these builds has.
 _TAKE_LIBNL = ["sed", "-i", "s/opal_libnl_version=0$/opal_libnl_version=3/", "configure"]
