@@ -57,6 +57,7 @@ def test_a_healthy_cluster_passes(cluster: Cluster, tmp_path: Path) -> None:
         assert (Path(record["folder"]) / check["log"]).is_file()
     skipped = {check["check"]: check["reason"] for check in record["checks"] if check["verdict"] == "SKIP"}
     assert skipped == {
+        "gpu_mpi": "no GPU on node[1-4]",
         "nccl": "no GPU and no NCCL on node[1-4]",
         "torchrun": "no PyTorch on node[1-4]",
         "horovod": "no Horovod on node[1-4]",

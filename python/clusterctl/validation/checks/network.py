@@ -55,6 +55,11 @@ class Reading:
         return min(rx / max(1.0, self.received_bytes), tx / max(1.0, self.sent_bytes))
 
 
+    def larger_share(self, one: Carrier) -> float:
+        """Return which part of the exchange a carrier shows, of both directions the larger; a cable may have one."""
+        return max(one.rx_bytes / max(1.0, self.received_bytes), one.tx_bytes / max(1.0, self.sent_bytes))
+
+
 @dataclass(frozen=True)
 class NetworkCheck:
     """Bytes between nodes go over the fabric's interface, or over RDMA with UCX; one node alone is skipped."""
@@ -251,7 +256,7 @@ def _carriers(site: base.Site, found: Reading) -> tuple[str, ...]:
     alone = [carrier.name for carrier in chosen if found.share([carrier]) >= CARRIED]
     if alone or found.share(chosen) < CARRIED:
         return tuple(alone)
-    return tuple(sorted(carrier.name for carrier in chosen if found.share([carrier]) > _TOLD))
+    return tuple(sorted(carrier.name for carrier in chosen if found.larger_share(carrier) > _TOLD))
 
 
 def _went(readings: Sequence[Reading], carriers: dict[Reading, tuple[str, ...]]) -> str:
