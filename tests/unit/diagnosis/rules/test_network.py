@@ -101,6 +101,38 @@ def test_a_node_in_another_rack_lacks_nothing() -> None:
     assert not [one for one in registry.diagnose(seen(node4=moved)) if one.severity == "warning"]
 
 
+def on_rails(record: Record, **changed: Any) -> None:
+    """A node with a second network of the same speed that shares the messages."""
+    end = record["hostname"][-1]
+    first, second = record["interfaces"][0], f"10.5.0.{end}"
+    address = {"family": 4, "address": second, "prefix": 24, "scope": "global"}
+    record["interfaces"].append({**first, "name": "eth1", "mac": f"02:1{end}", "addresses": [address], **changed})
+    own = first["addresses"][0]["address"]
+    carriers = [
+        {"cidr": "10.0.0.0/24", "interface": "eth0", "address": own},
+        {"cidr": "10.5.0.0/24", "interface": "eth1", "address": second},
+    ]
+    record["fabric"] = {"cidrs": ["10.0.0.0/24"], "interface": "eth0", "address": own, "carriers": carriers}
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"carrier": False}, "eth1 is down"),
+        ({"up": False}, "eth1 is down"),
+        ({"addresses": []}, "eth1 has no longer the address 10.5.0.3"),
+        ({"name": "eth9"}, "eth1 is gone"),
+    ],
+)
+def test_a_rail_that_a_node_has_lost_is_named(changed: dict[str, Any], what: str) -> None:
+    others = {name: on_rails for name in NODES if name != "node3"}
+    view = seen(**others, node3=lambda record: on_rails(record, **changed))
+    found = [one for one in registry.diagnose(view) if one.hosts == ("node3",) and one.check == "network"]
+    assert f"{what}, the rail in 10.5.0.0/24 that carries messages to node[1-2,4]" in [one.cause for one in found]
+    whole = seen(**dict.fromkeys(NODES, on_rails))
+    assert not [one for one in registry.diagnose(whole) if "rail" in one.cause]
+
+
 def connected(view: View, *failures: tuple[str, str, fabric.PairKind]) -> View:
     pairs = {(source, target): "ok" for source in NODES for target in NODES if source != target}
     kinds: dict[tuple[str, str], Any] = pairs | {(source, target): kind for source, target, kind in failures}

@@ -357,3 +357,25 @@ def test_a_pass_names_what_the_log_of_ucx_says() -> None:
     silent = said({"eth1": 64.2}, pml="ucx")
     assert judged(ETH1, silent, silent).reason.endswith("went over eth1, the fabric, by UCX")
     assert judged(ETH1, over, said({"eth1": 64.2})).reason.endswith("went over eth1, the fabric")
+
+
+def test_messages_over_cables_are_those_of_the_cables_alone() -> None:
+    """Each node sends to one neighbour and hears from the other, so that a cable shows one direction."""
+    cables = FabricPath(("eth0", "cx0", "cx1"), (FIRST, SECOND), cables=("cx0", "cx1"))
+    one_way = {"cx0_tx_bytes": 64.0 * MIB, "cx0_rx_bytes": 0.0, "cx1_tx_bytes": 0.0, "cx1_rx_bytes": 64.0 * MIB}
+    right = said({"eth0": 0.1})
+    right["figures"] |= one_way
+    judgement = judged(cables, right, right)
+    assert judgement.verdict is Verdict.PASS, judgement.reason
+    assert judgement.reason.endswith("went over cx0 and cx1, the fabric")
+    lan = judged(cables, said({"eth0": 64, "cx0": 0, "cx1": 0}), right)
+    assert lan.verdict is Verdict.FAIL
+    assert "node1: not all of what was sent went over the fabric, cx0 and cx1" in lan.reason
+
+
+def test_a_rail_that_carries_nothing_is_named() -> None:
+    rails = FabricPath(("eth0", "eth1"), (FIRST, SECOND), rails=("eth0", "eth1"))
+    judgement = judged(rails, said({"eth0": 64, "eth1": 0}), said({"eth0": 32, "eth1": 32}))
+    assert judgement.verdict is Verdict.FAIL
+    assert "node1: eth1 carried nothing, though jobs share their messages between eth0 and eth1" in judgement.reason
+    assert judged(rails, *[said({"eth0": 32, "eth1": 32})] * 2).verdict is Verdict.PASS
