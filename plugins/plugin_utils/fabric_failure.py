@@ -53,11 +53,12 @@ def dispute(host: str, claims: Sequence[rules.PairResult]) -> dict[str, Any]:
         host: the host.
         claims: what the others contradict.
     """
-    problem = (
-        f"it reports failing connections to {rules.fold(dict.fromkeys(one.target for one in claims))}, which reach it, "
-        f"and which other nodes reach ({rules.failure_words(claims)})"
+    targets = rules.fold(dict.fromkeys(one.target for one in claims))
+    problem = f"{rules.failure_words(claims)}; {targets} can be reached by other nodes, and the way back works"
+    cure = (
+        f"look at both ends: rules about {host} in the firewall of {targets}, and routes and firewall of {host}; "
+        f"or run without {host}"
     )
-    cure = "look at the routes and the firewall of this node, and who changed its Python; or run without it"
     return {
         "changed": False,
         "failed": True,

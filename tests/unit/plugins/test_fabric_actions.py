@@ -235,7 +235,7 @@ def test_a_node_that_alone_claims_that_others_do_not_answer_is_left_alone() -> N
         result = act(fabric_configure, variables, execute=lambda **_: {"changed": False}, **given)
         assert bool(result.get("failed")) is (host == "node3")
     assert [one["host"] for one in result["problems"]] == ["node3"]
-    assert "node[1-2], which reach it, and which other nodes reach (" in result["msg"]
+    assert "; node[1-2] can be reached by other nodes, and the way back works" in result["msg"]
 
 
 def test_a_node_that_nobody_reaches_is_named_alone() -> None:
