@@ -198,7 +198,9 @@ def test_an_environment_of_root_may_lie_anywhere(operator: Operator) -> None:
     assert record["code"] == 0, record
     assert operator.ranks() == everywhere("/usr", place)
     operator.on("node2", f"chown -R cluster {place}")
-    assert operator.refused(place).startswith(f"node2: {place} belongs to cluster, who could change what jobs run")
+    assert operator.refused(place, environment_variables={"LOOKED": "again"}).startswith(
+        f"node2: {place} belongs to cluster, who could change what jobs run"
+    )
     operator.on("node2", f"chown -R root {place}")
 
 

@@ -82,9 +82,12 @@ def package_files(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> dict[str,
 
     It is empty where nobody can know: the user sets ``PYTHONPATH``, or starts JAX with another Python.
     """
-    clusters = next(iter(nodes.values())).layout.python
-    own = wish.launcher is Launcher.JAX and wish.program[0] not in {"python", "python3", clusters}
-    if own or any(word.partition("=")[0] == _PYTHON_PATH for word in wish.exported):
+    layout = next(iter(nodes.values())).layout
+    own = wish.launcher is Launcher.JAX and wish.program[0] not in {"python", "python3", layout.python}
+    paths = [path for name, _sign, path in (word.partition("=") for word in wish.exported) if name == _PYTHON_PATH]
+    if layout.environment:
+        paths = [path for path in paths if path.startswith("/")]  # a project's own modules lie beside the start
+    if own or paths:
         return {}
     packages = [need for need in TRAITS[wish.launcher].needs if need.islower()]
     found: dict[str, dict[str, str]] = {}

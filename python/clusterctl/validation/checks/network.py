@@ -54,7 +54,6 @@ class Reading:
         rx, tx = sum(carrier.rx_bytes for carrier in chosen), sum(carrier.tx_bytes for carrier in chosen)
         return min(rx / max(1.0, self.received_bytes), tx / max(1.0, self.sent_bytes))
 
-
     def larger_share(self, one: Carrier) -> float:
         """Return which part of the exchange a carrier shows, of both directions the larger; a cable may have one."""
         return max(one.rx_bytes / max(1.0, self.received_bytes), one.tx_bytes / max(1.0, self.sent_bytes))
