@@ -69,8 +69,8 @@ def refuse_outside(environment: Mapping[str, str], hosts: Sequence[Host]) -> Non
     if names and outside and len(outside) < len(hosts):
         job = environment.get("SLURM_JOB_ID", "")
         raise ConfigError(
-            f"{and_more(outside, _MOST_NAMED)} of the inventory is outside of Slurm's job {job} ({folded}), in which this "
-            f"shell runs; choose its nodes with --limit {folded}, or start the job in another shell."
+            f"{and_more(outside, _MOST_NAMED)} of the inventory is outside of Slurm's job {job} ({folded}), in which "
+            f"this shell runs; choose its nodes with --limit {folded}, or start the job in another shell."
         )
 
 
