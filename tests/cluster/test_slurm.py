@@ -182,8 +182,8 @@ def test_a_job_that_is_cancelled_in_a_check_is_no_verdict_about_nodes(cluster: C
     found = of_check(events, "allreduce")
     assert (found["verdict"], found["hosts"], found["culprits"]) == ("ERROR", [], [])
     assert f"Slurm job {job} is gone: it was cancelled" in found["reason"]
-    for node in NODES:  # Slurm kills a daemon that does not end in time, and its folder stays
-        cluster.on(node, "sh", "-c", "rm -rf /tmp/prted.*")
+    for node in NODES:  # Slurm kills what does not end in time: a daemon's folder stays, and a rank's trial of memory
+        cluster.on(node, "sh", "-c", "rm -rf /tmp/prted.* /dev/shm/open_mpi.*")
 
 
 def test_what_slurm_does_not_give_is_refused_with_a_sentence(cluster: Cluster) -> None:
