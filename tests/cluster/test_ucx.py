@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +16,7 @@ from validated import Cluster, result
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
+CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
 NODES = ("node1", "node2")
 CONF = "/usr/local/etc/ucx/ucx.conf"
 HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
@@ -39,7 +42,9 @@ def cluster(sandbox: Callable[..., Sandbox]) -> Iterator[Cluster]:
 
 def logged(cluster: Cluster) -> set[str]:
     """Return the transports for messages that UCX's log names in a run of two ranks on two nodes."""
-    done, _unused = cluster.run("run", "--network", "ucx", *THROUGH, "-np", "2", "--map-by", "node", "--", HELLO)
+    inventory = str(cluster.box.inventory)
+    words = ("--network", "ucx", *THROUGH, "-np", "2", "--map-by", "node", inventory, "--", HELLO)
+    done = subprocess.run([*CLUSTERCTL, "run", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r'"rank": \d', done.stdout)) == len(NODES)
     return {word for words in re.findall(r"\btag\(([^)]*)\)", done.stdout + done.stderr) for word in words.split()}
@@ -73,7 +78,8 @@ def test_without_ucx_its_settings_go_and_a_rollback_brings_it_back(cluster: Clus
     without = cluster.on("node2", "readlink", "/usr/local/openmpi")
     assert without != with_it
     assert "UCX_NET_DEVICES" not in cluster.on("node2", "sh", "-c", f"cat {CONF} 2>/dev/null; true")
-    refused, _unused = cluster.run("run", "--network", "ucx", "--", HELLO)
+    words = ("--network", "ucx", str(cluster.box.inventory), "--", HELLO)
+    refused = subprocess.run([*CLUSTERCTL, "run", *words], capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "was built without UCX; set openmpi_ucx to always" in " ".join(refused.stderr.split())
     back, _unused = cluster.run("rollback", "--yes")

@@ -184,7 +184,7 @@ def member(node: NodeFacts, slots: int, user: str | None = None, address: str = 
         facts=node,
         slots=slots,
         version=artifact.version,
-        has_ucx=any(str(word).startswith("--with-ucx") for word in options),
+        has_ucx=bool(artifact.inputs.get("ucx")) or any(str(word).startswith("--with-ucx") for word in options),
         user=user or "",
         address=address,
         called=called,

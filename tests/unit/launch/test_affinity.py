@@ -12,6 +12,7 @@ from clusterctl.launch.compose import JobOptions
 from clusterctl.launch.launchers import Launcher
 from clusterctl.launch.mpirun import Affinity, Bind, MapBy, PathOptions, Transport
 from clusterctl.launch.mpirun_job import Member
+from clusterctl.model.facts import Artifact
 from clusterctl.support.errors import ConfigError
 from factory import provisioned
 
@@ -293,3 +294,16 @@ def test_ranks_that_go_round_the_nodes_get_instances_of_their_own_node() -> None
 def test_devices_of_one_process_a_node() -> None:
     facts = {name: one.facts for name, one in cut_members(node1=[CUT], node2=[WHOLE]).items()}
     assert affinity.of_ranks(facts, {"node1": 3, "node2": 1}, (), per_node=True)[-1] == "MIG-a1,MIG-a2:-"
+
+
+@pytest.mark.parametrize("inputs", [{"ucx": "538b53fec37f9983"}, {"configure": ["./configure", "--with-ucx=/opt/ucx"]}])
+def test_an_open_mpi_on_ucx_is_known_by_what_a_look_asks_for(inputs: dict[str, Any]) -> None:
+    node = on_this_machine()["node1"].facts
+    mine = {"name": "openmpi", "link": "/usr/local/openmpi", "target": "", "version": "5.0.7", "key": "0", "ok": True}
+
+    def has_ucx(shaped_by: dict[str, Any]) -> bool:
+        known = Artifact.model_validate({**mine, "inputs": shaped_by})
+        return mpirun_job.member(node.model_copy(update={"artifacts": (known,)}), 2).has_ucx
+
+    assert has_ucx(inputs)
+    assert not has_ucx({"configure": ["./configure", "--without-ucx"]})
