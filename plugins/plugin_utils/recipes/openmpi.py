@@ -127,8 +127,7 @@ _PACKAGES: dict[str, dict[str, Any]] = {
 _THROUGH_UCX = words("--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any")
 # The library of gfortran 8 and later, which every Fortran program of these builds loads.
 _FORTRAN_LIBRARY = "libgfortran.so.5"
-# By it, Open MPI asks the kernel which interface leads to which node.
-_LINKS_LIBRARY = "libnl-3.so.200"
+# By libnl, Open MPI asks the kernel which interface leads to which node.
 KNOWS_LINKS = "--with-libnl"
 # configure takes libnl for this only where a library before it has loaded libnl 3, which none of these builds has.
 _TAKE_LIBNL = ["sed", "-i", "s/opal_libnl_version=0$/opal_libnl_version=3/", "configure"]
@@ -247,7 +246,9 @@ class _Recipe:
                 "needs_bytes": _NEEDS_BYTES,
             },
             install={
-                **({"libraries": self._libraries()} if self.fortran or self.links else {}),
+                # Fortran programs load the compiler's runtime, which only the builder has from its compiler.
+                **({"libraries": {packages["library"]: packages["runtime"]}} if self.fortran else {}),
+                **({"packages": packages["links_runtime"]} if self.links else {}),
                 **({"waiting_paths": [f"{self.link_of_ucx}/lib"]} if self.ucx else {}),
             },
             uses=["ucx"] if self.ucx else [],
@@ -256,14 +257,6 @@ class _Recipe:
                 "checks": self._proofs(),
             },
         )
-
-    def _libraries(self) -> dict[str, list[str]]:
-        """Return the libraries that only the builder has from its packages, each with the packages that bring it."""
-        packages = self.packages
-        return {
-            **({packages["library"]: packages["runtime"]} if self.fortran else {}),
-            **({_LINKS_LIBRARY: packages["links_runtime"]} if self.links else {}),
-        }
 
     def _configure(self) -> list[str]:
         folders = [
