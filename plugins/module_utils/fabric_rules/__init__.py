@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .. import config_line, ip_address
-from .carriers import over_cables, rails, words_of, written
+from .carriers import over_cables, pace_of, rails, words_of, written
 from .model import (
     KIND_WORDS,
     Candidates,
@@ -158,9 +158,7 @@ def _how(chosen: Network, found: Candidates, failed: Mapping[str, Sequence[PairR
 def _slower(network: Network, chosen: Optional[Network]) -> str:
     if chosen is None:
         return "was not proven"
-    ours = ((network.speed_mbps or 0), (network.mtu or 0))
-    theirs = ((chosen.speed_mbps or 0), (chosen.mtu or 0))
-    word = "carries too, and is slower" if ours < theirs else "carries too, and is no faster"
+    word = "carries too, and is slower" if pace_of(network) < pace_of(chosen) else "carries too, and is no faster"
     return f"{word} ({pace(network)}; {title(chosen)} has {pace(chosen)})"
 
 

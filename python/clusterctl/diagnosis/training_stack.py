@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # and patterns are below the prefix of the software.
 ARTIFACTS: tuple[dict[str, Any], ...] = (
     {"name": "ucx", "link": "ucx"},
-    {"name": "openmpi", "link": "openmpi", "inputs": ["ucx"]},
+    {"name": "openmpi", "link": "openmpi", "inputs": ["ucx", "configure"]},
     {"name": "cpython", "link": "cpython"},
     {"name": "python_env", "link": "python_env", "inputs": ["framework", "existing", "python"]},
     {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi"]},

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _PROBE_TIMEOUT_S = 30.0
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")  # so that nobody waits for a frozen node
-_INPUTS = {"openmpi": ["configure"]}
 
 
 class FirstLook:
@@ -84,10 +83,7 @@ class FirstLook:
         requests = facts.requests(
             self.hosts.values(),
             watch={name: supervisor_files.watch_entries(host) for name, host in self.hosts.items()},
-            artifacts=[
-                {**entry, "inputs": [*entry.get("inputs", ()), *_INPUTS.get(str(entry["name"]), ())]}
-                for entry in training_stack.ARTIFACTS
-            ],
+            artifacts=training_stack.ARTIFACTS,
             libraries=training_stack.LIBRARIES,
         )
         return await one_trip.asking(

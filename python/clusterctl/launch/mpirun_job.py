@@ -179,12 +179,11 @@ class Member:
 def member(node: NodeFacts, slots: int, user: str | None = None, address: str = "", called: str = "") -> Member:
     """Return a node of a job from its facts; ``user``, ``address`` and ``called`` as :class:`Member` has them."""
     artifact = node.artifact(_OPENMPI)
-    options = artifact.inputs.get("configure", ())
     return Member(
         facts=node,
         slots=slots,
         version=artifact.version,
-        has_ucx=bool(artifact.inputs.get("ucx")) or any(str(word).startswith("--with-ucx") for word in options),
+        has_ucx=artifact.has_ucx,
         user=user or "",
         address=address,
         called=called,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from module_utils import ip_address as _ip_rules  # mypy finds it by mypy_path
 
     from clusterctl.model.facts import NodeFacts
+    from clusterctl.model.network_facts import Fabric
 else:
     _rules = content.module_util("fabric_rules")
     _ip_rules = content.module_util("ip_address")
@@ -61,6 +62,11 @@ def candidates(
         return _rules.candidates(plain, list(cidrs), list(interfaces))
     except _rules.FabricError as error:
         raise ConfigError(str(error)) from None
+
+
+def over_cables(record: Fabric) -> bool:
+    """Whether cables carry a node's messages, and not the cluster's network."""
+    return _rules.over_cables(record.model_dump())
 
 
 def with_written(found: Candidates, nodes: Mapping[str, NodeFacts]) -> Candidates:

@@ -380,6 +380,12 @@ class Artifact(Fact):
         given = self.inputs.get("framework")
         return given if isinstance(given, dict) else {}
 
+    @property
+    def has_ucx(self) -> bool:
+        """Whether an Open MPI stands on the cluster's UCX, or was configured with another one."""
+        options = self.inputs.get("configure", ())
+        return bool(self.inputs.get("ucx")) or any(str(word).startswith("--with-ucx") for word in options)
+
 
 class LibraryFile(Fact):
     """A library's file in a session's reach.

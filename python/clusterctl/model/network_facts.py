@@ -107,11 +107,6 @@ class Fabric(Fact):
     opened: bool = False  # in the node's firewall
     carriers: tuple[FabricCarrier, ...] = ()
 
-    @property
-    def over_cables(self) -> bool:
-        """Whether cables carry the messages, and not the cluster's network."""
-        return bool(self.carriers) and all(one.cidr not in self.cidrs for one in self.carriers)
-
 
 class SwitchPort(Fact):
     """The switch, and its port, that an interface (``eth0``) or an InfiniBand port (``mlx5_0:1``) hangs on.

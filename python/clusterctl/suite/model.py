@@ -345,6 +345,12 @@ class MeasuringOptions(CheckOptions):
     confidence: Confidence = 0.95
     precision: Precision = 0.02
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the programs of the checks take them."""
+        named = (("--budget", self.budget_s), ("--confidence", self.confidence), ("--precision", self.precision))
+        return tuple(word for name, value in named for word in (name, f"{value:g}"))
+
 
 class Suite(Record):
     """Checks with their options, in the order in which they run, and what their figures are held against."""

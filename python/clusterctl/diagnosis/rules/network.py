@@ -275,7 +275,7 @@ def _carriers(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             there = [name for name, its in carrying.items() if one.cidr in {each.cidr for each in its}]
             others = nodeset.folded(name for name in there if name != host)
             known = nodes[host].fabric
-            kind = "cable" if known is not None and known.over_cables else "rail"
+            kind = "cable" if known is not None and fabric.over_cables(known) else "rail"
             cause = f"{one.interface} {what}, the {kind} in {one.cidr} that carries messages to {others}"
             yield Finding("network", "error", (host,), cause, f"bring it up again; without it, {_AGAIN}")
 
@@ -393,7 +393,7 @@ def _without_ucx(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         return
     for host, node in nodes.items():
         installed = artifact(node, "openmpi")
-        if installed is not None and installed.ok and not installed.inputs.get("ucx"):
+        if installed is not None and installed.ok and not installed.has_ucx:
             cause = f"{over_tcp(node)}: Open MPI was built without UCX"
             yield Finding(
                 "rdma", "warning", (host,), cause, "set openmpi_ucx to auto and run 'clusterctl provision' again"

@@ -149,7 +149,7 @@ def _pml(value: str, node: NodeFacts) -> str:
     if excludes:
         return "leaves out ob1, so that messages have no way over TCP" if "ob1" in names and not _has_rdma(node) else ""
     installed = artifact(node, "openmpi")
-    if names == {"ucx"} and provisioned(node) and installed is not None and not installed.inputs.get("ucx"):
+    if names == {"ucx"} and provisioned(node) and installed is not None and not installed.has_ucx:
         return "asks for UCX, and the Open MPI of this node was built without it"
     if names == {"cm"} and not _has_rdma(node):
         return "asks for a network with RDMA, which this node does not have"

@@ -189,12 +189,7 @@ def arguments(options: SweepOptions) -> tuple[str, ...]:
         ",".join(options.operations),
         "--sizes",
         ",".join(str(size) for size in options.sizes),
-        "--budget",
-        f"{options.budget_s:g}",
-        "--confidence",
-        f"{options.confidence:g}",
-        "--precision",
-        f"{options.precision:g}",
+        *options.words,
     )
 
 

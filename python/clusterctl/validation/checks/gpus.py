@@ -180,19 +180,7 @@ class GpuCopies:
 
     def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of a node's process."""
-        options = self.options
-        return base.rank_program(
-            site,
-            _PROGRAM,
-            self.name,
-            deadline_s,
-            "--budget",
-            f"{options.budget_s:g}",
-            "--confidence",
-            f"{options.confidence:g}",
-            "--precision",
-            f"{options.precision:g}",
-        )
+        return base.rank_program(site, _PROGRAM, self.name, deadline_s, *self.options.words)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge bytes, links and rates, and make figures of the rates."""

@@ -101,7 +101,7 @@ def path(node: NodeFacts) -> FabricPath | None:
         if any(fabric.inside(address.address, cidrs) for address in entry.addresses)
     ]
     names = tuple(one.interface for one in node.fabric.carriers)
-    rails, cables = ((), names) if node.fabric.over_cables else (names, ())
+    rails, cables = ((), names) if fabric.over_cables(node.fabric) else (names, ())
     beside = (one.cidr for one in node.fabric.carriers)
     interfaces = base.unique((node.fabric.interface, *more, *names))
     return FabricPath(interfaces, base.unique((*cidrs, *beside)), rails, cables)

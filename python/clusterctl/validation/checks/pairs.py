@@ -123,12 +123,7 @@ class Pairs:
             self.name,
             deadline_s,
             *(word for name, some in sizes.items() if some for word in (f"--{name}", ",".join(map(str, some)))),
-            "--budget",
-            f"{options.budget_s:g}",
-            "--confidence",
-            f"{options.confidence:g}",
-            "--precision",
-            f"{options.precision:g}",
+            *options.words,
             *more,
         )
 
