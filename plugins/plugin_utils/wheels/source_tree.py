@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils import source_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import sha256_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 
@@ -61,13 +62,6 @@ _DROPPED = re.compile(
     r"GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_\w+|NAMESPACE|PREFIX|EXEC_PATH|TRACE\w*)"
 )
 _GITLINK = "160000"
-# What tools leave in a folder of source.
-_LEFT_OUT = {
-    *(".git", ".hg", ".svn", ".venv", "venv", "__pycache__", ".tox", ".nox", ".mypy_cache", ".ruff_cache"),
-    *(".pytest_cache", ".cache", "node_modules", ".idea", ".vscode"),
-}
-_LEFT_OUT_ON_TOP = {"build", "dist"}
-_LEFT_OUT_ENDS = (".pyc", ".pyo", ".egg-info")
 
 
 def packed(tree: SourceTree, name: str, version: str, label: str, sources: Path) -> PackedSdist:
@@ -285,29 +279,17 @@ def _files(folder: Path, label: str) -> list[tuple[Path, str]]:
     found: list[tuple[Path, str]] = []
     size = 0
     try:
-        for top, folders, names in os.walk(folder):
-            here = Path(top).relative_to(folder)
-            on_top = here == Path()
-            folders[:] = [one for one in folders if not _left_out(one, on_top=on_top)]
-            linked = [one for one in folders if (Path(top) / one).is_symlink()]
-            for name in [*linked, *(one for one in names if not _left_out(one, on_top=False))]:
-                path, inner = Path(top) / name, (here / name).as_posix()
-                if path.is_symlink():
-                    _refuse_outside(str(path.readlink()), inner, label)
-                elif not path.is_file():
-                    continue  # a socket or a pipe
-                else:
-                    size += path.stat().st_size
-                found.append((path, inner))
-                if len(found) > _MOST_FILES or size > _MOST_BYTES:
-                    raise LockError(_too_large(label))
+        for path, inner in source_files.files(folder):
+            if path.is_symlink():
+                _refuse_outside(str(path.readlink()), inner, label)
+            else:
+                size += path.stat().st_size
+            found.append((path, inner))
+            if len(found) > _MOST_FILES or size > _MOST_BYTES:
+                raise LockError(_too_large(label))
     except OSError as error:
         raise LockError(f"{label}: its folder {folder} cannot be read ({error.strerror}); make it readable.") from error
     return sorted(found, key=lambda one: one[1])
-
-
-def _left_out(name: str, *, on_top: bool) -> bool:
-    return name in _LEFT_OUT or name.endswith(_LEFT_OUT_ENDS) or (on_top and name in _LEFT_OUT_ON_TOP)
 
 
 def _refuse_outside(target: str, inner: str, label: str) -> None:

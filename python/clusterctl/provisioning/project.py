@@ -7,31 +7,48 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.launch import scheduler_env
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import RunObserver
-from clusterctl.provisioning import playbook, project_sources
+from clusterctl.provisioning import playbook
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest
 from clusterctl.state import environments, locks, paths, runs
 from clusterctl.state.environments import Environment
+from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from module_utils import artifact, source_files  # mypy finds it by mypy_path
+
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
     from clusterctl.model.run_record import RunRecord
+else:
+    artifact = content.module_util("artifact")
+    source_files = content.module_util("source_files")
 
 LOCKS = ("uv.lock", "pylock.toml", "requirements.txt")
 _BESIDE = "pyproject.toml"  # uv reads it with uv.lock
 _MOST_BYTES = 64 << 20
+_MOST_FILES = 50_000
+# Where uv.lock, pylock.toml and requirements.txt name a folder.
+_IN_TOML = re.compile(r"\b(?:editable|directory|path)\s*=\s*(?:\"([^\"\n]+)\"|'([^'\n]+)')")
+_IN_LINES = re.compile(
+    r"^(?:(?:-e|--editable)[= ]\s*)?(?:[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*@\s*)?(?:file://)?([./][^\s;\[#]*)",
+    re.MULTILINE,
+)
+_PACKAGED = re.compile(r"^\s*\[build-system\]", re.MULTILINE)
+_VIRTUAL = re.compile(r"^\s*package\s*=\s*false\b", re.MULTILINE)
 
 
 class NotInstalledError(ClusterctlError):
@@ -76,9 +93,9 @@ class Project:
         total = hashlib.sha256()
         for path in (lock, place / _BESIDE):
             total.update(f"{path.name}\n".encode() + _content(path))
-        for inner in project_sources.folders(lock, _content(lock).decode(errors="replace")):
-            total.update(project_sources.digest(inner))
-        importable = project_sources.importable(place, _content(place / _BESIDE).decode(errors="replace"))
+        for inner in _folders(lock, _content(lock).decode(errors="replace")):
+            total.update(_digest(inner))
+        importable = _importable(place, _content(place / _BESIDE).decode(errors="replace"))
         return cls(place, lock, total.hexdigest(), importable)
 
     def exported(self, given: Sequence[str], directory: str) -> tuple[str, ...]:
@@ -105,6 +122,51 @@ def _content(path: Path) -> bytes:
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"{path} is longer than {_MOST_BYTES >> 20} MiB; name a project with a lock.")
     return data
+
+
+def _folders(lock: Path, text: str) -> list[Path]:
+    """Return the folders that a lock names beside the project itself; their packages are built."""
+    found = (
+        _IN_TOML.findall(text)
+        if lock.suffix in (".lock", ".toml")
+        else [(name, "") for name in _IN_LINES.findall(text)]
+    )
+    top = lock.parent.resolve()
+    places = {(top / unquote(double or single)).resolve() for double, single in found}
+    return sorted(place for place in places if place != top and place.is_dir())
+
+
+def _digest(folder: Path) -> bytes:
+    """Return the digest of the files of a folder that belong to its package.
+
+    Raises:
+        ConfigError: it cannot be read, or has more files than a package.
+    """
+    total = hashlib.sha256()
+    found: list[tuple[str, Path]] = []
+    try:
+        for path, inner in source_files.files(folder):
+            found.append((inner, path))
+            if len(found) > _MOST_FILES:
+                raise ConfigError(
+                    f"The lock names {folder}, which has more than {_MOST_FILES} files; move data out of it."
+                )
+        for inner, path in sorted(found):
+            total.update(f"{inner}\0{path.lstat().st_mode}\0".encode())
+            if path.is_symlink():
+                total.update(str(path.readlink()).encode())
+                continue
+            total.update(artifact.sha256_of(path).encode())
+    except OSError as error:
+        raise ConfigError(f"The lock names {folder}, which cannot be read: {error.strerror}.") from None
+    return total.digest()
+
+
+def _importable(folder: Path, pyproject: str) -> str:
+    """Return the folder of a project's own modules, ``src`` or ``.``; empty where it is no package, as uv has it."""
+    if not _PACKAGED.search(pyproject) or _VIRTUAL.search(pyproject):
+        return ""
+    return "src" if (folder / "src").is_dir() else "."
 
 
 def environment(

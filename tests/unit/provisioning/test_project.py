@@ -12,7 +12,7 @@ import factory
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.provisioning import collect, project, project_sources
+from clusterctl.provisioning import collect, project
 from clusterctl.provisioning.project import NotInstalledError, Project
 from clusterctl.state import environments, paths
 from clusterctl.state.environments import Environment
@@ -61,8 +61,20 @@ def test_a_folder_that_the_lock_names_is_part_of_it(tmp_path: Path, name: str, l
     assert Project.of(tmp_path).digest != first.digest
 
 
+@pytest.mark.parametrize(
+    ("name", "counts"), [(".data/x", True), ("src/build/x", True), (".cache/x", False), ("a.pyc", False)]
+)
+def test_what_is_packed_of_a_named_folder_makes_another_environment(tmp_path: Path, name: str, counts: bool) -> None:
+    file = tmp_path / "inner" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("one", encoding="utf-8")
+    first = with_lock(tmp_path, "./inner\n")
+    file.write_text("two", encoding="utf-8")
+    assert (Project.of(tmp_path).digest != first.digest) is counts
+
+
 def test_a_named_folder_with_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(project_sources, "_MOST_FILES", 1)
+    monkeypatch.setattr(project, "_MOST_FILES", 1)
     for name in ("inner/a", "inner/b"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("", encoding="utf-8")
