@@ -20,7 +20,7 @@ from clusterctl.model.run_record import RunObserver
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.host_run import HostRun, now, recorded
 from clusterctl.provisioning.look import HostRequest
-from clusterctl.state import environments, locks, paths, runs
+from clusterctl.state import cache_entries, environments, locks, paths, runs
 from clusterctl.state.environments import Environment
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
@@ -29,12 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from module_utils import artifact, source_files  # mypy finds it by mypy_path
+    from module_utils import source_files  # mypy finds it by mypy_path
 
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
     from clusterctl.model.run_record import RunRecord
 else:
-    artifact = content.module_util("artifact")
     source_files = content.module_util("source_files")
 
 LOCKS = ("uv.lock", "pylock.toml", "requirements.txt")
@@ -156,7 +155,7 @@ def _digest(folder: Path) -> bytes:
             if path.is_symlink():
                 total.update(str(path.readlink()).encode())
                 continue
-            total.update(artifact.sha256_of(path).encode())
+            total.update(cache_entries.sha256_of(path).encode())
     except OSError as error:
         raise ConfigError(f"The lock names {folder}, which cannot be read: {error.strerror}.") from None
     return total.digest()

@@ -48,7 +48,7 @@ class LocalEntry:
             size = self.path.stat().st_size
             if size != self.statement.size:
                 return f"{self.path} has {size} bytes instead of {self.statement.size}"
-            if _sha256_of(self.path) != self.statement.sha256:
+            if sha256_of(self.path) != self.statement.sha256:
                 return f"the content of {self.path} has changed"
         except OSError as error:
             return f"{self.path} cannot be read ({error.strerror})"
@@ -185,7 +185,8 @@ def chunks_of(path: Path) -> Iterator[bytes]:
         yield from iter(lambda: stream.read(_CHUNK), b"")
 
 
-def _sha256_of(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the sha256 (hex) of a file's content."""
     total = hashlib.sha256()
     for chunk in chunks_of(path):
         total.update(chunk)

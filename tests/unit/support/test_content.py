@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,20 @@ def test_the_digest_follows_what_runs_and_nothing_else(tmp_path: Path, monkeypat
 def test_a_file_that_plugins_and_clusterctl_share_is_loaded_once(name: str) -> None:
     assert content.module_util(name) is content.module_util(name)
     assert content.module_util(name).__doc__
+
+
+def test_what_clusterctl_shares_with_the_collection_needs_no_ansible() -> None:
+    """Only Ansible's own process finds ``ansible_collections``; the tests find it as well, so another process asks."""
+    package = Path(content.__file__).parents[1]
+    texts = [path.read_text(encoding="utf-8") for path in package.rglob("*.py")]
+    names = sorted({name for text in texts for name in re.findall(r'\bmodule_util\("([\w.]+)"\)', text)})
+    assert "fabric_rules" in names
+    script = "import sys; from clusterctl.support import content\nfor name in sys.argv[1:]: content.module_util(name)"
+    python = {"PYTHONPATH": str(package.parent), "HOME": str(Path.home())}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *names], env=python, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_shared_file_that_is_missing_is_named() -> None:
