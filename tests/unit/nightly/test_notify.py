@@ -5,6 +5,7 @@ import time as clock
 from pathlib import Path
 
 import pytest
+import waiting
 from clusterctl.nightly import notify
 from clusterctl.support.errors import ConfigError
 from nights import (
@@ -52,13 +53,6 @@ def test_a_command_that_succeeds_at_last(tmp_path: Path, record: Path) -> None:
     assert (result.ok, result.attempts) == (True, 2)
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.parametrize("deaf", [False, True], ids=["hangs", "ignores SIGTERM"])
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path, record: Path, deaf: bool) -> None:
     ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" if deaf else ""
@@ -74,7 +68,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path, record:
     assert "did not end within 2 s" in result.words
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 4
-    assert not any(alive(pid) for pid in pids)
+    assert all(waiting.ends(pid) for pid in pids)
 
 
 def test_what_a_good_command_leaves_running_is_ended_too(tmp_path: Path, record: Path) -> None:
@@ -82,7 +76,7 @@ def test_what_a_good_command_leaves_running_is_ended_too(tmp_path: Path, record:
     result = notify.call(command(tmp_path, program), record, {}, tmp_path, QUICK)
     assert result.ok
     assert result.seconds < 5
-    assert not alive(int((tmp_path / "pid").read_text()))
+    assert waiting.ends(int((tmp_path / "pid").read_text()))
 
 
 def test_a_command_that_floods_is_cut(tmp_path: Path, record: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, chain_plan, chain_relay
 from ansible_collections.clusterctl.hpc.plugins.module_utils.chain_plan import REST_S, ChainPlan
+from waiting import eventually
 
 pytestmark = pytest.mark.programs
 PIECE = 1 << 16
@@ -165,7 +166,7 @@ def test_a_damaged_pack_reaches_no_node(place: Place) -> None:
     place.source.write_bytes(place.pack[:-10] + b"0123456789")
     with pytest.raises(chain_head.ChainError, match="damaged"):
         place.head().run()
-    assert wait_until(lambda: not any(place.copy(node).exists() for node in place.nodes))
+    assert eventually(lambda: not any(place.copy(node).exists() for node in place.nodes))
 
 
 def test_a_node_whose_copy_was_damaged_gives_to_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,14 +192,7 @@ def test_a_copy_that_is_given_up_ends_the_chain_and_leaves_nothing(place: Place)
     place.when(place.copy("node2").exists, place.source.unlink)
     with pytest.raises(chain_head.ChainError, match="given up"):
         place.head().run()
-    assert wait_until(lambda: not any(place.copy(node).exists() for node in place.nodes))
-
-
-def wait_until(holds: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 20
-    while not holds() and time.monotonic() < until:
-        time.sleep(0.05)
-    return holds()
+    assert eventually(lambda: not any(place.copy(node).exists() for node in place.nodes))
 
 
 def test_a_full_disk_is_the_nodes_own_problem(place: Place) -> None:

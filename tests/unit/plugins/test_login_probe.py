@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import node_programs
 import pytest
+import waiting
 from ansible_collections.clusterctl.hpc.plugins.module_utils import sshd
 from clusterctl.support import content
 
@@ -237,10 +238,7 @@ def test_what_ssh_has_started_ends_with_it(tried: Callable[[], list[str]], tmp_p
     program.write_text(SSH.replace("exec sleep 60", f"sh -c 'echo $$ > {tmp_path}/child; exec sleep 60'"), "utf-8")
     logins("hanging", budget_s=1.0)
     child = int((tmp_path / "child").read_text())
-    place, end = Path(f"/proc/{child}/stat"), time.monotonic() + 10
-    while time.monotonic() < end and place.exists() and ") Z " not in place.read_text():
-        time.sleep(0.05)
-    assert not place.exists() or ") Z " in place.read_text()  # its new parent may not have asked for its end yet
+    assert waiting.ends(child)
     assert tried()
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import waiting
 import yaml
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import Host, InventorySources
@@ -371,13 +372,6 @@ def test_a_broken_playbook_is_a_complaint_and_no_hosts_fault(tmp_path: Path) -> 
     assert "Traceback" not in end.complaints[0]
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_cancel_ends_everything(tmp_path: Path) -> None:
     """The sleeping task is a worker's child in a session of its own; a kill of the process group leaves it alive."""
     cancel = Cancel()
@@ -402,7 +396,7 @@ def test_cancel_ends_everything(tmp_path: Path) -> None:
     pressing.join()
     assert end.status == "canceled"
     assert time.monotonic() - began < 25
-    assert not is_alive(int(pid_file.read_text(encoding="utf-8"))), "the sleeping command outlived the run"
+    assert waiting.ends(int(pid_file.read_text(encoding="utf-8"))), "the sleeping command outlived the run"
 
 
 def test_known_tags(tmp_path: Path) -> None:

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import waiting
 from clusterctl.remote.slurm import Allocation, Slurm
 from clusterctl.remote.slurm_text import SlurmRequest
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from stand_in_slurm import StandIn
+from waiting import eventually
 
 pytestmark = pytest.mark.programs
 
@@ -30,24 +31,6 @@ with Allocation(Slurm(), SlurmRequest(nodes=2, time_s=90), 60.0) as allocation:
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-def eventually(is_true: Callable[[], bool], within_s: float = 20.0) -> bool:
-    """Wait until something is true."""
-    until = time.monotonic() + within_s
-    while not is_true():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def is_alive(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_an_allocation_is_granted_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +58,7 @@ def test_an_error_inside_gives_it_back_too(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert "scancel 42" in slurm.read("log")
-    assert not is_alive(slurm.read("pid")[0])
+    assert waiting.ends(int(slurm.read("pid")[0]))
 
 
 def test_one_that_never_starts_is_cancelled_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +176,7 @@ def test_it_ends_with_a_process_that_is_killed(tmp_path: Path, mode: str) -> Non
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert eventually(lambda: not is_alive(pid))
+    assert waiting.ends(int(pid))
     assert {"released", "cancelled"} & set(slurm.read("log"))
 
 

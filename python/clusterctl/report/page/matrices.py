@@ -116,7 +116,7 @@ def _matrix(check: CheckResult, matrix: PairMatrix, place: dict[str, int], *, sp
     rows, columns = np.triu_indices(len(names), 0 if "block" in data else 1)
     values, low, high = pictures.codes(dense[rows, columns])
     both = np.fmax(dense, dense.T)  # only one of the two is measured
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         share = both / median if matrix.better != "lower" else median / both
     low_rows = _by_row(np.nanmedian, share) < _LOW
     blamed = named(check, matrix)
