@@ -24,7 +24,9 @@ class ActionModule(StagingAction):
         def work() -> dict[str, Any]:
             mine = planned.artifacts_of(variables, str(self._task.args.get("plan", "")), host)
             self._has_built = any(one["uses"] and planned.builds(host, one, variables) for one in mine)
-            return planned.together(mine, self._installed(mine, variables))
+            installed = self._installed(mine, variables)
+            leaving = [one for one in installed.values() if one.get("before") and one["before"] != one.get("tree")]
+            return {**planned.together(mine, installed), "replaces": bool(leaving)}
 
         return self._attempted(work)
 

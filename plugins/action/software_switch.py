@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Check the new folders of a host, switch its links to them, or switch them back and fail with the reason."""
+"""Check the new folders of a host, switch its links to them and prove them, or switch back and fail with the reason."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules import shortened
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
-    ArtifactActionBase,
-    ModuleFailedError,
-)
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ModuleFailedError
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.software_proof import ProvingAction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,20 +18,32 @@ if TYPE_CHECKING:
 _NOTHING: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "switched": [], "before": {}}
 
 
-class ActionModule(ArtifactActionBase):
-    """Its options are ``phase`` (check, switch or back) and ``why``; without one, the lost hosts are the reason.
+class ActionModule(ProvingAction):
+    """See the module of the same name for the options.
 
     It reads what the tasks before it registered.
     """
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the result for one host; without a link to switch, nothing is asked of the host."""
+        """Return the result for one host; without a link to switch, nothing is asked of the host before the proof."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        phase = str(self._task.args["phase"])
+        phase, name = str(self._task.args["phase"]), str(self._task.args.get("plan") or "")
+        if phase == "back":
+            return self._back(variables)
+        switched = self._switched(phase, variables)
+        if not name or switched.get("failed"):
+            return switched
+
+        def work() -> dict[str, Any]:
+            mine = planned.artifacts_of(variables, name, self._host(variables))
+            return planned.together(mine, self._proved(mine, variables))
+
+        return planned.sum_of(switched, self._attempted(work))
+
+    def _switched(self, phase: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """Check the new folders of the host, or switch its links."""
         try:
-            if phase == "back":
-                return self._back(variables)
             if phase == "switch" and (refused := (variables.get("software_guard") or {}).get("refused")):
                 return {**_NOTHING, "failed": True, "msg": refused}
             links = links_to_switch(plain((variables.get("software_staged") or {}).get("artifacts") or {}).values())

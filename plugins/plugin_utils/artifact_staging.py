@@ -190,7 +190,7 @@ class StagingAction(ArtifactActionBase):
     @staticmethod
     def _cached(one: Mapping[str, Any], host: str, cache: ArtifactCache) -> CachedArtifact:
         name, version, key = _identity(one)
-        found = cache.lookup(name, version, key)
+        found = cache.lookup(name, version, key, read=False)
         if found.artifact is None:
             why = f" ({found.damaged})" if found.damaged else ""
             raise ArtifactError(

@@ -14,7 +14,7 @@ import recipe_clusters
 import role_plays
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
-from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_prove, software_stage
+from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_stage, software_switch
 from ansible_collections.clusterctl.hpc.plugins.action.software_plan import RECIPES
 from ansible_collections.clusterctl.hpc.plugins.callback import run_events
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
@@ -111,8 +111,8 @@ def test_a_plan_is_built_installed_switched_and_proved(reachable: Path) -> None:
             task("software_stage", "staged"),
             {"clusterctl.hpc.artifact_switch": switch},
             task("software_stage", "again"),
-            task("software_prove", "proved"),
-            task("software_prove", "known"),
+            task("software_switch", "proved", phase="switch"),
+            task("software_switch", "known", phase="switch"),
             task("software_build", "failed", of="every", round=1),
             task("software_stage", "lacking", of="every"),
             {"ansible.builtin.copy": {"content": told, "dest": f"{reachable}/told", "mode": "0644"}},
@@ -422,7 +422,9 @@ def proved(
             raise ModuleFailedError(answers[name])
         return dict(answers[name])
 
-    made = action(software_prove, monkeypatch, {"_call": call}, check_mode=given.pop("check_mode", False))
+    made = action(
+        software_switch, monkeypatch, {"_call": call}, check_mode=given.pop("check_mode", False), phase="switch"
+    )
     return made.run(None, variables(plan, "node1", **given)), calls
 
 

@@ -28,8 +28,9 @@ KEY = "0123456789abcdef"
 OLD, NEW = f"demo-1-{KEY}", f"demo-2-{KEY}"
 PROOF = {"ansible.builtin.fail": {"msg": "broken"}, "when": "(root ~ '/broken') is exists"}  # it starts no process
 INSTALLED = {"link": "{{ root }}/demo", "tree": f"{{{{ root }}}}/{NEW}", "before": "{{ before }}"}
+STAGED = {"artifacts": {"demo": INSTALLED}, "replaces": "{{ before != '' }}"}
 BEFORE: list[dict[str, Any]] = [
-    {"ansible.builtin.set_fact": {"software_staged": {"artifacts": {"demo": INSTALLED}}}},
+    {"ansible.builtin.set_fact": {"software_staged": STAGED}},
     {"ansible.builtin.fail": {"msg": "the disk is full"}, "when": "lost | default(false) | bool"},
 ]
 
@@ -56,9 +57,12 @@ def with_our_proof(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for task in tasks:
         known = {**task, "block": with_our_proof(task["block"])} if "block" in task else task
+        switch = task.get("clusterctl.hpc.software_switch", {})
         if "ansible.builtin.import_role" in task:
             known = {"name": task["name"], "block": tasks_of(task["ansible.builtin.import_role"])}
-        found.append({**PROOF, "name": task["name"]} if "clusterctl.hpc.software_prove" in task else known)
+        if "plan" in switch:
+            known = {**task, "clusterctl.hpc.software_switch": {"phase": switch["phase"]}}
+        found += [known, {**PROOF, "name": task["name"]}] if "plan" in switch else [known]
     return found
 
 
@@ -84,7 +88,9 @@ class Lab:
         (self.folder / "i.ini").write_text("\n".join(lines) + "\n", encoding="utf-8")
         first = {"hosts": "all", "gather_facts": False, "tasks": BEFORE}
         switching = [
-            {**one, "tasks": with_our_proof(one["tasks"])} for one in plays if one["name"].startswith("Switch")
+            {**one, "tasks": with_our_proof(one["tasks"])}
+            for one in plays
+            if "Switch" in one["name"] or "the switch" in one["name"]
         ]
         (self.folder / "p.yml").write_text(yaml.safe_dump([first, *switching], width=10**6), encoding="utf-8")
         # This machine may have ranks of others.

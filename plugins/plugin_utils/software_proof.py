@@ -15,22 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class ActionModule(ArtifactActionBase):
-    """See the module of the same name for the options."""
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the result for one host."""
-        super().run(tmp, task_vars)
-        variables = task_vars or {}
-
-        def work() -> dict[str, Any]:
-            mine = planned.artifacts_of(variables, str(self._task.args.get("plan", "")), self._host(variables))
-            return planned.together(mine, self._proved(mine, variables))
-
-        return self._attempted(work)
+class ProvingAction(ArtifactActionBase):
+    """Proves artifacts of a plan on a host."""
 
     def _proved(self, artifacts: list[dict[str, Any]], variables: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return the result of each artifact that has something to prove or to make known, by name."""
+        """Return the result of each artifact that has something to prove or to make known, by name.
+
+        Args:
+            artifacts: of the plan, those of this host.
+            variables: of the task; ``software_staged`` may hold the result of M(clusterctl.hpc.software_stage).
+        """
         staged = (variables.get("software_staged") or {}).get("artifacts") or {}
         results: dict[str, dict[str, Any]] = {}
         for one in artifacts:
