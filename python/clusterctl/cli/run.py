@@ -324,10 +324,12 @@ def _detached(inventory: InventorySources, asked: RunOptions) -> int:
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
+    if not text:
+        return None
     from clusterctl.analysis import step_times  # noqa: PLC0415 - see cli.main: --help stays quick
 
     try:
-        return step_times.compiled(text) if text else None
+        return step_times.compiled(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--pace-pattern") from None
 

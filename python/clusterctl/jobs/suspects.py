@@ -17,7 +17,6 @@ from clusterctl.model.job_outcome import NodeLook, Stack
 from clusterctl.model.nodeset import folded
 from clusterctl.model.probe import Probe
 from clusterctl.remote import python, reach, ssh_failure
-from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -68,6 +67,7 @@ def facts_of(names: Sequence[str], job: JobNodes) -> tuple[str, ...]:
     from clusterctl.diagnosis import hardware  # noqa: PLC0415
     from clusterctl.diagnosis.rules import registry  # noqa: PLC0415
     from clusterctl.diagnosis.rules.evidence import View  # noqa: PLC0415
+    from clusterctl.state import hardware_looks  # noqa: PLC0415
 
     asked = [host for host in job.hosts if host.name in names and host.name in job.facts]
     if not asked:
