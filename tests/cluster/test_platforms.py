@@ -19,6 +19,7 @@ pytestmark = pytest.mark.cluster
 
 RELEASES = ("debian11", "debian12", "debian13", "testing")
 OTHERS = ("ubuntu22.04", "ubuntu24.04", "rocky9", "leap15")
+EMULATED = "debian12-arm64"
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))
 
 
@@ -49,7 +50,7 @@ def with_images(
     try:
         return sandbox(label, nodes=nodes, images=images)
     except NoImageError as error:
-        if set(images) <= set(OTHERS) and os.environ.get("CLUSTERCTL_IMAGES") != "required":
+        if set(images) <= {*OTHERS, "debian12", EMULATED} and os.environ.get("CLUSTERCTL_IMAGES") != "required":
             pytest.skip(str(error))
         raise
 
@@ -66,6 +67,8 @@ def libraries(validation: dict[str, Any]) -> set[tuple[str, str]]:
         pytest.param("mixed", 3, ("debian12", "debian13"), id="debian"),
         # long: without a cache, it makes two more images (3 minutes) and compiles Open MPI for two more platforms
         pytest.param("releases", 4, RELEASES, id="four", marks=pytest.mark.long),
+        # long: an emulator runs the nodes' programs at a tenth of the speed, and Open MPI is compiled by it once
+        pytest.param("arm", 3, ("debian12", EMULATED), id="arm64", marks=pytest.mark.long),
         # long: where a registry or a mirror has the image, it compiles Open MPI for one more platform
         *(pytest.param(image.replace(".", ""), 2, (image,), id=image, marks=pytest.mark.long) for image in OTHERS),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 _RECIPE = Path(__file__).with_name("image")
 _RECIPE_FILES = ("node-start", "sshd.conf", "sudoers")  # beside the image's own Containerfile
 _PULL_TIMEOUT_S = 45
+_MACHINES = {"arm64": "aarch64"}  # the kernel's name of a processor
+# F: the emulator is open, so that containers need no copy of it. C: sudo works under it.
+_EMULATORS = Path("/proc/sys/fs/binfmt_misc")
 _MACHINE_CERTIFICATES = Path("/usr/local/share/ca-certificates")
 
 
@@ -43,11 +47,13 @@ def ensure(podman: Podman, image: str, report: Report) -> str:
     reference = f"localhost/clusterctl-node:{image}-{_digest(image, recipe=True)}"
     if podman.succeeds("image", "exists", reference):
         return reference
+    if arch := IMAGES[image].arch:
+        _refuse_foreign(image, arch)
     base = _ensure_base(podman, image, report)
     report(f"building the {image} node image")
     _follow(
         podman.argv(
-            "build", "--network", "host", "--tag", reference, "--build-arg", f"BASE={base}",
+            "build", *IMAGES[image].platform, "--network", "host", "--tag", reference, "--build-arg", f"BASE={base}",
             "--build-arg", f"PACKAGES={' '.join(IMAGES[image].packages)}",
             "--file", str(_RECIPE / IMAGES[image].recipe), str(_RECIPE),
         ),
@@ -65,6 +71,26 @@ def _digest(image: str, *, recipe: bool) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
+def _refuse_foreign(image: str, arch: str) -> None:
+    """Refuse an image whose programs this machine does not run, by itself or by an emulator.
+
+    Raises:
+        NoImageError: with what to install.
+    """
+    machine = _MACHINES[arch]
+    if platform.machine() == machine:
+        return
+    try:
+        told = (_EMULATORS / f"qemu-{machine}").read_text(encoding="ascii").splitlines()
+    except OSError:
+        told = []
+    if not any(line.startswith("flags:") and {"F", "C"} <= set(line.partition(":")[2]) for line in told):
+        raise NoImageError(
+            f"This machine does not run the {arch} programs of {image}; let qemu-user-static emulate them, registered "
+            "with the flags F and C, as docs/how-to/sandbox.md shows."
+        )
+
+
 def _cache() -> Path:
     return paths.ensure_private(paths.cache_dir().value / "images")
 
@@ -78,7 +104,7 @@ def _ensure_base(podman: Podman, image: str, report: Report) -> str:
     if not archive.is_file():
         name = IMAGES[image].registry
         report(f"asking for the base image {name}")
-        if podman.succeeds("pull", "--quiet", name, timeout_s=_PULL_TIMEOUT_S):
+        if podman.succeeds("pull", "--quiet", *IMAGES[image].platform, name, timeout_s=_PULL_TIMEOUT_S):
             podman.run("tag", name, reference)
             if "@" not in name:
                 digest = podman.text("image", "inspect", "--format", "{{.Digest}}", name)
@@ -87,7 +113,8 @@ def _ensure_base(podman: Podman, image: str, report: Report) -> str:
         report(f"no registry gave {name}; building it from this machine's mirror")
         _bootstrap(podman, image, archive, report)
     report(f"importing the {image} base image")
-    podman.run("import", str(archive), reference)
+    arch = IMAGES[image].arch
+    podman.run("import", *(("--arch", arch) if arch else ()), str(archive), reference)
     return reference
 
 
@@ -121,6 +148,7 @@ def _by_apt(podman: Podman, image: str, vendor: Vendor, archive: Path, report: R
                 # the machine's own /dev/shm waits to be removed.
                 *podman.prefix, "unshare", "--mount",
                 "mmdebstrap", "--variant=minbase", f"--include={','.join(made_of.packages)}",
+                *((f"--architectures={made_of.arch}",) if made_of.arch else ()),
                 "--format=tar", made_of.suite, "-", *mirror.lines(made_of),
             ],
             what="mmdebstrap", prefix=image, report=report, stdout=target.fileno(),
@@ -222,7 +250,7 @@ def trust(podman: Podman, reference: str, image: Image, report: Report) -> bytes
     if not cached.is_file():
         report("adding this machine's certificates")
         made = podman.run(
-            "run", "--rm", "--interactive", "--network", "none", reference, "sh", "-ec", image.trust,
+            "run", *image.platform, "--rm", "--interactive", "--network", "none", reference, "sh", "-ec", image.trust,
             stdin=pack({name: File(data) for name, data in content.items()}),
         )  # fmt: skip
         with files.replacing(cached) as target:

@@ -317,7 +317,8 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
         if state is not None:
             engine.run("rm", "--force", "--time", "0", node.container)
         engine.run(
-            "create", "--pull", "never", "--init", "--no-hosts", "--name", node.container, "--hostname", node.name,
+            "create", *IMAGES[node.image].platform, "--pull", "never", "--init", "--no-hosts",
+            "--name", node.container, "--hostname", node.name,
             "--network", sandbox.network, "--ip6" if sandbox.is_ipv6 else "--ip", node.address,
             "--mac-address", node.hardware_address, "--label", f"{LABEL}={sandbox.name}",
             *_MACHINE_LIKE, references[node.image],

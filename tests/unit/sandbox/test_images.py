@@ -196,3 +196,35 @@ def test_no_mirror_and_no_registry_is_named_in_the_catalog() -> None:
     names = json.dumps([image.registry for image in IMAGES.values()])
     assert "." not in names.replace("22.04", "").replace("24.04", "").replace("15.6", "")
     assert "://" not in repr(IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("machine_name", "emulator", "refused"),
+    [
+        ("x86_64", "", True),
+        ("x86_64", "enabled\nflags: POCF\n", False),
+        ("x86_64", "enabled\nflags: PF\n", True),  # sudo would not work on the nodes
+        ("x86_64", "enabled\nflags: POC\n", True),  # each container would need the emulator's file
+        ("aarch64", "", False),
+    ],
+)
+def test_an_image_of_another_processor_needs_an_emulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_name: str, emulator: str, refused: bool
+) -> None:
+    if emulator:
+        (tmp_path / "qemu-aarch64").write_text(emulator, encoding="ascii")
+    tool = tmp_path / "podman"
+    tool.write_text('#!/bin/sh\necho "$@" >>"$0.log"\ncase "$*" in *exists*) exit 1 ;; esac\n', encoding="utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setattr(images, "_EMULATORS", tmp_path)
+    monkeypatch.setattr(images.platform, "machine", lambda: machine_name)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if refused:
+        with pytest.raises(images.NoImageError, match=r"does not run the arm64 programs .* the flags F and C"):
+            images.ensure(podman.Podman(()), "debian12-arm64", lambda _: None)
+        return
+    images.ensure(podman.Podman(()), "debian12-arm64", lambda _: None)
+    asked = (tmp_path / "podman.log").read_text(encoding="utf-8").splitlines()
+    assert "pull --quiet --platform linux/arm64 debian:12" in asked
+    assert any(line.startswith("build --platform linux/arm64 ") for line in asked)

@@ -61,7 +61,7 @@ def test_a_sandbox_has_one_to_64_nodes(nodes: int) -> None:
 
 @pytest.mark.parametrize("images", [(), ("debian10",), ("debian12", "--privileged")])
 def test_unknown_images_are_refused(images: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="choose from debian11, debian12, debian13, testing, "):
+    with pytest.raises(ConfigError, match="choose from debian11, debian12, debian12-arm64, debian13, testing, "):
         SandboxSpec(images=images)
 
 
