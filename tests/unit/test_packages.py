@@ -43,7 +43,7 @@ LEFT_BY_WORK = (
     ".venv/bin/python",
     "build/site/index.html",
     "clusterctl.egg-info/PKG-INFO",
-    "dist/clusterctl-0.1.0.tar.gz",
+    "dist/clusterctl-0.2.0.tar.gz",
     "inventories/sandbox/inventory.ini",
     "plugins/modules/__pycache__/node_facts.cpython-311.opt-1.pyc.140",
     "python/clusterctl/file.py",
