@@ -25,11 +25,13 @@ def pages() -> dict[str, str]:
 
 
 def test_every_option_of_every_command_has_its_row(pages: dict[str, str]) -> None:
-    text = pages["reference/commands.md"]
+    places = [place for place in pages if place.startswith("reference/commands/")]
+    assert [Path(place).stem for place in places] == list(COMMANDS)
+    text = "\n".join(pages[place] for place in places)
     rows = {anchor: name for name, anchor in re.findall(r"^\| `([^`]+)`\{ #(\S+) \}", text, flags=re.MULTILINE)}
     shown = {anchor: re.split(r"[ ,/]+", name) for anchor, name in rows.items()}
     found = commands.parameters()
-    assert re.findall(r"^## (\S+)", text, flags=re.MULTILINE) == list(COMMANDS)
+    assert [name for name in COMMANDS if f"](commands/{name}.md#{name})" not in pages["reference/commands.md"]] == []
     assert {"provision--limit", "sandbox-up--nodes", "nightly-enable--at", "run--np"} <= set(found)
     assert {anchor: names for anchor, names in found.items() if not set(names) <= set(shown.get(anchor, ()))} == {}
     assert re.search(r"^\| `-l, --limit PATTERN`.* \| Only these hosts\. \|", text, flags=re.MULTILINE)
@@ -38,9 +40,17 @@ def test_every_option_of_every_command_has_its_row(pages: dict[str, str]) -> Non
 def test_every_variable_of_every_role_has_its_row(pages: dict[str, str]) -> None:
     text = pages["reference/variables.md"]
     rows = set(re.findall(r"^\| `(\w+)`\{ #\1 \} \|", text, flags=re.MULTILINE))
-    assert rows == set(variables.names(ROOT / "roles"))
+    assert rows == {*variables.names(ROOT / "roles"), *(name for name, *_others in variables.OF_THE_INVENTORY)}
     assert variables.order(ROOT / "roles")[0] == "preflight"
     assert re.search(r"^\| `openmpi_version`.* \| `5\.0\.7` \|", text, flags=re.MULTILINE)
+
+
+def test_every_word_of_the_inventory_has_its_row() -> None:
+    read = (ROOT / "python/clusterctl/inventory/templates.py").read_text(encoding="utf-8")
+    shown = (ROOT / "inventories/example/inventory.ini").read_text(encoding="utf-8")
+    words = {*re.findall(r'"(cluster_\w+|slots)"', read), *re.findall(r"\b(cluster_\w+|slots)\b", shown)}
+    assert {"slots", "cluster_address", "cluster_user_keys", "cluster_aliases"} <= words
+    assert words - {name for name, *_others in variables.OF_THE_INVENTORY} == set()
 
 
 def test_every_field_of_every_record_has_its_row(pages: dict[str, str]) -> None:
