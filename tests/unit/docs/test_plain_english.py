@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-MOST_WORDS_OF_README = 1200
+MOST_WORDS_OF_README = 600
 MOST_WORDS_ON_AVERAGE = 18
 MOST_WORDS = 30
 MOST_WORDS_OF_THE_README = 25  # in a sentence of prose or of a table
