@@ -19,8 +19,8 @@ PAGE = "reference/commands.md"
 _INTRODUCTION = """\
 # Commands
 
-These pages are made from the program itself. `clusterctl COMMAND --help` prints the same text. Options have Ansible's names and
-letters.
+These pages are made from the program itself. `clusterctl COMMAND --help` prints the same text.
+Options have Ansible's names and letters.
 
 Text goes to stderr. `--format json` and `--format jsonl` put records on stdout.
 [Exit codes](exit-codes.md) lists the numbers that a command ends with.

@@ -72,6 +72,36 @@ def test_every_exit_code_says_what_it_means() -> None:
     assert [name for name, _, text in found if not text.endswith(".")] == []
 
 
+def test_the_how_tos_stand_in_groups_of_five_to_eight() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2])
+    (groups,) = (part["How-to"] for part in nav if "How-to" in part)
+    sizes = {name: len(pages) for group in groups for name, pages in group.items()}
+    assert {name: size for name, size in sizes.items() if not 5 <= size <= 8} == {}
+
+
+def test_every_command_stands_in_the_navigation(pages: dict[str, str]) -> None:
+    nav = [{"Reference": [{"Commands": commands.PAGE}, "reference/terms.md"]}]
+    (changed,) = commands.in_navigation(nav, pages)
+    listed, others = changed["Reference"]
+    assert listed["Commands"][0] == commands.PAGE
+    assert {"run": "reference/commands/run.md"} in listed["Commands"]
+    assert len(listed["Commands"]) == len(COMMANDS) + 1
+    assert others == "reference/terms.md"
+
+
+def test_troubleshooting_names_checks_that_exist_and_every_command() -> None:
+    text = (ROOT / "docs/how-to/troubleshooting.md").read_text(encoding="utf-8")
+    for command, page in (("doctor", "doctor.md"), ("validate", "validation.md")):
+        known = (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
+        rows = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", known, re.MULTILINE)
+        names = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+        named = re.findall(rf"`{command}`: ((?:`[^`]+`(?:, )?)+)", text)
+        assert len(named) >= 5
+        assert {name for one in named for name in re.findall(r"`([^`]+)`", one)} - names == set()
+    used = re.findall(r"^\$ clusterctl (\S+)|`clusterctl (\w+)", text, re.MULTILINE)
+    assert {first or second for first, second in used} <= set(COMMANDS)
+
+
 def test_a_page_is_the_same_on_every_machine(pages: dict[str, str]) -> None:
     assert [place for place, text in pages.items() if str(ROOT) in text or f"{Path.home()}/" in text] == []
 
