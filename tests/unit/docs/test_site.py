@@ -29,6 +29,7 @@ def test_every_option_of_every_command_has_its_row(pages: dict[str, str]) -> Non
     assert [Path(place).stem for place in places] == list(COMMANDS)
     text = "\n".join(pages[place] for place in places)
     rows = {anchor: name for name, anchor in re.findall(r"^\| `([^`]+)`\{ #(\S+) \}", text, flags=re.MULTILINE)}
+    rows |= dict(re.findall(r"^\| <code id=\"(\S+)\">(.+?)</code>", text, flags=re.MULTILINE))
     shown = {anchor: re.split(r"[ ,/]+", name) for anchor, name in rows.items()}
     found = commands.parameters()
     assert [name for name in COMMANDS if f"](commands/{name}.md#{name})" not in pages["reference/commands.md"]] == []
