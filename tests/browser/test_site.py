@@ -28,6 +28,10 @@ PAGES = (
     "reference/nodes",
     "reference/variables",
 )
+# A script of the theme puts each table into a box that scrolls.
+WRAPPED = """
+return [...document.querySelectorAll('article table')].every(table => table.closest('.md-typeset__scrollwrap, .highlight'));
+"""
 TOO_WIDE = """
 return [...document.querySelectorAll('.md-typeset__scrollwrap')]
     .filter(table => table.scrollWidth > table.clientWidth + 1).map(table => table.innerText.slice(0, 60));
@@ -55,6 +59,7 @@ def test_no_page_scrolls_sideways(browser: Browser, site: Path, width: int, sche
         wide = {}
         for page in PAGES:
             browser.open(site / f"{page}.html")
+            browser.until(lambda: browser.js(WRAPPED))
             if browser.js("return document.documentElement.scrollWidth") > width:
                 wide[page] = "it scrolls sideways"
             elif width > 1000 and (tables := browser.js(TOO_WIDE)):
