@@ -30,7 +30,8 @@ PAGES = (
 )
 # A script of the theme puts each table into a box that scrolls.
 WRAPPED = """
-return [...document.querySelectorAll('article table')].every(table => table.closest('.md-typeset__scrollwrap, .highlight'));
+return [...document.querySelectorAll('article table')]
+    .every(table => table.closest('.md-typeset__scrollwrap, .highlight'));
 """
 TOO_WIDE = """
 return [...document.querySelectorAll('.md-typeset__scrollwrap')]
