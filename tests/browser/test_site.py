@@ -1,4 +1,4 @@
-"""The documentation site in a browser: no page scrolls sideways, and tables of options are whole on a usual screen."""
+"""The documentation site in a browser: no page scrolls sideways; tables and commands are whole on a usual screen."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ return [...document.querySelectorAll('article table')]
     .every(table => table.closest('.md-typeset__scrollwrap, .highlight'));
 """
 TOO_WIDE = """
-return [...document.querySelectorAll('.md-typeset__scrollwrap')]
-    .filter(table => table.scrollWidth > table.clientWidth + 1).map(table => table.innerText.slice(0, 60));
+return [...document.querySelectorAll('.md-typeset__scrollwrap, .language-console code')]
+    .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText.slice(0, 60));
 """
 
 
@@ -63,8 +63,8 @@ def test_no_page_scrolls_sideways(browser: Browser, site: Path, width: int, sche
             browser.until(lambda: browser.js(WRAPPED))
             if browser.js("return document.documentElement.scrollWidth") > width:
                 wide[page] = "it scrolls sideways"
-            elif width > 1000 and (tables := browser.js(TOO_WIDE)):
-                wide[page] = f"a table is cut: {tables[0]}"
+            elif width > 1000 and (cut := browser.js(TOO_WIDE)):
+                wide[page] = f"a table or a command is cut: {cut[0]}"
         assert wide == {}
         fetched, said = browser.logs()
         assert (fetched, said) == ([], [])
