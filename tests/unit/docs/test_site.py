@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from clusterctl.cli.commands import COMMANDS
-from site_pages import assets, commands, exit_codes, generated, records, repository, variables
+from site_pages import assets, commands, exit_codes, generated, links, records, repository, variables
 
 pytestmark = pytest.mark.programs
 
@@ -102,6 +102,17 @@ def test_troubleshooting_names_checks_that_exist_and_every_command() -> None:
         assert {name for one in named for name in re.findall(r"`([^`]+)`", one)} - names == set()
     used = re.findall(r"^\$ clusterctl (\S+)|`clusterctl (\w+)", text, re.MULTILINE)
     assert {first or second for first, second in used} <= set(COMMANDS)
+
+
+def test_the_two_cures_of_a_hanging_mpirun_refer_to_each_other() -> None:
+    setting, wait, figures = "roles/fabric/README.md", "docs/reference/launch-lines.md", "docs/measured/commands.md"
+    linked = {
+        page: {repository.target(page, link) for link in links.links((ROOT / page).read_text(encoding="utf-8"))}
+        for page in (setting, wait, figures)
+    }
+    assert {wait, figures} <= linked[setting]
+    assert {setting, figures} <= linked[wait]
+    assert wait in linked[figures]
 
 
 def test_a_page_is_the_same_on_every_machine(pages: dict[str, str]) -> None:
