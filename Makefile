@@ -232,6 +232,13 @@ wheel: venv  ## Build the wheels (clusterctl, and clusterctl-launch for pods) an
 	$(BIN)/python tools/bill_of_materials.py dist/clusterctl-*.whl
 	$(BIN)/python -m build --no-isolation --wheel --outdir dist distributions/launch
 
+# The tag that is released, such as v0.2.0.
+TAG ?=
+
+.PHONY: publishable
+publishable: venv  ## What keeps this checkout from being published: a placeholder, versions that differ, a changelog that is not cut
+	@$(BIN)/python tools/publishable.py $(addprefix --tag ,$(TAG))
+
 # SANITY='validate-modules pylint' runs these sanity tests alone; SANITY=none builds and installs without any.
 SANITY ?=
 
@@ -243,6 +250,15 @@ sanity: venv  ## The quickest telling part of ansible-test sanity: options and d
 .PHONY: collection
 collection: venv  ## Build the Ansible collection into dist/, install it below build/; run antsibull-changelog and ansible-test sanity on it
 	$(BIN)/python tools/collection.py $(if $(filter none,$(SANITY)),--build-only,$(addprefix --test ,$(SANITY)))
+
+# ansible-builder is not among the packages of .venv; it needs podman or docker, and a registry with the base image.
+BUILDER ?= ansible-builder
+
+.PHONY: execution-environment
+execution-environment: venv  ## An image for AWX and ansible-navigator with the collection, into dist/, by ansible-builder and podman
+	@$(MAKE) --no-print-directory collection SANITY=none
+	$(BUILDER) build -f execution-environment.yml -c build/execution-environment --container-runtime podman -t clusterctl-ee
+	podman save --format oci-archive -o dist/clusterctl-ee.tar clusterctl-ee
 
 # KEEP=1 leaves locks, and versions in them, as they are where they still answer what is asked.
 KEEP ?=

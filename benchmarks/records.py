@@ -81,7 +81,7 @@ def record(shape: Shape) -> ValidationRecord:
     ]
     checks = (*ground, *few, *named)
     return ValidationRecord(
-        clusterctl_version="0.1.0",
+        clusterctl_version="0.2.0",
         run_id="20260321T020000Z-validate-4711",
         inventory=_INVENTORY,
         started=_BEGAN,

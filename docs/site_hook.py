@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, InclusionLevel
-from site_pages import assets, generated, links, repository
+from site_pages import assets, commands, generated, links, repository
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Give headings the anchors that GitHub gives them."""
+    """Give headings the anchors that GitHub gives them, and each command its place in the navigation."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = links.slug
+    config.nav = commands.in_navigation(config.nav or [], commands.pages())
     return config
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a fragment for antsibull-changelog of the entries under Unreleased in CHANGELOG.md."""
+"""Make a fragment for antsibull-changelog of the newest entries in CHANGELOG.md."""
 
 from __future__ import annotations
 
@@ -36,17 +36,23 @@ class HeadingError(ValueError):
 
 
 def entries(changelog: str) -> dict[str, list[str]]:
-    """Return the unreleased entries by section, as reStructuredText in one line each.
+    """Return the newest entries by section, as reStructuredText in one line each.
+
+    They stand under Unreleased. Where nothing does, they are those of the newest release.
 
     Raises:
-        HeadingError: a heading under Unreleased has no section.
+        HeadingError: a heading above them has no section.
     """
-    _before, found, rest = changelog.partition("\n## Unreleased\n")
+    for part in changelog.split("\n## ")[1:]:
+        if found := _of_release(part):
+            return found
+    return {}
+
+
+def _of_release(part: str) -> dict[str, list[str]]:
     found_entries: dict[str, list[str]] = {}
-    if not found:
-        return found_entries
     section = ""
-    for line in rest.partition("\n## ")[0].splitlines():
+    for line in part.splitlines():
         if line.startswith("### "):
             heading = line.removeprefix("### ").strip()
             if heading not in SECTIONS:
@@ -86,7 +92,7 @@ def write(root: Path) -> Path:
     """Write the fragment of a checkout, and return its path.
 
     Raises:
-        HeadingError: a heading under Unreleased has no section.
+        HeadingError: a heading of its newest entries has no section.
     """
     target = root / FRAGMENT
     target.parent.mkdir(parents=True, exist_ok=True)

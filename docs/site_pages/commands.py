@@ -13,12 +13,14 @@ from clusterctl.cli.commands import COMMANDS
 from site_pages import markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+PAGE = "reference/commands.md"
 _INTRODUCTION = """\
 # Commands
 
-This page is made from the program itself. `clusterctl COMMAND --help` prints the same text.
+These pages are made from the program itself. `clusterctl COMMAND --help` prints the same text.
+Options have Ansible's names and letters.
 
 Text goes to stderr. `--format json` and `--format jsonl` put records on stdout.
 [Exit codes](exit-codes.md) lists the numbers that a command ends with.
@@ -26,19 +28,46 @@ Text goes to stderr. `--format json` and `--format jsonl` put records on stdout.
 _LIMITS = re.compile(r"\s*\[([^\[\]]*)\]$")
 
 
-def page() -> str:
-    """Return the whole page as Markdown."""
+def pages() -> dict[str, str]:
+    """Return the list of commands and the page of each one, as Markdown by its place below docs/."""
     root = typer.main.get_command(application(()))
     context = root.context_class(root, info_name="clusterctl", **root.context_settings)
     entries = list(_entries(root, context))
     rows = [
-        (f"[{path}](#{anchor(path)})", markdown.escaped(command.get_short_help_str(200)))
+        (f"[{path}](commands/{_name(path)}.md#{anchor(path)})", markdown.escaped(command.get_short_help_str(200)))
         for path, command, _ in entries
     ]
-    lines = [_INTRODUCTION, *markdown.table(("command", "purpose"), rows)]
+    lines: dict[str, list[str]] = {}
     for path, command, own in entries:
-        lines += _command(path, command, own)
-    return "\n".join(lines)
+        lines.setdefault(_place(_name(path)), []).extend(_command(path, command, own))
+    head = "\n".join([_INTRODUCTION, *markdown.table(("command", "purpose"), rows)])
+    return {PAGE: head, **{place: "\n".join(text) for place, text in lines.items()}}
+
+
+def in_navigation(nav: list[Any], made: Iterable[str]) -> list[Any]:
+    """Return the site's navigation with the page of each command behind the list of commands.
+
+    Args:
+        nav: pages and sections as mkdocs.yml has them.
+        made: places of the generated pages, in their order.
+    """
+    folder = PAGE.removesuffix(".md") + "/"
+    each = [{place.removeprefix(folder).removesuffix(".md"): place} for place in made if place.startswith(folder)]
+
+    def changed(entry: Any) -> Any:
+        if isinstance(entry, dict):
+            return {name: [PAGE, *each] if under == PAGE else changed(under) for name, under in entry.items()}
+        return [changed(one) for one in entry] if isinstance(entry, list) else entry
+
+    return [changed(entry) for entry in nav]
+
+
+def _name(path: str) -> str:
+    return path.partition(" ")[0]
+
+
+def _place(name: str) -> str:
+    return f"{PAGE.removesuffix('.md')}/{name}.md"
 
 
 def anchor(path: str) -> str:
@@ -78,7 +107,7 @@ def _own(command: Any, context: Any) -> list[Any]:
 
 
 def _command(path: str, command: Any, context: Any) -> list[str]:
-    level = "##" if " " not in path else "###"
+    level = "#" if " " not in path else "##"
     lines = [f"{level} {path} {{ #{anchor(path)} }}", ""]
     lines += markdown.block(command.get_usage(context).removeprefix("Usage: "), "console")
     text = inspect.cleandoc(command.help or "").replace("\b", "")

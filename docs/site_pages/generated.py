@@ -8,7 +8,7 @@ from site_pages import commands, exit_codes, records, repository, variables
 def pages() -> dict[str, str]:
     """Return the Markdown of every generated page by its place."""
     return {
-        "reference/commands.md": commands.page(),
+        **commands.pages(),
         "reference/variables.md": variables.page(repository.ROOT / "roles"),
         "reference/record.md": records.page(),
         "reference/exit-codes.md": exit_codes.page(),

@@ -17,7 +17,13 @@ def escaped(text: str) -> str:
 
 
 def code(text: str, anchor: str = "") -> str:
-    """Return inline code for a table's cell, with an anchor of its own where one is given."""
+    """Return inline code for a table's cell, with an anchor of its own where one is given.
+
+    Markdown has no way to write a ``|`` there. Such text is HTML, and may break behind each one.
+    """
+    if "|" in text:
+        words = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "&#124;<wbr>")
+        return f'<code id="{anchor}">{words}</code>' if anchor else f"<code>{words}</code>"
     fence = "``" if "`" in text else "`"
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{text}{pad}{fence}" + (f"{{ #{anchor} }}" if anchor else "")

@@ -22,13 +22,38 @@ This page is made from `meta/argument_specs.yml` and `defaults/main.yml` of each
 Other users of the controller see such a value in `ps` while the command runs. Give a secret in a file: `-e @FILE`.
 `clusterctl init` writes a `group_vars/all.yml` that holds every variable as a comment.
 """
+# Words of the inventory that belong to no role: name, type, default, meaning as Markdown.
+OF_THE_INVENTORY = (
+    ("slots", "int", "usable GPUs or MIG instances, else cores", "Number of ranks on the host."),
+    (
+        "cluster_address",
+        "str",
+        "`ansible_host`",
+        "Address by which other nodes reach it, as in a second, faster network.",
+    ),
+    ("cluster_port", "int", "`ansible_port`", "Port of the host's sshd for the other nodes."),
+    ("cluster_aliases", "list of str", "`[]`", "Further names of the host in every `/etc/hosts`."),
+    ("cluster_user", "str", "the login user", "[User that jobs run as](../how-to/cluster-user.md), without sudo."),
+    ("cluster_user_keys", "list of str", "`[]`", "Further public keys that may log in as `cluster_user`."),
+    ("cluster_prefix", "str", "`/usr/local`", "[Folder of the software](../how-to/prefix.md) on the nodes."),
+    ("cluster_cache", "str", "none", "[Shared cache](../how-to/shared-cache.md) where `provision` looks first."),
+    (
+        "cluster_cache_signers",
+        "str",
+        "`~/.config/clusterctl/allowed_signers`",
+        "File of the keys that the shared cache is trusted from.",
+    ),
+)
+_OWN = "A host's line or a group can set these. `cluster_user` and `cluster_prefix` are the same on all nodes."
 _MARKUP = re.compile(r"\b[VOCEP]\(((?:[^()\\]|\\.)*)\)")
 _LONG = 60
 
 
 def page(roles: Path) -> str:
     """Return the whole page as Markdown; ``roles`` is the folder with all roles."""
-    lines = [_INTRODUCTION]
+    head = ("variable", "type", "default", "meaning")
+    rows = ((markdown.code(name, name), *others) for name, *others in OF_THE_INVENTORY)
+    lines = [_INTRODUCTION, "## The inventory", "", _OWN, "", *markdown.table(head, rows)]
     for role in order(roles):
         lines += _role(roles, role)
     return "\n".join(lines)

@@ -1,3 +1,3 @@
 """Turn machines that answer ssh into one proven MPI/NCCL cluster."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

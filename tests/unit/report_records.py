@@ -63,7 +63,7 @@ CHECKS = (
 
 def record(checks: tuple[CheckResult, ...] = CHECKS) -> ValidationRecord:
     given: dict[str, Any] = {
-        "clusterctl_version": "0.1.0",
+        "clusterctl_version": "0.2.0",
         "run_id": "20260301T023000Z-validate-1",
         "inventory": "/etc/cluster.ini",
         "started": BEGAN,

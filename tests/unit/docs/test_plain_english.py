@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-MOST_WORDS_OF_README = 1200
 MOST_WORDS_ON_AVERAGE = 18
 MOST_WORDS = 30
 MOST_WORDS_OF_THE_README = 25  # in a sentence of prose or of a table
@@ -27,10 +26,6 @@ def sentences(page: str) -> list[str]:
     text = LEFT_OUT.sub("", (ROOT / page).read_text(encoding="utf-8"))
     found = (" ".join(sentence.split()) for sentence in END_OF_SENTENCE.split(text))
     return [sentence for sentence in found if len(sentence.split()) > 1]
-
-
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= MOST_WORDS_OF_README
 
 
 def test_no_sentence_of_the_readme_is_long() -> None:

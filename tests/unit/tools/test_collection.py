@@ -53,6 +53,12 @@ def test_unreleased_entries_become_fragments() -> None:
     }
 
 
+def test_where_nothing_is_unreleased_the_newest_release_counts() -> None:
+    _before, _heading, rest = CHANGELOG.partition("## 0.1.0")
+    cut = f"# Changelog\n\n## Unreleased\n\n## 0.2.0\n\n### Added\n\n- A word.\n\n## 0.1.0{rest}"
+    assert changelog_fragments.entries(cut) == {"minor_changes": ["A word."]}
+
+
 def rendered(markdown: str) -> tuple[str, list[str]]:
     """Return what a reader of the entry in reStructuredText sees, and what docutils says against its marks."""
     (entry,) = changelog_fragments.entries(f"\n## Unreleased\n\n### Fixed\n\n- {markdown}\n")["bugfixes"]

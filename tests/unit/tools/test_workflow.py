@@ -16,24 +16,36 @@ from packaging.requirements import Requirement
 
 ROOT = content.root()
 WORKFLOW = ".github/workflows/ci.yml"
+RELEASE = ".github/workflows/release.yml"
+WORKFLOWS = (WORKFLOW, RELEASE)
 
 
 def read(name: str) -> Any:
     return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
 
 
-def steps() -> list[dict[str, Any]]:
-    return [step for job in read(WORKFLOW)["jobs"].values() for step in job["steps"]]
+def ran(workflow: str) -> str:
+    """Return what the steps of a workflow run, in its order."""
+    jobs = read(workflow)["jobs"].values()
+    return "\n".join(step["run"] for job in jobs for step in job["steps"] if "run" in step)
 
 
-def test_the_workflow_has_the_jobs_and_each_has_a_deadline() -> None:
-    jobs = read(WORKFLOW)["jobs"]
-    assert {"lint", "unit", "collection", "platforms", "images", "controllers"} <= set(jobs)
-    assert [name for name, job in jobs.items() if "timeout-minutes" not in job] == []
+def test_the_workflows_have_the_jobs_and_each_has_a_deadline() -> None:
+    jobs = {workflow: read(workflow)["jobs"] for workflow in WORKFLOWS}
+    assert {"lint", "unit", "collection", "platforms", "images", "controllers"} <= set(jobs[WORKFLOW])
+    assert set(jobs[RELEASE]) == {"packages", "cache", "draft"}
+    assert [name for found in jobs.values() for name, job in found.items() if "timeout-minutes" not in job] == []
+
+
+def test_a_release_is_made_by_targets_of_make() -> None:
+    targets = ["publishable", "wheel", "collection", "execution-environment", "docs", "venv", "release-cache"]
+    assert re.findall(r"make ([a-z-]+)", ran(RELEASE)) == targets
+    kept = read(RELEASE)["permissions"]
+    assert kept == {"contents": "read"}
 
 
 def test_actions_are_named_by_their_commit_and_the_version_stands_beside_it() -> None:
-    used = re.findall(r"uses: *(.+)", (ROOT / WORKFLOW).read_text(encoding="utf-8"))
+    used = [one for name in WORKFLOWS for one in re.findall(r"uses: *(.+)", (ROOT / name).read_text(encoding="utf-8"))]
     assert used
     form = r"actions/[a-z-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+"
     assert [one for one in used if not re.fullmatch(form, one)] == []
@@ -52,13 +64,14 @@ def test_the_execution_environment_has_whole_versions_and_its_base_a_tag_or_a_di
         assert found.operator == "=="
 
 
-def test_each_target_of_make_and_each_folder_exists() -> None:
-    ran = " ".join(step["run"] for step in steps() if "run" in step)
-    targets = re.findall(r"make ([a-z-]+)", ran)
+@pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_each_target_of_make_and_each_folder_exists(workflow: str) -> None:
+    said = ran(workflow)
+    targets = re.findall(r"make ([a-z-]+)", said)
     assert targets
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert [one for one in targets if f"\n{one}:" not in makefile] == []
-    assert [one for one in re.findall(r"tests/[\w/.]+", ran) if not (ROOT / one).exists()] == []
+    assert [one for one in re.findall(r"tests/[\w/.]+", said) if not (ROOT / one).exists()] == []
 
 
 @pytest.mark.programs
@@ -90,7 +103,7 @@ def test_controllers_of_every_python_are_tried(job: str) -> None:
 
 
 def test_no_address_is_named() -> None:
-    for name in (WORKFLOW, "execution-environment.yml", "meta/execution-environment.yml"):
+    for name in (*WORKFLOWS, "execution-environment.yml", "meta/execution-environment.yml"):
         assert "://" not in (ROOT / name).read_text(encoding="utf-8")
     assert "/" not in read("execution-environment.yml")["images"]["base_image"]["name"]
 
