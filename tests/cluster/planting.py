@@ -147,7 +147,7 @@ def small_packets_alone(cluster: Cluster, node: str, source: str) -> contextlib.
 
 
 @contextlib.contextmanager
-def slow_link(cluster: Cluster, node: str, rate: str, to: str = "") -> Iterator[None]:
+def slow_link(cluster: Cluster, node: str, rate: str, to: str = "", *, interface: str = "eth0") -> Iterator[None]:
     """Slow down what a node sends, to all others or to one."""
     if to:
         rules = (
@@ -157,13 +157,13 @@ def slow_link(cluster: Cluster, node: str, rate: str, to: str = "") -> Iterator[
             f"filter add dev eth0 parent 1: protocol ip u32 match ip dst {cluster.box.node(to).address} flowid 1:20",
         )
     else:
-        rules = (f"qdisc add dev eth0 root tbf rate {rate} burst 64kb latency 400ms",)
+        rules = (f"qdisc add dev {interface} root tbf rate {rate} burst 64kb latency 400ms",)
     for rule in rules:
         cluster.in_network_of(node, "tc", *rule.split())
     try:
         yield
     finally:
-        cluster.in_network_of(node, "tc", "qdisc", "del", "dev", "eth0", "root")
+        cluster.in_network_of(node, "tc", "qdisc", "del", "dev", interface, "root")
 
 
 @contextlib.contextmanager

@@ -161,7 +161,7 @@ def test_a_network_that_one_node_lacks_is_rejected_with_its_name(cluster: Cluste
     assert "fabric_cidr 10.77.0.0/24: node4 has no address of its own there" in problem["problem"]
 
 
-def test_two_equal_networks_share_the_messages_until_one_of_them_fails(cluster: Cluster) -> None:
+def test_two_equal_networks_share_the_messages_until_one_is_slow_or_fails(cluster: Cluster) -> None:
     with cluster.second_network("eth1", "10.79.0.0/24"):
         code, _, said = provision(cluster, "fabric")
         assert code == 0, said
@@ -169,6 +169,10 @@ def test_two_equal_networks_share_the_messages_until_one_of_them_fails(cluster: 
         shared = result(cluster.validate("network"), "network")
         assert shared.verdict is Verdict.PASS, shared.reason
         assert "went over eth0 and eth1, the fabric" in shared.reason
+        with planting.slow_link(cluster, "node3", "200mbit", interface="eth1"):
+            slow = result(cluster.validate("network"), "network")
+        assert (slow.verdict, slow.hosts) == (Verdict.FAIL, ("node3",)), slow.reason
+        assert "node3: the rail eth1 10.79.0.0/24 is slow" in slow.reason
         cluster.in_network_of("node3", "ip", "link", "set", "eth1", "down")
         assert "eth1 is down, the rail in 10.79.0.0/24 that carries messages to node[1-2,4]" in causes(cluster)
         code, _, said = provision(cluster, "fabric")

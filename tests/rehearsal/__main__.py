@@ -16,7 +16,7 @@ from machine_kinds import MACHINES
 
 
 def main() -> int:
-    """Print the table, and return 1 where a fault was missed or somebody else was blamed."""
+    """Print the tables, and return 1 where a fault was missed or somebody else was blamed."""
     rows = rehearsal.all_rows()
     lines = ["| cause | fault | machines | found | named rightly | wrongly blamed |", "|---|---|---|---|---|---|"]
     for fault in (*rehearsal.FAULTS, *rehearsal.PAST_FAULTS, *rehearsal.SESSION_FAULTS):
@@ -28,10 +28,16 @@ def main() -> int:
     false = {kind: len(registry.diagnose(rehearsal.view(kind))) for kind in MACHINES}
     false[session_faults.KIND] = len(registry.diagnose(session_faults.healthy()))
     lines += ["", f"Healthy machines: {', '.join(f'{kind} {count}' for kind, count in false.items())} findings.", ""]
-    wrong = {capture.name: captures.wrong(capture, captures.read(capture)[1]) for capture in captures.CAPTURES}
-    lines += ["| captured | known faults | wrong |", "|---|---|---|"]
-    lines += [f"| {one.name} | {len(one.causes)} | {'; '.join(wrong[one.name]) or 0} |" for one in captures.CAPTURES]
-    sys.stdout.write("\n".join([*lines, ""]))
+    wrong = {one: one.wrong() for one in captures.CAPTURES if one.is_here}
+    lines += ["| captured | of | read | known faults | wrong |", "|---|---|---|---|---|"]
+    for one, its in wrong.items():
+        lines.append(f"| {one.path} | {one.of} | {one.count} | {len(one.causes)} | {'; '.join(its) or 0} |")
+    healthy = [its for one, its in wrong.items() if not one.causes]
+    right = f"{len(wrong) - sum(map(bool, wrong.values()))} of {len(wrong)} captures are read right"
+    lines += ["", f"{right}: {len(healthy)} healthy, {sum(map(len, healthy))} false findings on them.", ""]
+    if len(wrong) < len(captures.CAPTURES):
+        lines += [f"{len(captures.CAPTURES) - len(wrong)} more captures are not on this machine.", ""]
+    sys.stdout.write("\n".join(lines))
     failed = any(false.values()) or any(wrong.values())
     return int(failed or any(not row.named_rightly or row.wrong for row in rows))
 

@@ -203,7 +203,7 @@ def _capped_alone(machine: Machine, _look: int) -> None:
 
 def _recovery(action: str) -> Callable[[Machine, int], None]:
     """Have the driver ask for an action, which drivers from 565 on tell."""
-    return says("<gpu_reset_status>", f"<gpu_recovery_action>{action}</gpu_recovery_action><gpu_reset_status>")
+    return says("<gpu_recovery_action>None", f"<gpu_recovery_action>{action}")
 
 
 def _left_over(machine: Machine, _look: int) -> None:
@@ -241,12 +241,13 @@ def _card_in_another_slot(machine: Machine, _look: int) -> None:
 
 
 _XID = "NVRM: Xid (PCI:{bus}): "
+_NO_PROCESS = "pid='<unknown>', name=<unknown>"
 _LOGGED: tuple[tuple[str, int, tuple[str, ...], str, int, tuple[str, ...]], ...] = (
     (
         "Xid 79: a GPU fell off the bus",
         17,
         _GPUS,
-        f"{_XID}79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        f"{_XID}79, {_NO_PROCESS}, GPU has fallen off the bus.",
         1,
         ("Xid 79", "restart it"),
     ),
@@ -254,7 +255,7 @@ _LOGGED: tuple[tuple[str, int, tuple[str, ...], str, int, tuple[str, ...]], ...]
         "Xid 48: an uncorrectable ECC error",
         18,
         _GPUS,
-        f"{_XID}48, pid=8211, name=python3, An uncorrectable double bit error (DBE) has been detected on GPU",
+        f"{_XID}48, {_NO_PROCESS}, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer",
         2,
         ("Xid 48", "2 times", "reset the GPU"),
     ),
@@ -262,7 +263,7 @@ _LOGGED: tuple[tuple[str, int, tuple[str, ...], str, int, tuple[str, ...]], ...]
         "Xid 63: a row is to be remapped",
         18,
         _GPUS,
-        f"{_XID}63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate.",
+        f"{_XID}63, {_NO_PROCESS}, Row Remapper: New row (0x12bac1c3e0) marked for remapping, reset gpu to activate.",
         1,
         ("Xid 63", "reset"),
     ),
@@ -278,7 +279,7 @@ _LOGGED: tuple[tuple[str, int, tuple[str, ...], str, int, tuple[str, ...]], ...]
         "Xid 74: an error of an NVLink",
         19,
         _SXM,
-        f"{_XID}74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x0, 0x0, 0x10000, 0x0)",
+        f"{_XID}74, {_NO_PROCESS}, NVLink: fatal error detected on link 6(0x0, 0x0, 0x10000, 0x0)",
         1,
         ("Xid 74", "reset"),
     ),
@@ -431,7 +432,16 @@ _SHOWN: tuple[Fault, ...] = (
             "waits to be retired",
             "reset",
         ),
-        ("a GPU that must be reset", 17, _GPUS, "reset_required", "No", "Yes", "it must be reset", "--gpu-reset"),
+        (
+            "a GPU that must be reset, told by an older driver",
+            17,
+            _GPUS,
+            "reset_required",
+            "Requested functionality has been deprecated",
+            "Yes",
+            "it must be reset",
+            "--gpu-reset",
+        ),
     ),
     Fault(
         "the driver asks for a reset", 17, _GPUS, _recovery("GPU Reset"), "ecc", ("'GPU Reset'", "--gpu-reset -i 0000:")

@@ -187,7 +187,7 @@ def _card(machine: Machine, base: str) -> None:
 
 
 def _driver(machine: Machine) -> None:
-    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31 09:35:42 UTC 2024"
+    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  575.57.08  Sat May 24 07:24:13 UTC 2025"
     machine.add("/proc/driver/nvidia/version", version)
     loaded = machine.files.get("/proc/modules", "")
     own = "".join(f"{name} 16384 0 - Live 0x0\n" for name in ("nvidia_peermem", "nvidia", "mlx5_core"))
@@ -230,7 +230,7 @@ def query(machine: Machine, node: int, kind: str, form: str = "v12") -> None:
         f'<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_{form}.dtd">',
         "<nvidia_smi_log>",
     ]
-    lines += [f"\t<driver_version>550.90.07</driver_version>\n\t<attached_gpus>{len(model.buses)}</attached_gpus>"]
+    lines += [f"\t<driver_version>575.57.08</driver_version>\n\t<attached_gpus>{len(model.buses)}</attached_gpus>"]
     for number, device in enumerate(gpus(kind)):
         lines.append(
             template.substitute(

@@ -10,7 +10,11 @@ from recorded_machine import Answer, Machine
 NET = "/sys/class/net"
 RDMA = "/sys/class/infiniband"
 _GENERATION = {400: "NDR", 200: "HDR", 100: "EDR"}  # of four lanes
-_BOARDS = {400: ("MT_0000000838", "28.39.1002"), 200: ("MT_0000000223", "20.39.1002"), 100: ("MT_0000000359", "22.39")}
+_BOARDS = {
+    400: ("MT_0000000838", "28.39.1002"),
+    200: ("MT_0000000223", "20.39.1002"),
+    100: ("MT_0000000359", "22.39.1002"),
+}
 _STATISTICS = {
     "rx_packets": 918_273_645,
     "tx_packets": 837_261_504,

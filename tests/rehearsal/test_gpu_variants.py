@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+import captures
 import gpu_parts
 import pytest
 import recorded_machine
@@ -46,6 +48,17 @@ def test_an_older_and_a_newer_driver_are_no_fault(kind: str, form: str) -> None:
     causes, notes = judged(changed(kind, lambda machine: gpu_parts.query(machine, NUMBER, kind, form)))
     assert causes == []
     assert "nvidia-smi" not in notes
+
+
+@pytest.mark.parametrize("form", ["v11", "v12"])
+def test_a_composed_answer_has_no_element_that_no_captured_one_has(form: str) -> None:
+    def elements(text: str) -> set[str]:
+        return set(re.findall(r"<(\w+)", text))
+
+    real = [captures.text(one.path) for one in captures.CAPTURES if one.of == "nvidia-smi -q -x"]
+    machine = MACHINES["h100-sxm"](1)
+    gpu_parts.query(machine, 1, "h100-sxm", form)
+    assert elements(machine.tools[gpu_parts.QUERY].text) <= set().union(*map(elements, real))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -40,6 +40,7 @@ NOT_THERE: frozenset[PairKind] = frozenset({"refused", "rejected", "no_route", "
 pairs = _rules.pairs
 decide = _rules.decide
 matrix = _rules.matrix
+at_fault = _rules.at_fault
 
 _READ = {"interfaces", "routes", "rdma"}
 

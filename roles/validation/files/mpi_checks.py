@@ -8,9 +8,11 @@ another pattern before each operation, so an operation that does nothing is foun
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
+import statistics
 import sys
 import time
 from functools import partial
@@ -19,6 +21,7 @@ from typing import Any, Callable, Iterator
 
 import contents
 import measure
+import rail_rates
 import rank_program
 
 PREFIX = Path(__file__).absolute().parents[2]  # this lies in its libexec/clusterctl
@@ -231,7 +234,9 @@ def network(bench: Bench) -> None:
     """Ranks send known numbers to those of the next node, and each node's counters tell what carried them.
 
     A node's first rank reports: ``sent_bytes`` and ``received_bytes`` that its ranks had to send and get, and by how
-    much the counters of every carrier rose meanwhile (``eth0_rx_bytes``, ``mlx5_0/1_tx_bytes``).
+    much the counters of every carrier rose meanwhile (``eth0_rx_bytes``, ``mlx5_0/1_tx_bytes``). Where the node has
+    rails, it tells how fast each took what two other nodes sent, at most and as a median (``rail0_from_2_bytes_per_s``
+    and ``rail0_from_2_usual_bytes_per_s``, with the sender's rank).
     """
     nodes: dict[str, list[int]] = {}
     for rank, host in enumerate(bench.comm.allgather(bench.host)):
@@ -242,6 +247,8 @@ def network(bench: Bench) -> None:
     routes = routes_of(list(nodes.values()))
     exchange(bench, [(source, target, 1) for source, target, _unused in routes])  # opens the connections
     here = nodes[bench.host]
+    if try_rails(bench, [ranks[0] for ranks in nodes.values()]):
+        return
     speaks = bench.rank == here[0]
     before = measure.counters(measure.SYS) if speaks else {}
     bench.doing("the barrier before the exchange")
@@ -264,6 +271,66 @@ def network(bench: Bench) -> None:
     bench.facts["pml"] = pml()
     if UCX_LOG.handle >= 0 and bench.facts["pml"] == "ucx":
         bench.facts["ucx"] = " ".join(ucx_transports(UCX_LOG.text()))
+
+
+def try_rails(bench: Bench, first: list[int]) -> bool:
+    """Let the first ranks of the nodes send to each other over one rail after the other.
+
+    Returns:
+        Whether a rail is too slow for the exchange.
+    """
+    own = rail_rates.rails() if bench.rank in first else []
+    with contextlib.ExitStack() as stack:
+        listeners = []
+        with contextlib.suppress(OSError):
+            listeners = [stack.enter_context(rail_rates.listener(one.address)) for one in own]
+        mine = [(*one, its.getsockname()[1]) for one, its in zip(own, listeners)]  # noqa: B905 - strict= came with Python 3.10
+        table = {rank: its for rank, its in enumerate(bench.comm.allgather(mine)) if rank in first}
+        count = len(table[first[0]])
+        if count < 2 or any(len(its) != count for its in table.values()):  # noqa: PLR2004 - one is no rail
+            return False
+        samples: dict[int, dict[int, list[float]]] = {}
+        end, passes = time.monotonic() + rail_rates.MORE_S, 0
+        while passes < rail_rates.PASSES or any(
+            bench.comm.allgather(rail_rates.doubtful(samples) and time.monotonic() < end)
+        ):
+            passes += 1
+            for distance in rail_rates.distances(len(first)):
+                for rail in range(count):
+                    bench.doing(f"rail {rail} between nodes that are {distance} apart")
+                    wait_idly(bench)
+                    if bench.rank in first:
+                        at = first.index(bench.rank)
+                        target, source = first[(at + distance) % len(first)], first[at - distance]
+                        rate = try_rail(table, listeners[rail], rail, (source, bench.rank, target))
+                        samples.setdefault(source, {}).setdefault(rail, []).append(rate)
+            wait_idly(bench)
+    for source, rail, rates in (
+        (source, rail, rates) for source, its in samples.items() for rail, rates in its.items()
+    ):
+        bench.figures[f"rail{rail}_from_{source}_bytes_per_s"] = max(rates)
+        bench.figures[f"rail{rail}_from_{source}_usual_bytes_per_s"] = statistics.median(rates)
+    for rail, one in enumerate(own):
+        bench.facts[f"rail{rail}"] = f"{one.interface} {one.cidr}"
+    slowest = min((max(rates) for its in samples.values() for rates in its.values()), default=rail_rates.LEAST)
+    return any(bench.comm.allgather(slowest < rail_rates.LEAST))
+
+
+def try_rail(table: Any, listens: Any, rail: int, ranks: tuple[int, int, int]) -> float:
+    """Receive from the first of these ranks, send to the last, and return how much arrives in bytes per second."""
+    source, own, target = ranks
+    arrival = rail_rates.Arrival(listens, table[source][rail][2])
+    arrival.start()
+    rail_rates.send(table[own][rail][2], *table[target][rail][2:])
+    arrival.join()
+    return arrival.rate
+
+
+def wait_idly(bench: Bench) -> None:
+    """Wait for all ranks without work for the processor, which the trials of other ranks need."""
+    request = bench.comm.Ibarrier()
+    while not request.Test():
+        time.sleep(0.002)
 
 
 class UcxLog:

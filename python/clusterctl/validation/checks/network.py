@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from clusterctl.launch.mpirun_job import UCX_CURE
 from clusterctl.model import fabric
 from clusterctl.model.nodeset import folded
 from clusterctl.model.results import Measurement, Verdict
+from clusterctl.model.units import value_words
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.base import Registration
@@ -28,6 +31,8 @@ CARRIED = 0.9
 _TOLD = 0.05  # a carrier with a smaller share is not named
 _RX, _TX = "_rx_bytes", "_tx_bytes"
 _MIB = 2**20
+_RAIL = re.compile(r"rail(\d{1,3})_from_(\d{1,9})_(usual_)?bytes_per_s")
+_SLOWER = 2.0  # times; a rail that is so much slower than another one between the same nodes is slow
 _MOST_NAMED, _MOST_TRANSPORTS = 3, 6
 CHOOSING = ("btl_tcp_if_include", "btl_tcp_if_exclude")  # parameters by which Open MPI chooses TCP's networks
 
@@ -83,6 +88,10 @@ class NetworkCheck:
             return judgement
         if len(site.slots) == 1:
             return _skip(judgement, "one node alone has no network to check")
+        slow = _slow_rails(judgement)
+        if slow:
+            suspects = sorted({host for hosts, _rail in slow for host in hosts})
+            return base.fail(judgement, "; ".join(slow.values()), suspects)
         readings = [reading(report) for report in judgement.ranks if "sent_bytes" in report.figures]
         unread = [node for node in site.slots if node not in {found.host for found in readings}]
         if unread:
@@ -145,6 +154,42 @@ def _judged(judgement: base.Judgement, site: base.Site, readings: Sequence[Readi
         f"{judgement.reason}: {_went(readings, carriers)}{_meant(site)}{_by_ucx(readings)}",
         Measurement(name="carried", value=round(least, 3), unit="1"),
     )
+
+
+def _slow_rails(judgement: base.Judgement) -> dict[tuple[tuple[str, ...], str], str]:
+    """Return what is said of each slow rail, by the nodes on which it is slow and its number.
+
+    Rails are equal, so the best median between the same two nodes tells what is usual. A slow rail never comes near it.
+    The slow rail of one node is slow between it and all others, one way or both.
+    """
+    reports = {report.rank: report for report in judgement.ranks}
+    rates: dict[str, dict[tuple[str, str], float]] = {}
+    fastest: dict[tuple[str, str], float] = {}
+    for report in judgement.ranks:
+        for name, rate in report.figures.items():
+            if (found := _RAIL.fullmatch(name)) and int(found[2]) in reports:
+                pair = (reports[int(found[2])].host, report.host)
+                if found[3]:
+                    fastest[pair] = max(rate, fastest.get(pair, 0.0))
+                else:
+                    rates.setdefault(found[1], {})[pair] = rate
+    told = {}
+    for rail, own in rates.items():
+        slow = [pair for pair, rate in own.items() if rate * _SLOWER < fastest.get(pair, 0.0)]
+        accused = fabric.at_fault([fabric.PairResult(rail, *pair) for pair in slow])
+        named = tuple(
+            host for host in accused if any(all(pair in slow for pair in own if pair[end] == host) for end in (0, 1))
+        )
+        if named:
+            ends = [pair for pair in slow if {*pair} & {*named}]
+            now, usual = (value_words(statistics.median(of[pair] for pair in ends), "B/s") for of in (own, fastest))
+            which = next((one.facts.get(f"rail{rail}", "") for one in judgement.ranks if one.host == named[0]), "")
+            look = f"look at its cable, its speed ('ethtool {which.partition(' ')[0]}') and its port of the switch"
+            told[named, rail] = (
+                f"{folded(named)}: the rail {which} is slow: {now}, and another rail between the same nodes has {usual}"
+                f"; {look}"
+            )
+    return told
 
 
 @dataclass(frozen=True)

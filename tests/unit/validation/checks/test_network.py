@@ -379,3 +379,91 @@ def test_a_rail_that_carries_nothing_is_named() -> None:
     assert judgement.verdict is Verdict.FAIL
     assert "node1: eth1 carried nothing, though jobs share their messages between eth0 and eth1" in judgement.reason
     assert judged(rails, *[said({"eth0": 32, "eth1": 32})] * 2).verdict is Verdict.PASS
+
+
+def with_rails(rates: Mapping[tuple[int, int], float], nodes: int = 3) -> base.Judgement:
+    """Judge nodes with two rails: the second has these rates in GB/s by the ranks of its ends, and else 5 GB/s."""
+    rails = FabricPath(("eth0", "eth1"), (FIRST, SECOND), rails=("eth0", "eth1"))
+    told = [said({"eth0": 32, "eth1": 32}, rail0=f"eth0 {FIRST}", rail1=f"eth1 {SECOND}") for _unused in range(nodes)]
+    for target, one in enumerate(told):
+        for source in sorted({(target - distance) % nodes for distance in range(1, min(nodes, 3))}):
+            for rail, rate in enumerate((5.0, rates.get((source, target), 5.0))):
+                for word in ("", "usual_"):
+                    one["figures"][f"rail{rail}_from_{source}_{word}bytes_per_s"] = rate * 1e9
+    return judged(rails, *told)
+
+
+@pytest.mark.parametrize(
+    ("slow", "nodes", "culprits"),
+    [
+        pytest.param([(2, 0), (2, 1), (0, 2), (1, 2)], 3, ("node3",), id="both ways"),
+        pytest.param([(2, 0), (2, 1)], 3, ("node3",), id="what it sends"),
+        pytest.param([(3, 4), (3, 5), (1, 3), (2, 3), (0, 1), (0, 2), (4, 0), (5, 0)], 6, ("node1", "node4"), id="two"),
+        pytest.param([(0, 1)], 2, ("node1", "node2"), id="of two, neither is the odd one"),
+        pytest.param([(0, 1), (1, 2), (2, 0), (1, 0), (2, 1), (0, 2)], 3, ("node1", "node2", "node3"), id="the switch"),
+        pytest.param([(0, 1)], 3, (), id="one pair alone"),
+        pytest.param([], 3, (), id="none"),
+    ],
+)
+def test_a_slow_rail_is_named_with_its_node(slow: list[tuple[int, int]], nodes: int, culprits: tuple[str, ...]) -> None:
+    judgement = with_rails(dict.fromkeys(slow, 0.1), nodes)
+    assert judgement.verdict is (Verdict.FAIL if culprits else Verdict.PASS), judgement.reason
+    assert judgement.hosts == culprits
+    if culprits:
+        assert f"the rail eth1 {SECOND} is slow: 100 MB/s, and another rail between the same nodes has 5 GB/s" in (
+            judgement.reason
+        )
+
+
+def test_a_rail_of_less_than_twice_the_time_is_no_fault() -> None:
+    assert with_rails(dict.fromkeys([(2, 0), (2, 1), (0, 2), (1, 2)], 2.6)).verdict is Verdict.PASS
+
+
+def rail_rates() -> ModuleType:
+    return node_programs.load("rail_rates")
+
+
+def test_a_rail_takes_what_its_neighbour_sends_and_nobody_else() -> None:
+    program = rail_rates()
+    with program.listener("127.0.0.1") as listens:
+        port = listens.getsockname()[1]
+        for source, fast in (("127.0.0.2", True), ("127.0.0.3", False)):
+            arrival = program.Arrival(listens, "127.0.0.2")
+            arrival.start()
+            program.send(source, "127.0.0.1", port)
+            arrival.join()
+            assert (arrival.rate > 1e7) is fast
+    program.send("127.0.0.2", "127.0.0.1", port)  # nobody listens any more
+    program.send("192.0.2.1", "127.0.0.1", port)  # the address is gone
+
+
+def test_a_rail_is_in_doubt_where_none_of_its_trials_came_near_another_rail() -> None:
+    doubtful = rail_rates().doubtful
+    assert not doubtful({1: {0: [5.0, 1.0, 5.0], 1: [1.0, 1.0, 2.6]}, 2: {0: [1.0], 1: [1.0]}})
+    assert doubtful({1: {0: [1.0], 1: [1.0]}, 2: {0: [1.0, 5.0, 5.0], 1: [1.0, 2.4, 0.0]}})
+    assert not doubtful({})
+
+
+@pytest.mark.parametrize(
+    ("record", "rails"),
+    [
+        (
+            {
+                "cidrs": [FIRST],
+                "carriers": [
+                    {"interface": "eth0", "cidr": FIRST, "address": "10.90.7.1"},
+                    {"interface": "eth1", "cidr": SECOND, "address": "10.213.7.1"},
+                ],
+            },
+            [("eth0", FIRST, "10.90.7.1"), ("eth1", SECOND, "10.213.7.1")],
+        ),
+        ({"cidrs": [FIRST], "carriers": [{"interface": "cx0", "cidr": SECOND, "address": "10.213.7.1"}]}, []),
+        ({"cidrs": [FIRST]}, []),
+        ({"cidrs": None, "carriers": 3}, []),
+        ([], []),
+    ],
+)
+def test_the_rails_of_a_node_are_those_of_its_record(tmp_path: Path, record: Any, rails: list[tuple[str, ...]]) -> None:
+    (tmp_path / "fabric.json").write_text(json.dumps(record))
+    assert rail_rates().rails(tmp_path / "fabric.json") == rails
+    assert rail_rates().rails(tmp_path / "none") == []
