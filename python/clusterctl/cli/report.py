@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from clusterctl.model.results import ValidationRecord
     from clusterctl.report.files import Places
 
-_REPORTS = "Reports"
-
 
 @dataclass(frozen=True)
 class ReportsGroup:
@@ -27,20 +25,28 @@ class ReportsGroup:
 
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="A page that opens without a network.", rich_help_panel=_REPORTS),
+        typer.Option(
+            "--html", metavar="PATH", help="Write a page that opens without a network.", rich_help_panel=options.OUTPUT
+        ),
     ] = None
     junit: Annotated[
         Path | None,
-        typer.Option("--junit", metavar="FILE", help="JUnit's XML, for Jenkins and GitLab.", rich_help_panel=_REPORTS),
+        typer.Option(
+            "--junit", metavar="PATH", help="Write JUnit's XML, for Jenkins and GitLab.", rich_help_panel=options.OUTPUT
+        ),
     ] = None
     prometheus: Annotated[
         Path | None,
         typer.Option(
-            "--prometheus", metavar="FILE", help="For node_exporter's textfile collector.", rich_help_panel=_REPORTS
+            "--prometheus",
+            metavar="PATH",
+            help="Write metrics for node_exporter's textfile collector.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None
     jsonl: Annotated[
-        Path | None, typer.Option("--jsonl", metavar="FILE", help="One JSON object a line.", rich_help_panel=_REPORTS)
+        Path | None,
+        typer.Option("--jsonl", metavar="PATH", help="Write one JSON object a line.", rich_help_panel=options.OUTPUT),
     ] = None
 
     @property

@@ -25,20 +25,21 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="A cluster of containers on this machine, to try things on.")
 
 
-Name = Annotated[str, typer.Option("--name", help="Which sandbox; several can be up side by side.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which sandbox; several can be up side by side.")]
 Output = Annotated[Format, typer.Option("--format", help="json writes the sandbox to standard output.")]
 
 
 @app.command()
 def up(
     name: Name = "sandbox",
-    nodes: Annotated[int, typer.Option("--nodes", help=f"How many nodes, 1 to {MAX_NODES}.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help=f"How many nodes, 1 to {MAX_NODES}.")] = 4,
     image: Annotated[
         list[str],
         typer.Option("--image", metavar="|".join(IMAGES), help="Repeat it to mix images; they are dealt in turn."),
     ] = ["debian12"],  # noqa: B006 - typer copies the default
     inventory: Annotated[
-        Path | None, typer.Option("--inventory", help="Where to write the inventory, if not beside the state.")
+        Path | None,
+        typer.Option("--inventory", metavar="PATH", help="Where to write the inventory, if not beside the state."),
     ] = None,
     extras: Annotated[
         list[str] | None,
@@ -84,8 +85,10 @@ def status(name: Name = "sandbox", output: Output = Format.TEXT) -> None:
 
 @app.command()
 def ssh(
-    node: Annotated[str, typer.Argument(help="Name of the node, for example node2.")],
-    command: Annotated[list[str] | None, typer.Argument(help="What to run there; a login shell if nothing.")] = None,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node, for example node2.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="What to run there; a login shell if nothing.")
+    ] = None,
     name: Name = "sandbox",
 ) -> None:
     """Log in to a node, or run a command there: clusterctl sandbox ssh node2 'cd /tmp; ls'.

@@ -9,7 +9,6 @@ from pathlib import Path  # noqa: TC003 - typer reads the annotations at run tim
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from clusterctl.cli import options, output, pods_options, report, slurm_options
 from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
@@ -34,7 +33,7 @@ def check_names() -> str:
     return f"{', '.join(everywhere)} (MPI); {', '.join(with_stack)} (where they are installed)"
 
 
-class Line(TyperCommand):
+class Line(options.PanelCommand):
     """The command line of validate; its help names the checks of the registry."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -42,7 +41,7 @@ class Line(TyperCommand):
         found: list[Any] = super().get_params(ctx)
         for option in found:
             if option.name == "checks" and not ctx.resilient_parsing:
-                option.help = f"Only these checks of {check_names()}."
+                option.help = f"Run only these checks of {check_names()}."
         return found
 
 
@@ -55,13 +54,26 @@ def validate(
     reports: report.ReportsGroup,
     limit: options.Limit = None,
     checks: Annotated[
-        list[str] | None, typer.Option("--checks", metavar="NAME[,NAME…]", help="Only these checks.")
+        list[str] | None,
+        typer.Option("--checks", metavar="NAME[,NAME…]", help="Run only these checks.", rich_help_panel=options.SUITE),
     ] = None,
     launch_node: Annotated[
-        str | None, typer.Option("--launch-node", metavar="HOST", help="Start mpirun there; default: the first host.")
+        str | None,
+        typer.Option(
+            "--launch-node",
+            metavar="HOST",
+            help="Start mpirun on this host. Default: the first one.",
+            rich_help_panel=options.HOSTS,
+        ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Deadline of each check, instead of its own.")
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="End each check after so long, instead of its own deadline.",
+            rich_help_panel=options.SUITE,
+        ),
     ] = None,
     patience: Annotated[
         str | None,
@@ -70,23 +82,33 @@ def validate(
             metavar="DURATION",
             help="Measure each check that compares nodes or links on, until it would see a fault of 10 %, for at most"
             " so long: 90, '5 min'. Default: one run, and a second where something stands out.",
+            rich_help_panel=options.SUITE,
         ),
     ] = None,
     no_gate: Annotated[
-        bool, typer.Option("--no-gate", help="Launch the checks on nodes that differ in their versions as well.")
+        bool,
+        typer.Option(
+            "--no-gate",
+            help="Launch the checks on nodes that differ in their versions as well.",
+            rich_help_panel=options.SUITE,
+        ),
     ] = False,
     suite: Annotated[
         str | None,
         typer.Option(
-            "--suite", metavar="NAME", help="smoke (under a minute; the default), nightly, full, or one of your own."
+            "--suite",
+            metavar="NAME",
+            help="Run this suite: smoke (the shortest, and the default), nightly, full, or one of your own.",
+            rich_help_panel=options.SUITE,
         ),
     ] = None,
     suite_file: Annotated[
         Path | None,
         typer.Option(
             "--suite-file",
-            metavar="FILE",
-            help="Your own suite and references; default: validation.yml beside the inventory.",
+            metavar="PATH",
+            help="Read your own suite and references here. Default: validation.yml beside the inventory.",
+            rich_help_panel=options.SUITE,
         ),
     ] = None,
     search: Annotated[
@@ -95,10 +117,16 @@ def validate(
             "--search/--no-search",
             help="Launch a check that hung, crashed or got wrong values on ever fewer nodes until it is known whose"
             " fault it is.",
+            rich_help_panel=options.SUITE,
         ),
     ] = None,
     no_history: Annotated[
-        bool, typer.Option("--no-history", help="Neither compare with earlier runs nor keep this one beside them.")
+        bool,
+        typer.Option(
+            "--no-history",
+            help="Neither compare with earlier runs nor keep this one beside them.",
+            rich_help_panel=options.SUITE,
+        ),
     ] = False,
     via: pods_options.Via = None,
     form: options.StreamForm = StreamFormat.TEXT,
