@@ -253,7 +253,7 @@ def test_a_pass_paints_no_node_however_much_its_figures_differ(
     drawn(browser)
     assert browser.one(".word").text == "PASS"
     assert browser.js(PAINTED) == [[], 0]
-    assert "links judged to ±12 % (bandwidth): the cores were busy" in browser.one("#todo").text
+    assert "can detect 12 % (bandwidth) on links: the cores were busy" in browser.one("#todo").text
     assert not browser.all(".topology")
     browser.open(pages["faulty"])
     drawn(browser)

@@ -78,7 +78,7 @@ def _show(found: Diagnosis) -> None:
 
     from clusterctl.report import tables  # noqa: PLC0415
 
-    console = output.console()
+    console = output.answer()
     narrow = console.width < _NARROW
     table = Table(box=None, pad_edge=False)
     for column in ("", "CHECK", "NODES"):
@@ -96,7 +96,7 @@ def _show(found: Diagnosis) -> None:
     if found.findings:
         console.print(table)
     for line in tables.doctor_closing(found):
-        output.line(line)
+        output.answer_line(line)
 
 
 # --- ``clusterctl drift`` ---------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def _show_drift(report: DriftReport, inventory: str) -> None:
     from clusterctl.provisioning import plan as words  # noqa: PLC0415 - text only
 
     def say(text: str) -> None:
-        output.line(text)
+        output.answer_line(text)
 
     for hosts, difference in words.folded(report.hosts):
         say(f"{hosts}: {difference}")
@@ -228,7 +228,7 @@ def _show_parts(stays: tuple[Stay, ...]) -> None:
         names = (stay.serial, stay.uuid) if with_uuid else (stay.serial,)
         cells = (stay.kind, stay.place, stay.model, *names, stay.firmware, f"{stay.first:%Y-%m-%d}", until)
         table.add_row(*cells)
-    output.console().print(table)
+    output.answer().print(table)
 
 
 # --- ``clusterctl check-node`` ----------------------------------------------------------------------------------------

@@ -225,11 +225,11 @@ def status(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     if form is Format.JSON:
         typer.echo(json.dumps([each.model_dump(mode="json") for each in found]))
     elif not found:
-        output.line("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
+        output.answer_line("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
     else:
         for number, each in enumerate(found):
             if number:
-                output.line("")
+                output.answer_line("")
             _show(each)
     return 10 if any(each.bad for each in found) else 0
 
@@ -287,11 +287,13 @@ def _show(found: JobStatus) -> None:
     from clusterctl.nightly import scheduler  # noqa: PLC0415 - see cli.main
 
     zone = scheduler.zone()
-    output.line(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
-    output.line(f"  job    {found.job}")
-    output.line(f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}")
+    output.answer_line(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
+    output.answer_line(f"  job    {found.job}")
+    output.answer_line(
+        f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}"
+    )
     if found.running:
-        output.line("  now    a night is running")
+        output.answer_line("  now    a night is running")
     if found.hook:
         result = found.hook_result
         last = (
@@ -299,14 +301,14 @@ def _show(found: JobStatus) -> None:
             if result
             else "never called"
         )
-        output.line(f"  hook   {found.hook}: {last}")
+        output.answer_line(f"  hook   {found.hook}: {last}")
     for slot in found.missed[:_SHOWN_MISSED]:
-        output.line(f"  missed {_local(slot, zone)}: nothing ran")
+        output.answer_line(f"  missed {_local(slot, zone)}: nothing ran")
     if len(found.missed) > _SHOWN_MISSED:
-        output.line(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
+        output.answer_line(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
     for night in found.nights[:_SHOWN_NIGHTS]:
         word = night.verdict.value if night.verdict and night.outcome == "done" else night.outcome.upper()
-        output.line(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
+        output.answer_line(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
 
 
 def _reason(night: Night) -> str:

@@ -43,6 +43,13 @@ More: TypeAlias = Annotated[
     ),
 ]
 RUN_HELP = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
+RunWords: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="INVENTORY|RUN",
+        help=f"An inventory, whose last run is meant, or a run: {RUN_HELP[0].lower()}{RUN_HELP[1:]}",
+    ),
+]
 WhoseRuns: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
@@ -76,7 +83,7 @@ class PanelCommand(TyperCommand):
                     (parameter.metavar or record[0], record[1])
                 )
             else:
-                panels.setdefault(parameter.rich_help_panel or OPTIONS, []).append(record)
+                panels.setdefault(getattr(parameter, "rich_help_panel", "") or OPTIONS, []).append(record)
         order = (HOSTS, SUITE, OPTIONS, "", OUTPUT, LOGIN)  # "": the others
         for name, rows in sorted(panels.items(), key=lambda panel: order.index(panel[0] if panel[0] in order else "")):
             with formatter.section(name):
@@ -291,6 +298,33 @@ def inventory_and_words(
     if not rest:
         raise typer.BadParameter("it is missing; name it behind the inventory", param_hint=what)
     return inventory, tuple(rest)
+
+
+def inventory_and_runs(
+    words: Sequence[str] | None, more: Sequence[Path] | None, most: int = 1
+) -> tuple[InventorySources | None, tuple[str, ...]]:
+    """Return the inventory, None where none is named, and the runs behind it; the first word may be either.
+
+    Args:
+        words: those by position.
+        more: the inventories of ``-i``.
+        most: so many runs may be named.
+
+    Raises:
+        BadParameter: neither is named, or more runs are.
+    """
+    from clusterctl.report import run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    runs, inventory = list(words or ()), whose(more)
+    if inventory is None and runs and run_resolver.is_inventory(runs[0]):
+        inventory = sources(Path(runs.pop(0)), None)
+    if inventory is None and not runs:
+        raise typer.BadParameter(
+            "give an inventory, or a run's id, 'last', 'last-1', or the path of a record", param_hint="INVENTORY or RUN"
+        )
+    if len(runs) > most:
+        raise typer.BadParameter(f"'{runs[most]}' is one run too many; give at most {most}", param_hint="RUN")
+    return inventory, tuple(runs)
 
 
 def layout_of(prefix: str) -> Layout:

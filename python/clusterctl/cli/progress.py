@@ -231,7 +231,7 @@ class Page(Quiet):
 
         self._close()
         for line in lines_of(preview):
-            output.console().print(line, markup=False)
+            output.line(line)
         from clusterctl.provisioning.preview import UninstallPreview  # noqa: PLC0415 - only where it asks
 
         answer = typer.confirm("Go on?", default=not isinstance(preview, UninstallPreview), err=True)
@@ -246,7 +246,7 @@ class Page(Quiet):
 
         self._close()
         for line in lines:
-            output.console().print(line, markup=False, soft_wrap=True)
+            output.line(line)
         answer = typer.confirm("Is the shown key the machine's own?", default=False, err=True)
         self._open()
         return answer

@@ -61,14 +61,14 @@ def up(
     option = "" if name == "sandbox" else f" --name {name}"
     console.print(f"Sandbox '{name}' is up ({time.monotonic() - started:.1f} s).", highlight=False)
     for line in (f"inventory  {ready.inventory}", f"next       clusterctl provision {ready.inventory}"):
-        console.print(f"  {line}", soft_wrap=screen.keeps_lines(), highlight=False)
+        screen.line(f"  {line}")
     if "slurm" in ready.extras:
         line = f"  Slurm      clusterctl validate {ready.inventory} --via slurm --submit-host node1"
-        console.print(line, soft_wrap=screen.keeps_lines(), highlight=False)
+        screen.line(line)
     console.print(f"  log in     clusterctl sandbox ssh{option} node1", highlight=False)
     console.print(f"  clean up   clusterctl sandbox down{option}", highlight=False)
     if words := sandbox.advice(ready):
-        console.print(words, soft_wrap=screen.keeps_lines(), highlight=False)
+        screen.line(words)
 
 
 @app.command()
@@ -80,7 +80,7 @@ def status(name: Name = "sandbox", output: Output = Format.TEXT) -> None:
         return
     console = screen.console()
     _show(console, found)
-    console.print(f"inventory  {found.inventory}", soft_wrap=screen.keeps_lines(), highlight=False)
+    screen.line(f"inventory  {found.inventory}")
 
 
 @app.command()
@@ -122,7 +122,7 @@ def _show(console: Console, found: sandbox.Sandbox) -> None:
 def _progress(console: Console) -> Iterator[Callable[[str], None]]:
     """Show each step: as one living line on a terminal, line by line elsewhere."""
     if not console.is_terminal:
-        yield lambda text: console.print(text, soft_wrap=screen.keeps_lines(), highlight=False, markup=False)
+        yield screen.line
         return
     started = time.monotonic()
     with console.status("looking at podman") as line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -11,15 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterctl.cli import options, output, pods_options, report, slurm_options
-from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
+from clusterctl.cli.output import StreamFormat, shown_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Group, RenderableType
+    from rich.live import Live
+    from typing_extensions import Self
+
     from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
-    from clusterctl.model.results import ValidationEvent
+    from clusterctl.model.results import CheckResult, ValidationEvent, ValidationRecord
     from clusterctl.report.files import Places
     from clusterctl.suite import Suite
     from clusterctl.validation.run import ValidationOptions
+
+
+_REFRESH_PER_S = 5
 
 
 def check_names() -> str:
@@ -216,25 +226,35 @@ def _suite(inventory: AnyInventory | None, name: str | None, file: Path | None) 
 def _run(inventory: AnyInventory | Cluster | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
-    from clusterctl.validation import via_pods, via_slurm  # noqa: PLC0415 - see cli.main
 
     places.refuse_impossible()
-    tell = _Lines() if form is StreamFormat.TEXT else _stream if form is StreamFormat.JSONL else None
-    if asked.pods is not None:
-        record = via_pods.validate(asked, asked.pods, tell)
-    elif asked.via is not None:
-        record = via_slurm.validate(inventory, asked, asked.via, tell)
-    elif inventory is not None:
-        record = validation.validate(inventory, asked, tell)
-    else:  # pragma: no cover - options.sources has refused it
-        raise AssertionError
+    with contextlib.ExitStack() as stack:
+        tell = stack.enter_context(_Lines()) if form is StreamFormat.TEXT else None
+        record = _record(inventory, asked, _stream if form is StreamFormat.JSONL else tell)
     files.write(record, places)
     if form is StreamFormat.TEXT:
-        report.show(record, told=not output.console().is_terminal)
+        report.show(record, told=output.is_one_file())
     else:
         data = record.model_dump(mode="json")
         output.data(json.dumps({"event": "Record", **data} if form is StreamFormat.JSONL else data))
     return int(validation.exit_code(record))
+
+
+def _record(
+    inventory: AnyInventory | Cluster | None,
+    asked: ValidationOptions,
+    tell: Callable[[ValidationEvent], None] | None,
+) -> ValidationRecord:
+    from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation import via_pods, via_slurm  # noqa: PLC0415 - see cli.main
+
+    if asked.pods is not None:
+        return via_pods.validate(asked, asked.pods, tell)
+    if asked.via is not None:
+        return via_slurm.validate(inventory, asked, asked.via, tell)
+    if inventory is None:  # pragma: no cover - options.sources has refused it
+        raise AssertionError
+    return validation.validate(inventory, asked, tell)
 
 
 def _stream(event: ValidationEvent) -> None:
@@ -245,34 +265,54 @@ def _stream(event: ValidationEvent) -> None:
 
 
 class _Lines:
-    """One line when a check has its verdict; on a terminal also one, overwritten, while it runs."""
+    """The checks while they run: on a terminal the table as it grows, which goes at the end; elsewhere a line each."""
 
     def __init__(self) -> None:
         self._console = output.console()
-        self._head = ""
+        self._live: Live | None = None
+        self._results: list[CheckResult] = []
+        self._now = ("", "")  # the running check, and what it does
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            from rich.live import Live  # noqa: PLC0415 - on a terminal only
+
+            self._live = Live(
+                console=self._console, get_renderable=self._page, refresh_per_second=_REFRESH_PER_S, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: object) -> None:
+        if self._live is not None:
+            self._live.transient = kind is None  # what was found before an interruption stays
+            self._live.stop()
 
     def __call__(self, event: ValidationEvent) -> None:
         from clusterctl.model.results import CheckFinished, CheckProgress, CheckStarted  # noqa: PLC0415 - see cli.main
 
         if isinstance(event, CheckStarted):
-            self._head = f"[{event.number}/{event.total}] {event.check}"
-            self._transient(f"{self._head} …")
+            self._now = (f"[{event.number}/{event.total}] {event.check}", "")
         elif isinstance(event, CheckProgress):
-            self._transient(f"{self._head or event.check}: {event.text}")
+            self._now = (self._now[0] or event.check, event.text)
         elif isinstance(event, CheckFinished):
-            self._verdict(event)
+            self._now = ("", "")
+            self._results.append(event.result)
+            if self._live is None:
+                self._verdict(event.result)
 
-    def _transient(self, text: str) -> None:
-        output.transient(text, self._console.width)
+    def _page(self) -> Group:
+        from rich.console import Group  # noqa: PLC0415 - on a terminal only
 
-    def _verdict(self, event: ValidationEvent) -> None:
-        from clusterctl.model.results import CheckFinished  # noqa: PLC0415 - see cli.main
+        from clusterctl.report import tables  # noqa: PLC0415 - the same
 
-        if not isinstance(event, CheckFinished):
-            return
-        result = event.result
-        output.transient("")
-        word = result.verdict.value
-        line = output.text((f"{word:5}", VERDICT_STYLES[word]))
-        line.append_text(output.text(f" {result.check:<15} {result.seconds:6.2f} s  {result.reason}"))
-        self._console.print(line, soft_wrap=output.keeps_lines())
+        shown = self._results[-max(self._console.height - 4, 1) :]
+        parts: list[RenderableType] = [report.table(map(tables.validation_row, shown), whole=False)]
+        if self._now[0]:
+            now = output.text(f"{self._now[0]}: {self._now[1]}" if self._now[1] else f"{self._now[0]} …", style="dim")
+            now.no_wrap, now.overflow = True, "ellipsis"
+            parts.append(now)
+        return Group(*parts)
+
+    def _verdict(self, result: CheckResult) -> None:
+        output.line(f"{result.verdict.value:5} {result.check:<15} {result.seconds:6.2f} s  {result.reason}")

@@ -103,9 +103,10 @@ def test_a_plain_cell_of_a_table(screen: Screen) -> None:
 def test_a_line_that_is_overwritten(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     doctor._transient(EVIL)  # noqa: SLF001 - needs a terminal
-    lines = validate._Lines()  # noqa: SLF001 - the same
+    lines = validate._Lines()  # noqa: SLF001 - what Live shows
     lines(CheckStarted("hello", 1, 1, 60.0))
     lines(CheckProgress("hello", EVIL))
+    output.console().print(lines._page())  # noqa: SLF001 - the same
     assert FORGED in screen.getvalue()
     assert "\x1b[2J" not in screen.getvalue()
     assert not OBEYED.search(screen.getvalue().replace("\r\x1b[K", ""))

@@ -15,8 +15,9 @@ from clusterctl.validation.options import ValidationOptions
 RECORD = Path(__file__).parents[2] / "data" / "records" / "healthy.json"
 
 
+@pytest.mark.parametrize("one_file", [False, True])
 def test_off_a_terminal_each_verdict_is_said_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, one_file: bool
 ) -> None:
     record = ValidationRecord.model_validate_json(RECORD.read_text(encoding="utf-8"))
 
@@ -27,13 +28,16 @@ def test_off_a_terminal_each_verdict_is_said_once(
 
     monkeypatch.setattr(validation, "validate", told)
     monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(output, "is_one_file", lambda: one_file)
     output.console.cache_clear()
     try:
         validate.after_provision(Path("inventory.ini"), ValidationOptions(), StreamFormat.TEXT)
     finally:
         output.console.cache_clear()
-    lines = capsys.readouterr().err.splitlines()
+    said = capsys.readouterr()
+    lines = [line for line in said.out.splitlines() if line]
     for result in record.checks:
-        assert len([line for line in lines if result.check in line.split()[:2]]) == 1, result.check
+        assert len([line for line in said.err.splitlines() if result.check in line.split()[:2]]) == 1, result.check
+        assert len([line for line in lines if line.startswith(f"{result.check} ")]) == (not one_file), result.check
     assert lines[-1].startswith("PASS: ")
-    assert not [line for line in lines if line.startswith("CHECK ")]
+    assert any(line.startswith("CHECK ") for line in lines) is not one_file
