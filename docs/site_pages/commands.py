@@ -20,7 +20,8 @@ _INTRODUCTION = """\
 
 This page is made from the program itself. `clusterctl COMMAND --help` prints the same text.
 
-Results go to stdout, as text or by `--format json` and `--format jsonl` as records. Progress, warnings and what a run changed go to stderr.
+Results go to stdout, as text, or as records by `--format json` and `--format jsonl`. Progress, warnings and what a run
+changed go to stderr.
 [Exit codes](exit-codes.md) lists the numbers that a command ends with.
 """
 _LIMITS = re.compile(r"\s*\[([^\[\]]*)\]$")

@@ -64,7 +64,9 @@ def test_a_cluster_without_an_idle_node_is_no_verdict(nights: Nights) -> None:
     with drained(nights.cluster, "node[1-4]", OF_ADMINISTRATOR):
         done = nights.clusterctl("validate", "--via", "slurm", "--submit-host", SUBMIT, "--skip-busy")
     assert done.returncode == 11
-    assert all(f"{node} (drained: {OF_ADMINISTRATOR})" in " ".join((done.stdout + done.stderr).split()) for node in NODES)
+    assert all(
+        f"{node} (drained: {OF_ADMINISTRATOR})" in " ".join((done.stdout + done.stderr).split()) for node in NODES
+    )
 
 
 def test_over_nights_every_node_has_its_turn_also_those_that_were_busy_or_fail(nights: Nights) -> None:

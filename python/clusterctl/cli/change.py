@@ -167,15 +167,25 @@ class CaPassphraseGroup:
         return dataclasses.replace(request, ca_passphrase=ask_for(words, "--ask-ca-passphrase"))
 
 
-def observer_for(form: StreamFormat, *, ask: bool) -> Quiet:
-    """Return what shows a run in this form."""
+def observer_for(
+    form: StreamFormat, *, ask: bool, inventory: InventorySources | None = None, raw: bool = False
+) -> Quiet:
+    """Return what shows a run in this form.
+
+    Args:
+        form: of the command's answer.
+        ask: let the user confirm before anything is changed.
+        inventory: of a provision, whose earlier ones say how long it takes.
+        raw: show what a build prints.
+    """
     from clusterctl.cli import progress  # noqa: PLC0415 - see cli.main
 
     if form is not StreamFormat.TEXT:
         return progress.Quiet(stream=form is StreamFormat.JSONL)
+    look = progress.Look(raw, inventory)
     if output.console().is_terminal:
-        return progress.Page(ask=ask and output.is_interactive())
-    return progress.Lines()
+        return progress.Page(ask=ask and output.is_interactive(), look=look)
+    return progress.Lines(look)
 
 
 def check_extra_vars(value: str) -> None:

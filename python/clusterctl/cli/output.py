@@ -105,6 +105,12 @@ def answer_line(sentence: str, style: str | None = None) -> None:
     line(sentence, answer(), style)
 
 
+def cut(sentence: str, room: int) -> str:
+    """Return words that may come from a node, cut to so many characters."""
+    shown = words.escaped(sentence)
+    return shown if len(shown) <= room else f"{shown[: max(room - 1, 0)]}…"
+
+
 def data(text: str) -> None:
     """Write one line of data to stdout."""
     sys.stdout.write(text + "\n")

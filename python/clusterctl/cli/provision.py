@@ -190,7 +190,8 @@ def provision(
 
         proof = validate.in_short(which.sources, request.options)
         request = dataclasses.replace(request, asked_after=gate.asked_ahead)
-    with change.observer_for(form, ask=not (yes or play.check)) as observer:
+    asks = not (yes or play.check)
+    with change.observer_for(form, ask=asks, inventory=which.sources, raw=play.verbose > 0) as observer:
         record = provisioning.provision(request, observer)
     proof = proof if record.exit_code == ExitCode.OK else None
     if form is StreamFormat.JSON:

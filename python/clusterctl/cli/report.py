@@ -118,19 +118,14 @@ def show(record: ValidationRecord, *, told: bool = False) -> None:
         output.answer_line(line)
 
 
-def table(rows: Iterable[ValidationRow], *, whole: bool = True) -> Table:
-    """Return the table of checks with their verdicts.
-
-    Args:
-        rows: of the table.
-        whole: show all of a reason, on several lines; else its beginning on one.
-    """
+def table(rows: Iterable[ValidationRow]) -> Table:
+    """Return the table of checks with their verdicts."""
     from rich.table import Table  # noqa: PLC0415 - text output only
 
     found = Table(box=None, pad_edge=False)
     for column in ("CHECK", "VERDICT", "TIME"):
         found.add_column(column, no_wrap=True, justify="right" if column == "TIME" else "left")
-    found.add_column("REASON", overflow="fold" if whole else "ellipsis", no_wrap=not whole)
+    found.add_column("REASON", overflow="fold")
     for row in rows:
         verdict = output.text((row.verdict.value, VERDICT_STYLES[row.verdict.value]))
         found.add_row(row.check, verdict, row.time, row.reason)

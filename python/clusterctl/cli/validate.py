@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _REFRESH_PER_S = 5
+_VERDICT_AND_TIME = 25  # columns of them and between columns
 
 
 def check_names() -> str:
@@ -307,12 +308,16 @@ class _Lines:
         from clusterctl.report import tables  # noqa: PLC0415 - the same
 
         shown = self._results[-max(self._console.height - 4, 1) :]
-        parts: list[RenderableType] = [report.table(map(tables.validation_row, shown), whole=False)]
+        rows = [tables.validation_row(result) for result in shown]
+        room = self._console.width - max((len(row.check) for row in rows), default=0) - _VERDICT_AND_TIME
+        rows = [dataclasses.replace(row, reason=output.cut(row.reason, room)) for row in rows]
+        parts: list[RenderableType] = [report.table(rows)]
         if self._now[0]:
             now = output.text(f"{self._now[0]}: {self._now[1]}" if self._now[1] else f"{self._now[0]} …", style="dim")
             now.no_wrap, now.overflow = True, "ellipsis"
             parts.append(now)
         return Group(*parts)
 
-    def _verdict(self, result: CheckResult) -> None:
+    @staticmethod
+    def _verdict(result: CheckResult) -> None:
         output.line(f"{result.verdict.value:5} {result.check:<15} {result.seconds:6.2f} s  {result.reason}")

@@ -69,7 +69,7 @@ def test_a_pass_says_how_finely_it_judged_and_why_it_was_coarse() -> None:
     assert noisy.fineness[0].fraction > 0.3
     assert noisy.reason.startswith("fine; can detect ")
     assert noisy.reason.endswith(
-        "% (bandwidth): the cores were busy with something else on node[1-6], 70 % of their time"
+        "% (bandwidth) on links: the cores were busy with something else on node[1-6], 70 % of their time"
     )
 
 

@@ -129,7 +129,8 @@ def test_a_play_with_roles_in_its_middle_is_one_stage(capsys: pytest.CaptureFixt
         for at, stage in enumerate(stages):
             shown.event(StageStarted(at=float(at), stage=stage, task="t"))
     lines = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
-    one = ["horovod", "Switch to the software", "nccl", "openmpi", "nccl", "validation"]
+    installs = [f"{name}: install" for name in ("horovod", "nccl", "openmpi", "nccl")]
+    one = [installs[0], "Switch to the software", *installs[1:], "validation: install the checks"]
     assert lines == ["batch 1 of 2", *one, "batch 2 of 2", *one]
 
 

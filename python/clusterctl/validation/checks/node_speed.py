@@ -78,9 +78,7 @@ def _words(figures: Sequence[Figure]) -> str:
         group = [figure for figure in figures if figure.quantity == quantity]
         middle = value_words(statistics.median(figure.value for figure in group), group[0].unit)
         slowest = min(group, key=lambda figure: figure.value)
-        words.append(
-            f"{called} median {middle}, {value_words(slowest.value, slowest.unit)} on {slowest.nodes[0]}"
-        )
+        words.append(f"{called} median {middle}, {value_words(slowest.value, slowest.unit)} on {slowest.nodes[0]}")
     return "; ".join(words)
 
 

@@ -307,10 +307,7 @@ def _words(matrices: Sequence[PairMatrix]) -> str:
     link = f"{last.nodes[last.first[worst]]}-{last.nodes[last.second[worst]]}"
     links = len(last.value)
     every = "all" if last.complete else f"{links} of {len(last.nodes) * (len(last.nodes) - 1) // 2}"
-    return (
-        f"{every} pairs: {', '.join(words)}; {value_words(last.value[worst], last.unit)} on the worst link,"
-        f" {link}"
-    )
+    return f"{every} pairs: {', '.join(words)}; {value_words(last.value[worst], last.unit)} on the worst link, {link}"
 
 
 def _rounded(value: float) -> float:
