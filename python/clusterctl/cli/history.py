@@ -280,7 +280,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="INVENTORY|RUN",
-            help="Two runs; one is put beside the run before it; of an inventory alone, it is the last. A run is "
+            help="Two runs; or one, which is put beside the run before it; or an inventory, for its last two. A run is "
             f"{options.RUN_HELP[0].lower()}{options.RUN_HELP[1:]}",
         ),
     ] = None,

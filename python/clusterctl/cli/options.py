@@ -47,7 +47,7 @@ RunWords: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="INVENTORY|RUN",
-        help=f"An inventory, whose last run is meant, or a run: {RUN_HELP[0].lower()}{RUN_HELP[1:]}",
+        help=f"An inventory or a run. A run is {RUN_HELP[0].lower()}{RUN_HELP[1:]}",
     ),
 ]
 WhoseRuns: TypeAlias = Annotated[
@@ -79,7 +79,8 @@ class PanelCommand(TyperCommand):
             if (record := parameter.get_help_record(ctx)) is None or "--help" in parameter.opts:  # None: hidden
                 continue
             if parameter.param_type_name == "argument":
-                panels.setdefault(HOSTS if parameter.metavar == "INVENTORY" else OPTIONS, []).append(
+                names_hosts = str(parameter.metavar).startswith("INVENTORY") and "RUN" not in parameter.metavar
+                panels.setdefault(HOSTS if names_hosts else OPTIONS, []).append(
                     (parameter.metavar or record[0], record[1])
                 )
             else:

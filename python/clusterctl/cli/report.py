@@ -69,9 +69,10 @@ def report(
     inventory: options.WhoseRuns = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a record and end.")] = False,
 ) -> int:
-    """Write the reports of a run from its record; without a report's option, show it on the terminal.
+    """Write the reports of a run from its record; without a report's option, show it as text on stdout.
 
-    Records of earlier versions are read too. Ends with 0 when the reports are written, for any verdict.
+    Of an inventory, the last run is meant. Records of earlier versions are read too. Ends with 0 when the reports are
+    written, for any verdict.
     """
     from clusterctl.report import files, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
