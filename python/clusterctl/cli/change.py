@@ -182,7 +182,7 @@ def observer_for(
 
     if form is not StreamFormat.TEXT:
         return progress.Quiet(stream=form is StreamFormat.JSONL)
-    look = progress.Look(raw, inventory)
+    look = progress.Showing(raw, inventory)
     if output.console().is_terminal:
         return progress.Page(ask=ask and output.is_interactive(), look=look)
     return progress.Lines(look)

@@ -68,7 +68,7 @@ class _HostLine:
 class _Board:
     """The state of a run as its events tell it; both ways of showing it read from here."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Showing) -> None:
         self._look = look
         self._left: dict[str, float] | None = None  # stage → seconds from its begin to the end, in an earlier run
         self.started: set[str] = set()  # hosts that began the present task
@@ -159,7 +159,7 @@ class _Board:
 
 
 @dataclass(frozen=True)
-class Look:
+class Showing:
     """How a run is shown.
 
     Attributes:
@@ -238,10 +238,10 @@ class Quiet:
 class Lines(Quiet):
     """Plain lines: one per stage, one per note at most every ten seconds, one per failure."""
 
-    def __init__(self, look: Look | None = None) -> None:
+    def __init__(self, look: Showing | None = None) -> None:
         """Start the clock."""
         super().__init__(stream=False)
-        self._board = _Board(look or Look())
+        self._board = _Board(look or Showing())
 
     def phase(self, text: str) -> None:
         """Write what begins."""
@@ -277,10 +277,10 @@ class Lines(Quiet):
 class Page(Quiet):
     """The live page on a terminal."""
 
-    def __init__(self, *, ask: bool, look: Look | None = None) -> None:
+    def __init__(self, *, ask: bool, look: Showing | None = None) -> None:
         """``ask``: let the user confirm before anything is changed."""
         super().__init__(stream=False)
-        self._board = _Board(look or Look())
+        self._board = _Board(look or Showing())
         self._ask = ask
         self._live: Live | None = None
         self._stopping = ""

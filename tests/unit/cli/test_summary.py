@@ -198,7 +198,7 @@ def test_a_stage_says_what_it_does_on_how_many_hosts_and_how_many_are_done(monke
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_raw_lines_of_a_build_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str], *, raw: bool) -> None:
-    lines = progress.Lines(progress.Look(raw=raw))
+    lines = progress.Lines(progress.Showing(raw=raw))
     lines.event(StageStarted(time.time(), "software", "Build"))
     lines.event(Note(time.time(), "node1", "openmpi: install: libtool: install: (cd /var/tmp/x)"))
     last = capsys.readouterr().err.splitlines()[-1]
@@ -219,7 +219,7 @@ def test_the_time_that_is_left_comes_from_the_last_provision_that_changed_someth
         past.update(outcome="done", hosts=(HostSummary(host="node1", outcome="changed", changed=changed),))
         past.close()
         time.sleep(1.1)  # the id of a run has its second
-    lines = progress.Lines(progress.Look(inventory=InventorySources((str(inventory),))))
+    lines = progress.Lines(progress.Showing(inventory=InventorySources((str(inventory),))))
     lines.event(StageStarted(time.time(), "software", "t"))
     assert capsys.readouterr().err.rstrip().endswith("software: install (about 10m00s left)")
     other = progress.Lines()
