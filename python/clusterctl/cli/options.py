@@ -79,7 +79,8 @@ class PanelCommand(TyperCommand):
             if (record := parameter.get_help_record(ctx)) is None or "--help" in parameter.opts:  # None: hidden
                 continue
             if parameter.param_type_name == "argument":
-                names_hosts = str(parameter.metavar).startswith("INVENTORY") and "RUN" not in parameter.metavar
+                metavar = parameter.metavar or ""
+                names_hosts = metavar.startswith("INVENTORY") and "RUN" not in metavar
                 panels.setdefault(HOSTS if names_hosts else OPTIONS, []).append(
                     (parameter.metavar or record[0], record[1])
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from enum import Enum
@@ -22,6 +23,7 @@ _PLAIN_WIDTH = 160  # without a terminal and COLUMNS; 80 columns would cut paths
 _MINUTE = 60
 VERDICT_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 _HOUR = 3600
+_LEAD = re.compile(r"^( *)(\d+\. )?")  # of a line: its indent, and its number in a list
 
 
 class Format(str, Enum):
@@ -92,7 +94,8 @@ def line(sentence: str, to: Console | None = None, style: str | None = None) -> 
     to = to or console()
     lines = [words.escaped(sentence)]
     if to.is_terminal or _asked_width():
-        indent = " " * (len(sentence) - len(sentence.lstrip()) + 2)
+        blanks, number = _LEAD.findall(lines[0])[0]
+        indent = blanks + " " * (len(number) or 2)
         lines = textwrap.wrap(
             lines[0], to.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         )
