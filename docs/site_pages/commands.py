@@ -22,7 +22,8 @@ _INTRODUCTION = """\
 These pages are made from the program itself. `clusterctl COMMAND --help` prints the same text.
 Options have Ansible's names and letters.
 
-Text goes to stderr. `--format json` and `--format jsonl` put records on stdout.
+Results go to stdout, as text, or as records by `--format json` and `--format jsonl`. Progress, warnings and what a run
+changed go to stderr.
 [Exit codes](exit-codes.md) lists the numbers that a command ends with.
 """
 _LIMITS = re.compile(r"\s*\[([^\[\]]*)\]$")
@@ -92,7 +93,8 @@ def _row_anchor(path: str, parameter: Any) -> str:
 
 def _entries(group: Any, context: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Give each command with its path and context; a group comes before its commands."""
-    names = [name for name in COMMANDS if name in group.commands] if not prefix else group.list_commands(context)
+    ours = [name for name, command in COMMANDS.items() if not command.hidden]
+    names = ours if not prefix else group.list_commands(context)
     for name in names:
         command = group.get_command(context, name)
         own = command.context_class(command, info_name=name, parent=context, **command.context_settings)
@@ -102,8 +104,10 @@ def _entries(group: Any, context: Any, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _own(command: Any, context: Any) -> list[Any]:
-    """Return a command's options and arguments without ``--help``, which all have."""
-    return [parameter for parameter in command.get_params(context) if "--help" not in parameter.opts]
+    """Return a command's options and arguments without old names, and without ``--help``, which all have."""
+    return [
+        one for one in command.get_params(context) if "--help" not in one.opts and not getattr(one, "hidden", False)
+    ]
 
 
 def _command(path: str, command: Any, context: Any) -> list[str]:
@@ -121,6 +125,8 @@ def _parameter(path: str, parameter: Any, context: Any) -> tuple[str, str, str] 
     if record is None:  # hidden
         return None
     name, text = record
+    if parameter.param_type_name == "argument":  # without its type in Python
+        name = parameter.metavar or name
     limits = _LIMITS.search(text)
     meaning = text[: limits.start()] if limits else text
     return (

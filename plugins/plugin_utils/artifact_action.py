@@ -229,7 +229,7 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
                 self._connection.exec_command(shlex.join(["rm", "-f", "--", *remotes]), sudoable=False)
 
     @contextmanager
-    def _notes_from(self, host: str, remote: str) -> Iterator[None]:
+    def _notes_from(self, host: str, remote: str, about: str = "") -> Iterator[None]:
         """While the block runs, print what the module writes to ``remote``, a file that root alone can replace.
 
         A second session reads it, because the first one waits for the module's result.
@@ -249,7 +249,7 @@ class ArtifactActionBase(ActionBase):  # type: ignore[misc] # ansible-core carri
                 line = one_line(text[:_MOST_PROGRESS].decode(errors="replace"), _LONGEST_NOTE)
                 if code == 0 and line and line != said:
                     said = line
-                    self._note(host, line)
+                    self._note(host, f"{about}{line}")
 
         thread = threading.Thread(target=follow, daemon=True)
         thread.start()

@@ -173,7 +173,7 @@ class BuildingAction(StagingAction):
                         f" could not be installed: {complaint}"
                     )
             log = f"{arguments.get('log_dir', '/var/log/clusterctl')}/{tree_name(name, version, key)}"
-            with self._notes_from(host, f"{log}.progress"):
+            with self._notes_from(host, f"{log}.progress", f"{name}: "):
                 asked = {**_phase(arguments, host, key, "build"), "files": files, "links": links}
                 said = self._call("artifact_build", asked, variables)
         except ModuleFailedError as error:

@@ -105,6 +105,7 @@ def made() -> dict[str, ValidationRecord]:
         "one way": _fails(Culprit(kind="one_way", nodes=("node4", "node2"), words="node2 hears nothing of node4")),
         "unknown": _fails(next_step="run it again with --search."),
         "extreme": _extreme(),
+        "skipped": _skipped(),
     }
 
 
@@ -124,6 +125,14 @@ def _extreme() -> ValidationRecord:
         points = tuple(point.model_copy(update={"value": value}) for point in trend.points)
         trends.append(trend.model_copy(update={"points": points}))
     return one.model_copy(update={"checks": tuple(checks), "trends": tuple(trends)})
+
+
+def _skipped() -> ValidationRecord:
+    """Return a record of nodes without GPUs, whose headline is long."""
+    one = records.record(records.Shape(6))
+    reasons = {"nccl": "no GPU on node[1-6]", "gpu_mpi": "no GPU on node[1-6]", "torchrun": "no PyTorch on node[1-6]"}
+    skips = [CheckResult(check=name, verdict=Verdict.SKIP, reason=words) for name, words in reasons.items()]
+    return one.model_copy(update={"checks": (*one.checks, *skips)})
 
 
 def _noisy() -> ValidationRecord:

@@ -316,7 +316,7 @@ def test_a_long_step_says_that_it_is_alive(installed: Lab) -> None:
     steps = [{"name": "make", "argv": ["sh", "-c", command]}]
     played = installed.play(installed.build(files=[], steps=steps, inputs={"variant": "slow"}))
     assert played.rc == 0, played.text
-    assert "node1: make: 1 files, now btl/tcp\n" in played.text
+    assert "node1: demo: make: 1 files, now btl/tcp\n" in played.text
 
 
 def test_a_full_disk_on_the_builder_is_named(installed: Lab) -> None:

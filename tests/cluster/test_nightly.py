@@ -88,7 +88,7 @@ def test_a_week_of_nights(nights: HookedNights) -> None:
     assert [told[0] for told in nights.told()] == ["FAIL", "FAIL"]
     status = nights.command("status")
     assert status.returncode == 10
-    assert f"drift: {node}: {path} differs" in status.stderr
+    assert f"drift: {node}: {path} differs" in status.stdout
 
 
 def test_a_host_that_is_held_is_a_missed_night_with_its_reason(nights: HookedNights) -> None:

@@ -118,7 +118,7 @@ def test_environments_are_shown_and_removed(fresh_cluster: Cluster, run: Run) ->
     assert (one["hosts"], one["gone_from"], one["packages"]) == (["node1", "node2"], [], 1)
     assert trees["2.0"].startswith(f"/usr/local/python_env-{one['python']}-")
     digest = str(one["digest"])
-    lines = run("", verb=("env", "list")).stderr.splitlines()
+    lines = run("", verb=("env", "list")).stdout.splitlines()
     assert lines[1].split()[:3] == [digest[:12], one["python"], "1"], "the one used last is the first"
     assert run("", digest[:8], "--check", verb=("env", "gc")).returncode == 0
     assert set(shown()) == set(trees.values())
@@ -134,7 +134,7 @@ def test_environments_are_shown_and_removed(fresh_cluster: Cluster, run: Run) ->
     assert run("", "--older-than", "30d", "--yes", verb=("env", "gc")).stderr.count("Nothing to do") == 1
     run("", "--older-than", "0h", "--yes", verb=("env", "gc"))
     assert shown() == {}
-    assert "There is no environment of a project" in run("", verb=("env", "list")).stderr
+    assert "There is no environment of a project" in run("", verb=("env", "list")).stdout
 
 
 def test_a_launcher_of_nodes_has_the_project_s_programs(run: Run) -> None:

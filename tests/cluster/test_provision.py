@@ -209,7 +209,7 @@ def empty_cache(tmp_path: Path) -> Iterator[Path]:
 
 def test_ctrl_c_leaves_nothing_anywhere(cluster: Cluster, empty_cache: Path) -> None:
     with cluster.start("-e", f"openmpi_cache_dir={empty_cache}") as process:
-        wait_for(process, "configure: ")
+        wait_for(process, ": configure")
         assert strangers_on(cluster, "node1"), "a compile is going on"
         process.send_signal(signal.SIGINT)
         began = time.monotonic()

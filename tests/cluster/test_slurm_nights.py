@@ -57,14 +57,16 @@ def test_a_night_proves_the_idle_part_and_says_which(nights: Nights) -> None:
     assert proof["left_out"] == {"node3": "allocated", "node4": f"drained: {OF_ADMINISTRATOR}"}
     assert proved(nights) == {"node1", "node2"}
     part = f"2 of 4 nodes, node[1-2]; left out: node3 (allocated); node4 (drained: {OF_ADMINISTRATOR})"
-    assert part in " ".join(nights.command("status").stderr.split())
+    assert part in " ".join(nights.command("status").stdout.split())
 
 
 def test_a_cluster_without_an_idle_node_is_no_verdict(nights: Nights) -> None:
     with drained(nights.cluster, "node[1-4]", OF_ADMINISTRATOR):
         done = nights.clusterctl("validate", "--via", "slurm", "--submit-host", SUBMIT, "--skip-busy")
     assert done.returncode == 11
-    assert all(f"{node} (drained: {OF_ADMINISTRATOR})" in " ".join(done.stderr.split()) for node in NODES)
+    assert all(
+        f"{node} (drained: {OF_ADMINISTRATOR})" in " ".join((done.stdout + done.stderr).split()) for node in NODES
+    )
 
 
 def test_over_nights_every_node_has_its_turn_also_those_that_were_busy_or_fail(nights: Nights) -> None:

@@ -347,7 +347,7 @@ def fineness(result: CheckResult, groups: Iterable[Sequence[Figure]], policy: Ou
 
 
 def fineness_words(found: Sequence[Fineness]) -> str:
-    """Return how finely a check judged, in a clause: 'links judged to ±12 % (bandwidth) and ±20 % (latency)'.
+    """Return the smallest slowdown that a check sees: 'can detect 12 % (bandwidth) and 20 % (latency) on links'.
 
     Nodes are left out where links are judged, for a link is the harder one to see. Empty where nothing was compared.
     """
@@ -358,12 +358,12 @@ def fineness_words(found: Sequence[Fineness]) -> str:
         return ""
     parts = [f"{_shown(one.fraction)} ({culprit_words.quantity(one.quantity, None)})" for one in told]
     why = next((f": {one.why}" for one in told if one.why), "")
-    return f"{kind}s judged to {' and '.join(parts)}{why}"
+    return f"can detect {' and '.join(parts)} on {kind}s{why}"
 
 
 def _shown(fraction: float) -> str:
-    """Return '±12 %', or from the double on '10 times'."""
-    return f"±{100 * fraction:.0f} %" if fraction < 1 else f"{1 + fraction:.2g} times"
+    """Return '12 %', or from the double on '10 times'."""
+    return f"{100 * fraction:.0f} %" if fraction < 1 else f"{1 + fraction:.2g} times"
 
 
 def _fraction(distance: float, better: Better) -> float:

@@ -7,10 +7,11 @@ import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from clusterctl import __version__
 from clusterctl.cli.commands import COMMANDS
-from clusterctl.cli.options import grouped
+from clusterctl.cli.options import PanelCommand, grouped
 from clusterctl.cli.output import Format
 
 if TYPE_CHECKING:
@@ -35,11 +36,12 @@ def application(argv: Sequence[str]) -> typer.Typer:
         if isinstance(found, typer.Typer):
             for its in found.registered_commands:
                 its.callback = grouped(its.callback) if its.callback else None
+                its.cls = PanelCommand if its.cls is TyperCommand else its.cls
             app.add_typer(found, name=name, help=command.summary)
         else:
-            # A module's own class, where its command line is unlike what typer can parse.
-            own = getattr(importlib.import_module(f"clusterctl.cli.{command.module}"), "Line", None)
-            app.command(name, cls=own, short_help=command.summary)(grouped(found))
+            # A module's own class, where its command line or its help is unlike that of the others.
+            own = getattr(importlib.import_module(f"clusterctl.cli.{command.module}"), "Line", PanelCommand)
+            app.command(name, cls=own, short_help=command.summary, hidden=command.hidden)(grouped(found))
     return app
 
 

@@ -51,8 +51,8 @@ def show(
         rows.append((entry.node, entry.state, when, ", ".join(map(str, entry.serials))))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
-        output.line("  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[3]]))
-    output.line(f"Authority: {authority.folder}")
+        output.answer_line("  ".join([*(word.ljust(width) for word, width in zip(row, widths, strict=False)), row[3]]))
+    output.answer_line(f"Authority: {authority.folder}")
 
 
 @app.command()

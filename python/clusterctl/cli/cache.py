@@ -152,7 +152,7 @@ def list_entries(where: SomeWhere = None, signers: Signers = "", form: Output = 
         table.append((*row, *([signer] if where else [])))
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     for row in table:
-        output.line("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
+        output.answer_line("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
     return _told(problems)
 
 

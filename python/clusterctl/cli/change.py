@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias, TypeVar
 
 import typer
 
@@ -25,18 +25,22 @@ if TYPE_CHECKING:
     from clusterctl.provisioning.look import HostRequest
 
 
-Diff: TypeAlias = Annotated[bool, typer.Option("--diff", "-D", help="Show what changes inside files.")]
-Forks: TypeAlias = Annotated[int, typer.Option("--forks", "-f", min=1, help="Hosts worked on at the same time.")]
+Diff: TypeAlias = Annotated[
+    bool, typer.Option("--diff", "-D", help="Show what changes inside files.", rich_help_panel=options.OUTPUT)
+]
+Forks: TypeAlias = Annotated[
+    int, typer.Option("--forks", "-f", metavar="N", min=1, help="Work on so many hosts at the same time.")
+]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before hosts are changed.")]
 SkipUnreachable: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--skip-unreachable",
-        help="Leave out hosts that cannot be reached; ends with 4.",
-        rich_help_panel="Some of the hosts",
+        help="Leave out hosts that cannot be reached, and end with 4.",
+        rich_help_panel=options.HOSTS,
     ),
 ]
-_OTHERS = "Other clusters and other runs"
+_OTHERS = "Other controllers"
 
 RequestT = TypeVar("RequestT", bound="HostRequest")
 
@@ -45,7 +49,12 @@ RequestT = TypeVar("RequestT", bound="HostRequest")
 class AskingReadingGroup(ReadingGroup):
     """How Ansible reads the inventory; passwords of vaults may be typed."""
 
-    vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE or LABEL@prompt.")] = None
+    vault_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vault-id", metavar="[LABEL@]FILE", help="A vault's password is in this file; LABEL@prompt asks for it."
+        ),
+    ] = None
 
     def options(self, limit: str | None = None) -> InventoryOptions:
         """Return what these options make of an inventory; passwords of vaults are asked for here.
@@ -122,9 +131,10 @@ class ChangeGroup(SudoGroup):
 class CaPassphraseGroup:
     """How the passphrase of the certificate authority is given."""
 
+    PANEL: ClassVar[str] = options.LOGIN
     ca_passphrase_file: Annotated[
         str | None,
-        typer.Option("--ca-passphrase-file", metavar="FILE", help="Its first line opens the certificate authority."),
+        typer.Option("--ca-passphrase-file", metavar="PATH", help="Its first line opens the certificate authority."),
     ] = None
     ask_ca_passphrase: Annotated[
         bool, typer.Option("--ask-ca-passphrase", help="Ask for the passphrase of the certificate authority.")
@@ -157,15 +167,25 @@ class CaPassphraseGroup:
         return dataclasses.replace(request, ca_passphrase=ask_for(words, "--ask-ca-passphrase"))
 
 
-def observer_for(form: StreamFormat, *, ask: bool) -> Quiet:
-    """Return what shows a run in this form."""
+def observer_for(
+    form: StreamFormat, *, ask: bool, inventory: InventorySources | None = None, raw: bool = False
+) -> Quiet:
+    """Return what shows a run in this form.
+
+    Args:
+        form: of the command's answer.
+        ask: let the user confirm before anything is changed.
+        inventory: of a provision, whose earlier ones say how long it takes.
+        raw: show what a build prints.
+    """
     from clusterctl.cli import progress  # noqa: PLC0415 - see cli.main
 
     if form is not StreamFormat.TEXT:
         return progress.Quiet(stream=form is StreamFormat.JSONL)
+    look = progress.Showing(raw, inventory)
     if output.console().is_terminal:
-        return progress.Page(ask=ask and output.is_interactive())
-    return progress.Lines()
+        return progress.Page(ask=ask and output.is_interactive(), look=look)
+    return progress.Lines(look)
 
 
 def check_extra_vars(value: str) -> None:

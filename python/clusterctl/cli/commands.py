@@ -1,4 +1,4 @@
-"""The table of commands: name, module and summary of each, and no other import."""
+"""The table of commands: name, module and summary of each, their groups, and no other import."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class Command(NamedTuple):
     module: str
     attribute: str
     summary: str
+    hidden: bool = False  # an old name, which help does not list
 
 
 COMMANDS = {
@@ -25,7 +26,7 @@ COMMANDS = {
     "rotate": Command("change", "rotate", "Give all nodes new mesh keys or host keys."),
     "validate": Command("validate", "validate", "Prove the cluster again and name what is wrong."),
     "doctor": Command("doctor", "doctor", "Look at the hosts, change nothing, say what would hurt."),
-    "inventory-of": Command("doctor", "inventory_of", "Show the parts of a node, and since when it has them."),
+    "hardware": Command("doctor", "hardware", "Show the parts of a node, and since when it has them."),
     "drift": Command("doctor", "drift", "Say what differs from what the last run left."),
     "check-node": Command("doctor", "check_node", "Say on a node itself whether it is fit for a job."),
     "ca": Command("ca", "app", "Show, renew and revoke the certificates of a cluster's nodes."),
@@ -42,4 +43,13 @@ COMMANDS = {
     "nightly": Command("nightly", "app", "Validate every night, check drift, tell when the verdict changes."),
     "sandbox": Command("sandbox", "app", "A cluster of containers on this machine, to try things on."),
     "version": Command("app", "version", "Show the versions of clusterctl and of what it stands on."),
+    "inventory-of": Command("doctor", "inventory_of", "The old name of hardware.", hidden=True),
+}
+GROUPS = {
+    "set up": ("init", "provision", "sandbox"),
+    "prove": ("validate", "nightly", "doctor", "check-node", "drift"),
+    "use": ("run", "jobs", "env", "hostfile", "render", "launch"),
+    "change back": ("rollback", "remove", "replace", "rotate", "uninstall", "gc"),
+    "look back": ("report", "history", "compare", "baseline", "hardware"),
+    "share": ("cache", "ca", "version"),
 }

@@ -1,11 +1,11 @@
-"""Commands that look at nodes: ``doctor``, ``drift``, ``inventory-of`` and ``check-node``."""
+"""Commands that look at nodes: ``doctor``, ``drift``, ``hardware`` and ``check-node``."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.findings import Diagnosis
     from clusterctl.model.hardware import Stay
+    from clusterctl.model.hosts import InventorySources
     from clusterctl.model.snapshot import DriftReport
 
 
@@ -77,7 +78,7 @@ def _show(found: Diagnosis) -> None:
 
     from clusterctl.report import tables  # noqa: PLC0415
 
-    console = output.console()
+    console = output.answer()
     narrow = console.width < _NARROW
     table = Table(box=None, pad_edge=False)
     for column in ("", "CHECK", "NODES"):
@@ -95,7 +96,7 @@ def _show(found: Diagnosis) -> None:
     if found.findings:
         console.print(table)
     for line in tables.doctor_closing(found):
-        output.line(line)
+        output.answer_line(line)
 
 
 # --- ``clusterctl drift`` ---------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ def _show_drift(report: DriftReport, inventory: str) -> None:
     from clusterctl.provisioning import plan as words  # noqa: PLC0415 - text only
 
     def say(text: str) -> None:
-        output.line(text)
+        output.answer_line(text)
 
     for hosts, difference in words.folded(report.hosts):
         say(f"{hosts}: {difference}")
@@ -150,26 +151,45 @@ def _show_drift(report: DriftReport, inventory: str) -> None:
         say(f"Next: see that {names} can be reached; 'clusterctl doctor {inventory}' says why not.")
 
 
-# --- ``clusterctl inventory-of`` --------------------------------------------------------------------------------------
+# --- ``clusterctl hardware`` ------------------------------------------------------------------------------------------
+
+
+Parts: TypeAlias = Annotated[Format, typer.Option("--format", help="json: every stay of a part, on stdout.")]
 
 
 def inventory_of(
-    host: Annotated[str, typer.Argument(help="Name of a host of the inventory.", metavar="HOST")],
-    which: options.InventoriesGroup,
-    form: Annotated[Format, typer.Option("--format", help="json: every stay of a part, on stdout.")] = Format.TEXT,
+    host: Annotated[str, typer.Argument(metavar="HOST")], which: options.InventoriesGroup, form: Parts = Format.TEXT
+) -> int:
+    """Do as 'clusterctl hardware INVENTORY NODE', whose old name this is."""
+    output.tell(
+        "'inventory-of HOST INVENTORY' is now 'hardware INVENTORY NODE'; the old name goes in the next release."
+    )
+    return _hardware(which.sources, host, form)
+
+
+def hardware(
+    words: Annotated[list[str], typer.Argument(metavar="INVENTORY NODE", help="The node, as the inventory names it.")],
+    more: options.More = None,
+    form: Parts = Format.TEXT,
 ) -> int:
     """Show the parts of a node, and since when it has them.
 
     'clusterctl doctor' fills the ledger. A part that left is shown with the day on which it was last seen. No host is
     asked.
     """
+    inventory, nodes = options.inventory_and_words(words, more, "NODE")
+    if len(nodes) > 1:
+        raise typer.BadParameter("one node at a time is shown", param_hint="NODE")
+    return _hardware(inventory, nodes[0], form)
+
+
+def _hardware(inventory: InventorySources, host: str, form: Format) -> int:
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.model.hardware import PartLedger  # noqa: PLC0415
     from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415
     from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
-    inventory = which.sources
     ansible_inventory.refuse_missing(inventory)
     stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
     if not stays:
@@ -208,7 +228,7 @@ def _show_parts(stays: tuple[Stay, ...]) -> None:
         names = (stay.serial, stay.uuid) if with_uuid else (stay.serial,)
         cells = (stay.kind, stay.place, stay.model, *names, stay.firmware, f"{stay.first:%Y-%m-%d}", until)
         table.add_row(*cells)
-    output.console().print(table)
+    output.answer().print(table)
 
 
 # --- ``clusterctl check-node`` ----------------------------------------------------------------------------------------
@@ -226,8 +246,11 @@ def check_node(
     ] = None,
     user: Annotated[
         int | None,
-        typer.Option("--user", metavar="UID", min=0, help="Who must be able to write temporary files; for root alone."),
+        typer.Option(
+            "--job-user", metavar="UID", min=0, help="This user must be able to write temporary files; for root alone."
+        ),
     ] = None,
+    old_user: Annotated[int | None, typer.Option("--user", min=0, hidden=True)] = None,
     deadline: Annotated[
         float | None, typer.Option("--deadline", metavar="SECONDS", min=0.1, help="Of all looks. Default: 10.")
     ] = None,
@@ -241,6 +264,9 @@ def check_node(
     """
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415 - see cli.main: --help stays quick
 
+    if old_user is not None:
+        output.tell("check-node's --user is now --job-user; the old name goes in the next release.")
+        user = old_user
     path = options.layout_of(prefix).program(_PROGRAM)
     if not os.access(path, os.R_OK):
         raise ConfigError(

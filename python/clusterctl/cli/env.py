@@ -120,7 +120,7 @@ def _show(found: Sequence[ListedEnvironment]) -> None:
     from rich.table import Table  # noqa: PLC0415 - text output only
 
     if not found:
-        output.line("There is no environment of a project; 'clusterctl run --project' installs one.")
+        output.answer_line("There is no environment of a project; 'clusterctl run --project' installs one.")
         return
     table = Table(box=None, pad_edge=False)
     for column in ("LOCK", "PYTHON", "PACKAGES", "SIZE", "NODES", "USED"):
@@ -130,10 +130,11 @@ def _show(found: Sequence[ListedEnvironment]) -> None:
         packages, size = "" if one.packages is None else str(one.packages), "" if one.size is None else _size(one.size)
         columns = (one.digest[:_DIGEST], one.python, packages, size, output.folded(one.hosts), _time(one.known.used))
         table.add_row(*columns, f"{one.known.project}/{one.known.lock}")
-    output.console().print(table)
+    output.answer().print(table)
     for one in found:
         if one.gone_from:
-            output.line(f"{one.digest[:_DIGEST]} is gone from {output.folded(one.gone_from)}; a job installs it again.")
+            hosts = output.folded(one.gone_from)
+            output.answer_line(f"{one.digest[:_DIGEST]} is gone from {hosts}; a job installs it again.")
 
 
 def _time(used: datetime) -> str:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clusterctl.cli import options, output
+from clusterctl.cli import options, output, report
 from clusterctl.cli.output import VERDICT_STYLES, Format
 from clusterctl.model import nodeset
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from rich.console import Console
     from rich.text import Text
 
@@ -27,8 +29,11 @@ _MOST_CHANGES = 12
 
 
 def history(
-    which: options.InventoriesGroup,
-    check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
+    words: options.RunWords = None,
+    inventory: options.WhoseRuns = None,
+    check: Annotated[
+        str | None, typer.Option("--check", metavar="NAME", help="Only this check, without provisions.")
+    ] = None,
     last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="The last N runs.")] = _SHOWN,
     keep_runs: Annotated[
         int | None, typer.Option("--keep-runs", min=1, metavar="N", help="First forget all but the newest N.")
@@ -40,56 +45,69 @@ def history(
 ) -> int:
     """Show the runs of a cluster, their verdicts and what changed.
 
-    Oldest first. Needs no node; a run's id, or the beginning of it, is what 'compare' and 'baseline accept' take. The
-    newest and the accepted run are never forgotten.
+    Oldest first, with the runs that changed the cluster between them. A run stands for its cluster. Needs no node. A
+    run's id, or the beginning of it, is what 'compare' and 'baseline accept' take. The newest and the accepted run are
+    never forgotten.
     """
-    from clusterctl.report import run_overview  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import run_overview, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    inventory = which.sources
+    given, runs = options.inventory_and_runs(words, inventory)
+    whose = given if given is not None and not runs else run_resolver.of_run(runs[0], given)
     gone = 0
     if keep_runs is not None or keep_days is not None:
-        gone = run_overview.forget(inventory, keep_runs, keep_days)
-    found = run_overview.overview(inventory, check, last)
+        gone = run_overview.forget(whose, keep_runs, keep_days)
+    found = run_overview.overview(whose, check, last)
     if form is Format.JSON:
         output.data(found.model_dump_json())
         return ExitCode.OK
     _show(found, check)
     if gone:
-        output.console().print(f"{output.plural(gone, 'older run')} forgotten.")
+        output.answer().print(f"{output.plural(gone, 'older run')} forgotten.")
     return ExitCode.OK
 
 
 def _show(found: History, check: str | None) -> None:
-    from rich.table import Table  # noqa: PLC0415 - text output only
-
-    console = output.console()
-    table = Table(box=None, pad_edge=False)
-    for column in ("RUN", "SUITE", "VERDICT"):
-        table.add_column(column, no_wrap=True, vertical="top")
-    table.add_column("WHAT CHANGED" if check is None else "REASON", overflow="fold", vertical="top")
-    for line in found.runs:
-        words = "; ".join(line.changes) if check is None else line.reason
-        if line.accepted:
-            words = "; ".join(word for word in ("baseline", words) if word)
-        verdict = output.text((line.verdict.value, VERDICT_STYLES[line.verdict.value]))
-        table.add_row(line.run_id, line.suite, verdict, words)
-    console.print(table)
+    console = output.answer()
+    _show_runs(found, check)
     if check is not None:
         _show_trends(console, found.trends)
     else:
         _show_changes(console, found.trends)
     _show_nodes(found.nodes)
     for words in found.drifts:
-        output.line(words)
+        output.answer_line(words)
     for job in found.stopped_jobs:
-        words = f"Job of {job.at.astimezone():%Y-%m-%d %H:%M}: {job.sentence}. Its record: {job.record}"
-        output.line(words)
+        output.answer_line(f"Job of {report.moment(job.at)}: {job.sentence}. Its record: {job.record}")
     if found.total > len(found.runs):
         console.print(f"{output.plural(found.total, 'run')} are kept; --last shows more of them.")
     if found.baseline is not None and not found.baseline.run_id:
-        console.print(f"References begin anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
+        console.print(f"References begin anew at {report.moment(found.baseline.begins)}.")
     for note in found.notes:
-        output.line(f"Note: {note}")
+        output.answer_line(f"Note: {note}")
+
+
+def _show_runs(found: History, check: str | None) -> None:
+    """Show the validations and the changes in one table, under the newest of them."""
+    from rich.table import Table  # noqa: PLC0415 - text output only
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("RUN", "SUITE", "VERDICT"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("WHAT CHANGED" if check is None else "REASON", overflow="fold")
+    rows: list[tuple[datetime, str, str, str | Text, str]] = []
+    for line in found.runs:
+        words = "; ".join(line.changes) if check is None else line.reason
+        if line.accepted:
+            words = "; ".join(word for word in ("baseline", words) if word)
+        verdict = output.text((line.verdict.value, VERDICT_STYLES[line.verdict.value]))
+        rows.append((line.started, line.run_id, line.suite, verdict, words))
+    rows += [(one.started, one.run_id, one.verb, one.outcome, one.words) for one in found.changes]
+    rows.sort(key=lambda row: row[0])
+    for _, *cells in rows:
+        table.add_row(*cells)
+    started, run_id, *_ = rows[-1]
+    output.answer_line(f"{found.inventory}  {run_id}  {report.moment(started)}", "bold")
+    output.answer().print(table)
 
 
 def _show_nodes(nodes: tuple[NodeHealth, ...]) -> None:
@@ -99,7 +117,7 @@ def _show_nodes(nodes: tuple[NodeHealth, ...]) -> None:
         if one.state != "healthy":
             lines.setdefault(_state_words(one), []).append(one.node)
     for words, names in lines.items():
-        output.line(f"{nodeset.folded(names)} {words}.")
+        output.answer_line(f"{nodeset.folded(names)} {words}.")
 
 
 def _state_words(state: NodeHealth) -> str:
@@ -109,14 +127,14 @@ def _state_words(state: NodeHealth) -> str:
     whys = [f"named by {checks} in {state.run_id}"] if checks else []
     if state.doctor is not None:
         found = ", ".join(state.doctor.checks)
-        whys.append(f"doctor found errors ({found}) on {state.doctor.at.astimezone():%Y-%m-%d %H:%M}")
+        whys.append(f"doctor found errors ({found}) on {report.moment(state.doctor.at)}")
     return f"is not proved: {'; '.join(whys) or 'no check has passed with it'}"
 
 
 def _show_changes(console: Console, trends: tuple[Trend, ...]) -> None:
     changed = [one for one in trends if one.changed_at]
     for trend in changed[:_MOST_CHANGES]:
-        output.line(_sentence(trend))
+        output.answer_line(_sentence(trend))
     if len(changed) > _MOST_CHANGES:
         console.print(f"{len(changed) - _MOST_CHANGES} more figures changed; --check NAME shows those of a check.")
 
@@ -172,7 +190,7 @@ def accept(
     if form is Format.JSON:
         output.data(found.model_dump_json())
         return
-    output.line(
+    output.answer_line(
         f"History begins with {found.run_id} ({found.verdict.value}); earlier runs are kept and no longer count.",
     )
 
@@ -186,7 +204,7 @@ def reset(which: options.InventoriesGroup, form: Output = Format.TEXT) -> None:
     if form is Format.JSON:
         output.data(f'{{"kept": {count}}}')
         return
-    output.console().print(
+    output.answer().print(
         f"History begins anew with the next run; {output.plural(count, 'run')} up to now kept, none of them counts.",
         markup=False,
     )
@@ -217,7 +235,7 @@ def _show_baseline(found: References, *, everything: bool) -> None:
 
     from clusterctl.report import figure_words  # noqa: PLC0415
 
-    console = output.console()
+    console = output.answer()
     shown = [one for one in found.entries if everything or not one.figure.nodes]
     if shown:
         table = Table(box=None, pad_edge=False)
@@ -231,15 +249,15 @@ def _show_baseline(found: References, *, everything: bool) -> None:
     if found.baseline is None:
         console.print("All runs count; 'clusterctl baseline accept' lets history begin with one of them.")
     elif found.baseline.run_id:
-        output.line(f"History begins with {found.baseline.run_id}.")
+        output.answer_line(f"History begins with {found.baseline.run_id}.")
     else:
-        console.print(f"History begins anew at {found.baseline.begins.astimezone():%Y-%m-%d %H:%M}.")
+        console.print(f"History begins anew at {report.moment(found.baseline.begins)}.")
     if not found.entries:
         console.print("No figure has a good run yet, so nothing is in force.")
     elif len(shown) < len(found.entries):
         console.print(f"{len(found.entries) - len(shown)} more of single nodes and links; --all shows them.")
     for note in found.notes:
-        output.line(f"Note: {note}")
+        output.answer_line(f"Note: {note}")
 
 
 def _limit(one: InForce, at_least: int) -> str:
@@ -258,8 +276,14 @@ _ENDED = 0.0005  # a twentieth of a per cent reads as none
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="RUN", help=options.RUN_HELP)],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="The run beside it, named likewise.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="INVENTORY|RUN",
+            help="Two runs; or one, which is put beside the run before it; or an inventory, for its last two. A run is "
+            f"{options.RUN_HELP[0].lower()}{options.RUN_HELP[1:]}",
+        ),
+    ] = None,
     inventory: options.WhoseRuns = None,
     everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes that did not move.")] = False,
     form: Annotated[Format, typer.Option("--format", help="json: all of it, on stdout.")] = Format.TEXT,
@@ -268,9 +292,11 @@ def compare(
 
     Versions that differ are named; a difference is marked where it is beyond the noise.
     """
-    from clusterctl.report import run_comparison  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.report import run_comparison, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    found = run_comparison.compare(first, second, options.whose(inventory))
+    whose, runs = options.inventory_and_runs(words, inventory, 2)
+    two = runs if len(runs) > 1 else run_resolver.with_the_one_before(runs[0] if runs else "last", whose)
+    found = run_comparison.compare(two[0], two[1], whose)
     if form is Format.JSON:
         output.data(found.model_dump_json())
         return ExitCode.OK
@@ -283,15 +309,15 @@ def _show_comparison(found: RunComparison, *, everything: bool) -> None:
 
     from clusterctl.report import figure_words  # noqa: PLC0415
 
-    console = output.console()
+    console = output.answer()
     for number, side in enumerate((found.first, found.second), 1):
-        words = f"{number}  {side.run_id}  {side.suite}  {side.verdict.value}  {output.folded(side.hosts)}"
-        output.line(words)
+        words = f"{number}  {side.inventory}  {side.run_id}  {report.moment(side.started)}"
+        output.answer_line(f"{words}  {side.suite}  {side.verdict.value}  {output.folded(side.hosts)}", "bold")
     for name, (before, after) in found.versions.items():
-        output.line(f"{name}: {before or 'none'} → {after or 'none'}")
+        output.answer_line(f"{name}: {before or 'none'} → {after or 'none'}")
     for name, (before, after) in found.verdicts.items():
         words = f"{name}: {before or 'not run'} → {after or 'not run'}"
-        output.line(words)
+        output.answer_line(words)
     wanted = [one for one in found.figures if everything or one.beyond_noise or not one.nodes]
     shown = wanted if everything else sorted(wanted, key=lambda one: not one.beyond_noise)[:_CHECKS_SHOWN]
     if shown:
@@ -322,7 +348,7 @@ def _show_comparison(found: RunComparison, *, everything: bool) -> None:
             f"Only in 1: {found.only_first}; only in 2: {found.only_second} (another size, node or rank count)."
         )
     for note in found.notes:
-        output.line(f"Note: {note}")
+        output.answer_line(f"Note: {note}")
 
 
 def _change(one: Difference) -> str:

@@ -109,7 +109,7 @@ def _show(jobs: Sequence[FoundJob]) -> None:
     from clusterctl.jobs import detached  # noqa: PLC0415 - see cli.main
 
     if not jobs:
-        output.line("There is no detached job; 'clusterctl run --detach' starts one.")
+        output.answer_line("There is no detached job; 'clusterctl run --detach' starts one.")
         return
     table = Table(box=None, pad_edge=False)
     for column in ("JOB", "STATE", "CODE", "SINCE", "FROM", "NODES"):
@@ -119,10 +119,10 @@ def _show(jobs: Sequence[FoundJob]) -> None:
         code, since = detached.code_of(one.job), datetime.fromtimestamp(one.job.since, timezone.utc).astimezone()
         columns = (one.job.job, one.job.word, "" if code is None else str(code), f"{since:%Y-%m-%d %H:%M}", one.host)
         table.add_row(*columns, output.folded(one.job.nodes), _command(one))
-    output.console().print(table)
+    output.answer().print(table)
     for one in jobs:
         for words in one.job.remains:
-            output.line(f"{one.job.job} may still run on {words}")
+            output.answer_line(f"{one.job.job} may still run on {words}")
 
 
 def _command(one: FoundJob) -> str:

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.cli import output
-from clusterctl.cli.commands import COMMANDS
+from clusterctl.cli.commands import GROUPS
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
@@ -26,30 +26,27 @@ Usage: clusterctl COMMAND [OPTIONS] [ARGUMENTS]
 
   Turn machines that answer ssh into one proven MPI/NCCL cluster.
 
-  First steps:
-    clusterctl init inventory.ini         then name your machines in it
-    clusterctl provision inventory.ini    bare hosts become one proven cluster
-    clusterctl validate inventory.ini     prove it again
-    clusterctl doctor inventory.ini       see what would hurt, before or after
-    clusterctl run inventory.ini -- ./a   start a program on all of it
+First steps:
+  clusterctl init inventory.ini         then name your machines in it
+  clusterctl doctor inventory.ini       see what would hurt, before or after
+  clusterctl provision inventory.ini    bare hosts become one proven cluster
+  clusterctl validate inventory.ini     prove it again
+  clusterctl run inventory.ini -- ./a   start a program on all of it
 
 Commands:
 {commands}
 
 Options:
-  --version             Show the version.
-  --install-completion  Install completion for the current shell.
-  --show-completion     Print the completion script of the current shell.
-  -h, --help            Show this page; 'clusterctl COMMAND --help' explains a command.
+  --version     Show the version.
+  -h, --help    Show this page; 'clusterctl COMMAND --help' explains a command.
+  --install-completion, --show-completion    For the shell that you use.
 """
 
 
 def help_text() -> str:
     """Return the page of ``clusterctl --help``."""
-    width = max(len(name) for name in COMMANDS)
-    return _HELP.format(
-        commands="\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
-    )
+    width = max(map(len, GROUPS))
+    return _HELP.format(commands="\n".join(f"  {name:{width}}  {', '.join(its)}" for name, its in GROUPS.items()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

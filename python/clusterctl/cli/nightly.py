@@ -8,7 +8,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,15 +68,32 @@ class NightLoginGroup(options.LoginGroup):
     extra_vars: Annotated[
         list[str] | None, typer.Option("--extra-vars", "-e", metavar="@FILE", help="Variables above all others.")
     ] = None
-    user: Annotated[str | None, typer.Option("--remote-user", "-u", metavar="USER", help="Log in as this user.")] = None
+    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Log in as this user.")] = None
+    remote_user: Annotated[str | None, typer.Option("--remote-user", hidden=True)] = None
     become: Annotated[bool, typer.Option("--become", "-b", help="Use sudo on the hosts, to look for drift.")] = False
 
     def options(self, limit: str | None = None) -> InventoryOptions:
         """Return what these options make of an inventory."""
-        return dataclasses.replace(super().options(limit), become=self.become)
+        if self.remote_user is not None:
+            output.tell("--remote-user is now --user; the old name goes in the next release.")
+        found = dataclasses.replace(super().options(limit), become=self.become)
+        return found if self.remote_user is None else dataclasses.replace(found, user=self.remote_user)
 
 
-@app.command()
+class EnableLine(options.PanelCommand):
+    """The command line of enable."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take ``--user`` without a name for ``--own-timer``, whose old name it is."""
+        words = list(args)
+        for at, word in enumerate(args):
+            if word == "--user" and (at + 1 == len(args) or args[at + 1].startswith("-")):
+                output.tell("--user without a name is now --own-timer; the old name goes in the next release.")
+                words[at] = "--own-timer"
+        return super().parse_args(ctx, words)
+
+
+@app.command(cls=EnableLine)
 def enable(
     at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When, by the local clock of this machine.")],
     which: options.InventoriesGroup,
@@ -106,9 +123,11 @@ def enable(
             help="Start this command, or POST to this address, when the verdict or who is named changes.",
         ),
     ] = None,
-    own: Annotated[bool, typer.Option("--user", help="A timer of your own (the default, except for root).")] = False,
+    own: Annotated[
+        bool, typer.Option("--own-timer", help="Write a timer of your own (the default, except for root).")
+    ] = False,
     system: Annotated[
-        bool, typer.Option("--system", help="A timer of the system, run by root (the default for root).")
+        bool, typer.Option("--system-timer", "--system", help="Write a timer of root (the default for root).")
     ] = False,
     keep: Annotated[
         int, typer.Option("--keep", metavar="DAYS", min=1, help="How long nights and reports are kept.")
@@ -137,7 +156,7 @@ def enable(
     from clusterctl.nightly import install, notify  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if own and system:
-        raise typer.BadParameter("give one of --user and --system", param_hint="--system")
+        raise typer.BadParameter("give one of --own-timer and --system-timer", param_hint="--system-timer")
     scope: Scope | None = "system" if system else "user" if own else None
     done = install.enable(
         install.EnableRequest(
@@ -206,11 +225,11 @@ def status(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     if form is Format.JSON:
         typer.echo(json.dumps([each.model_dump(mode="json") for each in found]))
     elif not found:
-        output.line("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
+        output.answer_line("Nothing is enabled; 'clusterctl nightly enable INVENTORY --at 02:00' does it.")
     else:
         for number, each in enumerate(found):
             if number:
-                output.line("")
+                output.answer_line("")
             _show(each)
     return 10 if any(each.bad for each in found) else 0
 
@@ -268,11 +287,13 @@ def _show(found: JobStatus) -> None:
     from clusterctl.nightly import scheduler  # noqa: PLC0415 - see cli.main
 
     zone = scheduler.zone()
-    output.line(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
-    output.line(f"  job    {found.job}")
-    output.line(f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}")
+    output.answer_line(f"{found.inventory}: suite '{found.suite}' every night at {found.at} ({found.place.name})")
+    output.answer_line(f"  job    {found.job}")
+    output.answer_line(
+        f"  next   {_local(found.next, zone) if found.next and found.scheduled else 'never: ' + found.problem}"
+    )
     if found.running:
-        output.line("  now    a night is running")
+        output.answer_line("  now    a night is running")
     if found.hook:
         result = found.hook_result
         last = (
@@ -280,14 +301,14 @@ def _show(found: JobStatus) -> None:
             if result
             else "never called"
         )
-        output.line(f"  hook   {found.hook}: {last}")
+        output.answer_line(f"  hook   {found.hook}: {last}")
     for slot in found.missed[:_SHOWN_MISSED]:
-        output.line(f"  missed {_local(slot, zone)}: nothing ran")
+        output.answer_line(f"  missed {_local(slot, zone)}: nothing ran")
     if len(found.missed) > _SHOWN_MISSED:
-        output.line(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
+        output.answer_line(f"  missed {len(found.missed) - _SHOWN_MISSED} more")
     for night in found.nights[:_SHOWN_NIGHTS]:
         word = night.verdict.value if night.verdict and night.outcome == "done" else night.outcome.upper()
-        output.line(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
+        output.answer_line(f"  {word:6} {_local(night.started, zone)} {_reason(night)}".rstrip())
 
 
 def _reason(night: Night) -> str:

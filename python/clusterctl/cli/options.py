@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from clusterctl.cli.output import StreamFormat
 from clusterctl.launch.mpirun import Affinity, Bind, MapBy, PathOptions, Transport
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import InventoryOptions, InventorySources
     from clusterctl.model.layout import Layout
 
-_ANSIBLE = "Ansible's own options"
+HOSTS = "Which hosts"
+LOGIN = "Login and variables"
+OPTIONS = "Options"
+SUITE = "Suite"
+OUTPUT = "Output"
 
 _ANY = "Any inventory Ansible accepts: INI, YAML, a folder, a script, a list such as node1,node2,"
 More: TypeAlias = Annotated[
@@ -32,29 +38,65 @@ More: TypeAlias = Annotated[
         "--inventory",
         "-i",
         metavar="INVENTORY",
-        help="An inventory, as by position; may be repeated.",
-        rich_help_panel=_ANSIBLE,
+        help="Another inventory, as by position. It may be repeated.",
+        rich_help_panel=HOSTS,
     ),
 ]
 RUN_HELP = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
+RunWords: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="INVENTORY|RUN",
+        help=f"An inventory or a run. A run is {RUN_HELP[0].lower()}{RUN_HELP[1:]}",
+    ),
+]
 WhoseRuns: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option("--inventory", "-i", metavar="INVENTORY", help="The inventory whose runs are meant; may be repeated."),
+    typer.Option(
+        "--inventory", "-i", metavar="INVENTORY", help="The inventory whose runs are meant. It may be repeated."
+    ),
 ]
 Limit: TypeAlias = Annotated[
-    str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Only these hosts.", rich_help_panel=_ANSIBLE)
+    str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Take only these hosts.", rich_help_panel=HOSTS)
 ]
 PREFIX_HELP = (
     "The folder of the software on the nodes, as cluster_prefix of the inventory names it. Default: /usr/local."
 )
 ClusterPrefix: TypeAlias = Annotated[str, typer.Option("--cluster-prefix", metavar="PATH", help=PREFIX_HELP)]
 StreamForm: TypeAlias = Annotated[
-    StreamFormat, typer.Option("--format", help="json: the record; jsonl: all events, then the record.")
+    StreamFormat,
+    typer.Option("--format", help="json: the record; jsonl: all events, then the record.", rich_help_panel=OUTPUT),
 ]
 
 
+class PanelCommand(TyperCommand):
+    """A command whose help puts options in panels, by the PANEL of their group or their own; the login comes last."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and each panel."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is None or "--help" in parameter.opts:  # None: hidden
+                continue
+            if parameter.param_type_name == "argument":
+                metavar = parameter.metavar or ""
+                names_hosts = metavar.startswith("INVENTORY") and "RUN" not in metavar
+                panels.setdefault(HOSTS if names_hosts else OPTIONS, []).append(
+                    (parameter.metavar or record[0], record[1])
+                )
+            else:
+                panels.setdefault(getattr(parameter, "rich_help_panel", "") or OPTIONS, []).append(record)
+        order = (HOSTS, SUITE, OPTIONS, "", OUTPUT, LOGIN)  # "": the others
+        for name, rows in sorted(panels.items(), key=lambda panel: order.index(panel[0] if panel[0] in order else "")):
+            with formatter.section(name):
+                formatter.write_dl(rows)
+
+
 def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command for typer, in which each parameter that is a dataclass stands for the options of its fields."""
+    """Return a command for typer, in which each parameter that is a dataclass stands for the options of its fields.
+
+    The dataclass' PANEL is the panel of those that name no other.
+    """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, type[Any]] = {
         name: kind for name, kind in hints.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
@@ -66,10 +108,13 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
         if given.name not in groups:
             parameters.append(given.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[given.name]))
             continue
-        its = get_type_hints(groups[given.name], include_extras=True)
+        its, panel = get_type_hints(groups[given.name], include_extras=True), getattr(groups[given.name], "PANEL", "")
         parameters += [
             inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=its[field.name]
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=_in_panel(its[field.name], panel),
             )
             for field in dataclasses.fields(groups[given.name])
         ]
@@ -85,6 +130,12 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     spread.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     spread.__annotations__ = {each.name: each.annotation for each in parameters}
     return spread
+
+
+def _in_panel(annotation: Any, panel: str) -> Any:
+    info = copy.copy(annotation.__metadata__[0])
+    info.rich_help_panel = info.rich_help_panel or panel or None
+    return Annotated[annotation.__origin__, info]
 
 
 def given(*groups: DataclassInstance) -> dict[str, object]:
@@ -149,6 +200,7 @@ class OneInventoryGroup:
 class ReadingGroup:
     """How Ansible reads the inventory."""
 
+    PANEL: ClassVar[str] = LOGIN
     extra_vars: Annotated[
         list[str] | None,
         typer.Option(
@@ -158,9 +210,12 @@ class ReadingGroup:
             help="Variables above all others. Other users see a value in 'ps': give a secret in @FILE.",
         ),
     ] = None
-    vault_id: Annotated[list[str] | None, typer.Option("--vault-id", help="[LABEL@]FILE.")] = None
+    vault_id: Annotated[
+        list[str] | None, typer.Option("--vault-id", metavar="[LABEL@]FILE", help="A vault's password is in this file.")
+    ] = None
     vault_password_file: Annotated[
-        list[str] | None, typer.Option("--vault-password-file", metavar="FILE", help="File with the vault's password.")
+        list[str] | None,
+        typer.Option("--vault-password-file", metavar="PATH", help="A vault's password is in this file."),
     ] = None
 
     def options(self, limit: str | None = None) -> InventoryOptions:
@@ -179,8 +234,8 @@ class ReadingGroup:
 class LoginGroup(ReadingGroup):
     """How Ansible reads the inventory, and how it and ssh log in."""
 
-    user: Annotated[str | None, typer.Option("--user", "-u", help="Log in as this user.")] = None
-    private_key: Annotated[str | None, typer.Option("--private-key", metavar="FILE", help="Log in with this key.")] = (
+    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Log in as this user.")] = None
+    private_key: Annotated[str | None, typer.Option("--private-key", metavar="PATH", help="Log in with this key.")] = (
         None
     )
 
@@ -193,11 +248,12 @@ class LoginGroup(ReadingGroup):
 class JobPathGroup:
     """What a job's messages go through, and where its ranks are kept."""
 
+    PANEL: ClassVar[str] = "Network and cores"
     network: Annotated[
-        Transport, typer.Option("--network", help="What MPI's messages go through; auto: UCX where RDMA is, else TCP.")
+        Transport, typer.Option("--network", help="MPI's messages go through this; auto: UCX where RDMA is, else TCP.")
     ] = Transport.AUTO
     bind: Annotated[
-        Bind, typer.Option("--bind-to", help="What each rank is kept on; none: the ranks of a node share its cores.")
+        Bind, typer.Option("--bind-to", help="Each rank is kept on this; none: the ranks of a node share its cores.")
     ] = Bind.NONE
     affinity: Annotated[
         Affinity,
@@ -244,6 +300,33 @@ def inventory_and_words(
     if not rest:
         raise typer.BadParameter("it is missing; name it behind the inventory", param_hint=what)
     return inventory, tuple(rest)
+
+
+def inventory_and_runs(
+    words: Sequence[str] | None, more: Sequence[Path] | None, most: int = 1
+) -> tuple[InventorySources | None, tuple[str, ...]]:
+    """Return the inventory, None where none is named, and the runs behind it; the first word may be either.
+
+    Args:
+        words: those by position.
+        more: the inventories of ``-i``.
+        most: so many runs may be named.
+
+    Raises:
+        BadParameter: neither is named, or more runs are.
+    """
+    from clusterctl.report import run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
+
+    runs, inventory = list(words or ()), whose(more)
+    if inventory is None and runs and run_resolver.is_inventory(runs[0]):
+        inventory = sources(Path(runs.pop(0)), None)
+    if inventory is None and not runs:
+        raise typer.BadParameter(
+            "give an inventory, or a run's id, 'last', 'last-1', or the path of a record", param_hint="INVENTORY or RUN"
+        )
+    if len(runs) > most:
+        raise typer.BadParameter(f"'{runs[most]}' is one run too many; give at most {most}", param_hint="RUN")
+    return inventory, tuple(runs)
 
 
 def layout_of(prefix: str) -> Layout:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import textwrap
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,10 +23,11 @@ _PLAIN_WIDTH = 160  # without a terminal and COLUMNS; 80 columns would cut paths
 _MINUTE = 60
 VERDICT_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 _HOUR = 3600
+_LEAD = re.compile(r"^( *)(\d+\. )?")  # of a line: its indent, and its number in a list
 
 
 class Format(str, Enum):
-    """How a command answers: words for people on stderr, or JSON for programs on stdout."""
+    """How a command answers on stdout: words for people, or JSON for programs."""
 
     TEXT = "text"
     JSON = "json"
@@ -38,9 +41,14 @@ class StreamFormat(str, Enum):
     JSONL = "jsonl"
 
 
+def answer() -> Console:
+    """Return the console for what a command was asked for, on stdout; :func:`console` is for all other text."""
+    return console(stderr=False)
+
+
 @cache
-def console() -> Console:
-    """Return the console for human text; stdout is for data alone.
+def console(*, stderr: bool = True) -> Console:
+    """Return the console for progress, warnings and what a run changed, on stderr.
 
     Words of a node reach no terminal as they are: what a terminal would obey is shown as its number, and a plain
     string is one line without markup. What has several lines, or a style, is made by :func:`text`.
@@ -55,8 +63,8 @@ def console() -> Console:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=words.visible(segment.text))
 
-    width = None if sys.stderr.isatty() else _asked_width() or _PLAIN_WIDTH
-    return SafeConsole(stderr=True, highlight=False, markup=False, emoji=False, width=width)
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else _asked_width() or _PLAIN_WIDTH
+    return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def text(*lines: str | tuple[str, str], style: str = "") -> Text:
@@ -75,9 +83,35 @@ def text(*lines: str | tuple[str, str], style: str = "") -> Text:
     return made
 
 
-def line(sentence: str) -> None:
-    """Print one line of text on the console."""
-    console().print(sentence, markup=False, soft_wrap=keeps_lines())
+def line(sentence: str, to: Console | None = None, style: str | None = None) -> None:
+    """Print one sentence: on a terminal, and where COLUMNS is set, wrapped at words with further lines indented.
+
+    Args:
+        sentence: words that may come from a node; its blanks at the start count as its indent.
+        to: None takes :func:`console`.
+        style: of the whole sentence.
+    """
+    to = to or console()
+    lines = [words.escaped(sentence)]
+    if to.is_terminal or _asked_width():
+        blanks, number = _LEAD.findall(lines[0])[0]
+        indent = blanks + " " * (len(number) or 2)
+        lines = textwrap.wrap(
+            lines[0], to.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    for text_line in lines or [""]:
+        to.print(text_line, soft_wrap=True, style=style)
+
+
+def answer_line(sentence: str, style: str | None = None) -> None:
+    """Print one sentence as :func:`line` does, on stdout."""
+    line(sentence, answer(), style)
+
+
+def cut(sentence: str, room: int) -> str:
+    """Return words that may come from a node, cut to so many characters."""
+    shown = words.escaped(sentence)
+    return shown if len(shown) <= room else f"{shown[: max(room - 1, 0)]}…"
 
 
 def data(text: str) -> None:
@@ -110,9 +144,12 @@ def show_diff(diff: str) -> None:
     sys.stderr.flush()
 
 
-def keeps_lines() -> bool:
-    """Whether a sentence stays on one line: a terminal folds it by itself, a file keeps it without COLUMNS."""
-    return sys.stderr.isatty() or _asked_width() is None
+def is_one_file() -> bool:
+    """Whether stdout and stderr are one file or pipe, where a line that stands on both would stand there twice."""
+    try:
+        return not sys.stderr.isatty() and os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
 
 
 def _asked_width() -> int | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.model.scheduler_options import PodsKind, PodsOptions
     from clusterctl.validation.run import ValidationOptions
 
-_PANEL = "In pods of Kubernetes"
+_PANEL = "Pods of Kubernetes"
 _MOST_SLOTS = 1024
 KINDS = ("mpijob", "pytorchjob", "runai")
 _SHARED = frozenset({"--nodes", "--time", "--start-within"})  # options of Slurm that pods have as well
@@ -50,7 +50,7 @@ Via: TypeAlias = Annotated[
         "--via",
         help="slurm: run the checks in one allocation of Slurm, without ssh to the nodes. mpijob, pytorchjob, runai: in"
         " pods of an image.",
-        rich_help_panel="Inside an allocation",
+        rich_help_panel=slurm_options.PANEL,
     ),
 ]
 
@@ -69,7 +69,7 @@ class PodsGroup:
             metavar="N",
             min=1,
             max=_MOST_SLOTS,
-            help="Ranks of each pod. Default: its GPUs, else 1.",
+            help="Each pod has so many ranks. Default: its GPUs, else 1.",
             rich_help_panel=_PANEL,
         ),
     ] = None
@@ -80,23 +80,33 @@ class PodsGroup:
             metavar="N",
             min=0,
             max=_MOST_SLOTS,
-            help="GPUs of each pod. Default: none.",
+            help="Each pod has so many GPUs. Default: none.",
             rich_help_panel=_PANEL,
         ),
     ] = None
     python: Annotated[str | None, _text("--python", "PATH", "The image's interpreter. Default: python3.")] = None
-    namespace: Annotated[str | None, _text("--namespace", "NAME", "Default: the context's own.")] = None
+    namespace: Annotated[str | None, _text("--namespace", "NAME", "The namespace. Default: the context's own.")] = None
     project: Annotated[str | None, _text("--project", "NAME", "Run:AI's project; its namespace is runai-NAME.")] = None
-    context: Annotated[str | None, _text("--context", "NAME", "Of the kubeconfig. Default: its current one.")] = None
-    kubeconfig: Annotated[str | None, _text("--kubeconfig", "FILE", "Default: what kubectl takes.")] = None
-    cpus: Annotated[str | None, _text("--cpus", "N", "Of each pod with ranks.")] = None
-    memory: Annotated[str | None, _text("--memory", "SIZE", "Of each pod with ranks, such as 64Gi.")] = None
+    context: Annotated[
+        str | None, _text("--context", "NAME", "The context of the kubeconfig. Default: its current one.")
+    ] = None
+    kubeconfig: Annotated[
+        str | None, _text("--kubeconfig", "PATH", "The kubeconfig. Default: the one that kubectl takes.")
+    ] = None
+    cpus: Annotated[str | None, _text("--cpus", "N", "Each pod with ranks has so many CPUs.")] = None
+    memory: Annotated[
+        str | None, _text("--memory", "SIZE", "Each pod with ranks has so much memory, such as 64Gi.")
+    ] = None
     rdma: Annotated[
         list[str] | None,
-        _text("--rdma-resource", "NAME=COUNT", "RDMA devices as their plugin calls them; brings IPC_LOCK."),
+        _text(
+            "--rdma-resource",
+            "NAME=COUNT",
+            "Each pod has these RDMA devices, as their plugin calls them, and IPC_LOCK.",
+        ),
     ] = None
     networks: Annotated[
-        list[str] | None, _text("--network-attachment", "[NAMESPACE/]NAME", "A further network of each pod.")
+        list[str] | None, _text("--network-attachment", "[NAMESPACE/]NAME", "Each pod has this further network.")
     ] = None
     render_only: Annotated[
         bool,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.cli import output
 from clusterctl.model.run_record import Finished, HostResult, Note, StageStarted, TaskStartedOnHost
 from clusterctl.provisioning.task_results import Stopwatch
-from clusterctl.support.words import escaped
+from clusterctl.support.words import and_more, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from typing_extensions import Self
 
+    from clusterctl.model.hosts import InventorySources
     from clusterctl.model.run_record import Event
     from clusterctl.provisioning.preview import MembersPreview, Preview, SwitchPreview, UninstallPreview
 
@@ -30,9 +34,21 @@ if TYPE_CHECKING:
 _NOTE_EVERY_S = 10.0
 _REFRESH_PER_S = 5
 _MOST_ROWS = 24
-_MOST_WORDS = 90
+_TIME_AND_GAPS = 12  # columns of a time and between columns
 _MOST_STEPS = 5
 _LEAST_STEP_S = 5.0
+_LEAST_LEFT_S = 5.0
+# What a build is at: the software, the step and, if any, how many files or checks are done. The rest is a raw line.
+_BUILDING = re.compile(r"(?P<name>[\w.-]+): (?P<step>\w+): (?P<count>\d+ (?:files|checks))?")
+_DOES = {
+    "preflight": "check",
+    "hosts": "write names",
+    "ssh_mesh": "exchange keys",
+    "fabric": "choose the network",
+    "environment": "set paths and limits",
+    **dict.fromkeys(("software", "openmpi", "nccl", "ucx", "python_env", "mpi4py", "horovod"), "install"),
+    "validation": "install the checks",
+}
 
 
 @dataclass
@@ -43,6 +59,7 @@ class _HostLine:
     stage: str = ""
     since: float = 0.0  # 0: it waits for the others
     note: str = ""
+    builds: str = ""  # the software that is compiled there
     note_printed: float = 0.0
     failed: str = ""
     changed: int = 0
@@ -51,7 +68,11 @@ class _HostLine:
 class _Board:
     """The state of a run as its events tell it; both ways of showing it read from here."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Showing) -> None:
+        self._look = look
+        self._left: dict[str, float] | None = None  # stage → seconds from its begin to the end, in an earlier run
+        self.started: set[str] = set()  # hosts that began the present task
+        self.ended: set[str] = set()  # and those of them that ended it
         self.began = time.time()
         self.stage = ""
         self.stage_began = self.began
@@ -86,20 +107,44 @@ class _Board:
         elif isinstance(event, TaskStartedOnHost):
             line = self.hosts.setdefault(event.host, _HostLine())
             line.task, line.stage, line.since, line.note = event.task, event.stage, event.at, ""
+            self.started.add(event.host)
         elif isinstance(event, Note):
-            self.hosts.setdefault(event.host, _HostLine()).note = event.text
+            line = self.hosts.setdefault(event.host, _HostLine())
+            line.note, build = event.text, _BUILDING.match(event.text)
+            line.builds = build["name"] if build else ""
+            if build and not self._look.raw:
+                line.note = f"{build['name']}: {build['step']}" + (f", {build['count']}" if build["count"] else "")
         elif isinstance(event, HostResult):
             line = self.hosts.setdefault(event.host, _HostLine())
-            line.since, line.note = 0.0, ""
+            line.since, line.note, line.builds = 0.0, "", ""
+            self.ended.add(event.host)
             line.changed += event.outcome == "changed"
             if event.outcome in {"failed", "unreachable"}:
                 line.failed = f"{event.outcome} in {event.stage}: {event.message}"
 
     def _begin(self, event: StageStarted) -> None:
         """Show a stage. A play's own tasks behind its roles are no stage again; the name of a role is one word."""
+        self.started, self.ended = set(), set()
         if event.stage.isidentifier() or event.stage not in self._plays:
             self._show(event.stage, event.at)
         self._plays.add(event.stage)
+
+    def doing(self) -> str:
+        """Return the stage and what it does: 'nccl: install on 4 hosts, 1 done' or 'openmpi: compile on node1'."""
+        builds = [f"{line.builds}: compile on {name}" for name, line in self.hosts.items() if line.builds]
+        if builds:
+            return and_more(builds, 2)
+        does = f"{self.stage}: {_DOES[self.stage]}" if self.stage in _DOES else self.stage
+        count = len(self.started or self.hosts) if self.stage in _DOES else 0
+        words = f"{does} on {output.plural(count, 'host')}" if count else does
+        return f"{words}, {len(self.ended)} done" if count > 1 and self.started else words
+
+    def left(self, now: float) -> str:
+        """Return about how long the run goes on, where an earlier one knows it; else ''."""
+        if self._left is None:
+            self._left = self._look.left()
+        left_s = self._left.get(self.stage, 0.0) - (now - self.stage_began)
+        return f"about {output.duration(left_s)} left" if left_s >= _LEAST_LEFT_S else ""
 
     def critical_path(self) -> str:
         """Return the longest steps until now in words; '' where none was long."""
@@ -111,6 +156,43 @@ class _Board:
 
     def waited_for(self) -> list[str]:
         return [name for name, line in self.hosts.items() if line.since]
+
+
+@dataclass(frozen=True)
+class Showing:
+    """How a run is shown.
+
+    Attributes:
+        raw: also the lines that a build prints.
+        inventory: whose earlier provisions say how long the stages take; None for a run of another kind.
+    """
+
+    raw: bool = False
+    inventory: InventorySources | None = None
+
+    def left(self) -> dict[str, float]:
+        """Return by stage the seconds from its begin to the end, in the last provision that changed something."""
+        from clusterctl.state import paths, runs  # noqa: PLC0415 - only where a run is shown
+
+        for run in runs.read_runs(self.inventory) if self.inventory is not None else ():
+            if run.verb == "provision" and run.outcome == "done" and any(host.changed for host in run.hosts):
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    return _left_of(paths.events_file(Path(run.folder)))
+        return {}
+
+
+def _left_of(events: Path) -> dict[str, float]:
+    began: dict[str, float] = {}
+    last, end = "", 0.0
+    with events.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith('{"event": "StageStarted"'):
+                event = json.loads(line)
+                if event["stage"] != last:  # a role that plays twice is long the second time
+                    last, began[event["stage"]] = event["stage"], event["at"]
+            elif line.startswith('{"event": "Finished"'):
+                end = json.loads(line)["at"]
+    return {stage: end - at for stage, at in began.items()}
 
 
 class Quiet:
@@ -156,10 +238,10 @@ class Quiet:
 class Lines(Quiet):
     """Plain lines: one per stage, one per note at most every ten seconds, one per failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Showing | None = None) -> None:
         """Start the clock."""
         super().__init__(stream=False)
-        self._board = _Board()
+        self._board = _Board(look or Showing())
 
     def phase(self, text: str) -> None:
         """Write what begins."""
@@ -171,13 +253,14 @@ class Lines(Quiet):
         stage = self._board.stage
         self._board.take(event)
         if self._board.stage != stage:
-            self._write(self._board.stage)
+            left = self._board.left(event.at)
+            self._write(self._board.doing() + (f" ({left})" if left else ""))
         if isinstance(event, Note):
             line = self._board.hosts[event.host]
             if event.at - line.note_printed >= _NOTE_EVERY_S:
                 line.note_printed = event.at
                 since = f" ({output.duration(event.at - line.since)})" if line.since else ""  # else in the background
-                self._write(f"  {event.host}: {event.text}{since}")
+                self._write(f"  {event.host}: {line.note}{since}")
         elif isinstance(event, HostResult):
             if event.outcome in {"failed", "unreachable"} and not event.data:  # data ends up in the table of problems
                 self._write(f"  {event.host}: {event.outcome.upper()} in {event.stage}, {event.task}: {event.message}")
@@ -194,10 +277,10 @@ class Lines(Quiet):
 class Page(Quiet):
     """The live page on a terminal."""
 
-    def __init__(self, *, ask: bool) -> None:
+    def __init__(self, *, ask: bool, look: Showing | None = None) -> None:
         """``ask``: let the user confirm before anything is changed."""
         super().__init__(stream=False)
-        self._board = _Board()
+        self._board = _Board(look or Showing())
         self._ask = ask
         self._live: Live | None = None
         self._stopping = ""
@@ -231,7 +314,7 @@ class Page(Quiet):
 
         self._close()
         for line in lines_of(preview):
-            output.console().print(line, markup=False)
+            output.line(line)
         from clusterctl.provisioning.preview import UninstallPreview  # noqa: PLC0415 - only where it asks
 
         answer = typer.confirm("Go on?", default=not isinstance(preview, UninstallPreview), err=True)
@@ -246,7 +329,7 @@ class Page(Quiet):
 
         self._close()
         for line in lines:
-            output.console().print(line, markup=False, soft_wrap=True)
+            output.line(line)
         answer = typer.confirm("Is the shown key the machine's own?", default=False, err=True)
         self._open()
         return answer
@@ -274,9 +357,11 @@ class Page(Quiet):
 
         board, now = self._board, time.time()
         red, dim = partial(output.text, style="red"), partial(output.text, style="dim")
-        head = output.text((f"● {board.stage} {output.duration(now - board.stage_began)}", "bold cyan"))
+        head = output.text((f"● {board.doing()} {output.duration(now - board.stage_began)}", "bold cyan"))
         head.no_wrap, head.overflow = True, "ellipsis"
         head.append(f"   total {output.duration(now - board.began)}", style="dim")
+        if left := board.left(now):
+            head.append(f", {left}", style="dim")
         for name, seconds in reversed(board.past):  # the oldest are cut off first
             head.append_text(output.text((f"   ✓ {name} {output.duration(seconds)}", "green")))
         table = Table.grid(padding=(0, 2))
@@ -286,15 +371,18 @@ class Page(Quiet):
         waited_for = output.folded(board.waited_for())
         # failures first, then the busy ones: a host that waits is the least interesting
         order = sorted(board.hosts.items(), key=lambda item: (not item[1].failed, not item[1].since))
+        names = max(map(len, board.hosts), default=0)
+        stages = max((len(line.stage) for line in board.hosts.values()), default=0)
+        room = max(output.console().width - names - stages - _TIME_AND_GAPS, 10)  # or rich takes it from all columns
         for name, line in order[:_MOST_ROWS]:
             if line.failed:
-                table.add_row(*map(red, (name, "✗", "", line.failed[:_MOST_WORDS])))
+                table.add_row(*map(red, (name, "✗", "", output.cut(line.failed, room))))
             elif line.since:
                 words = line.note or line.task
-                table.add_row(name, line.stage, output.duration(now - line.since), words[:_MOST_WORDS])
+                table.add_row(name, line.stage, output.duration(now - line.since), output.cut(words, room))
             else:
                 words = line.note or (f"waits for {waited_for}" if waited_for and waited_for != name else "")
-                table.add_row(*map(dim, (name, line.stage, "", words)))
+                table.add_row(*map(dim, (name, line.stage, "", output.cut(words, room))))
         parts: list[Any] = [head]
         if path := board.critical_path():
             parts.append(dim(f"  longest: {path}"))

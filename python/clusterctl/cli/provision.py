@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.provisioning.task_results import Stopwatch
     from clusterctl.validation.run import ValidationOptions
 
-_ANSIBLE = "Ansible's own options"
-_PARTS = "Some of the hosts"
+_WORK = "What is done"
 _NOT_WITH_WORKERS = frozenset({"--batch", "--max-fail", "--tags", "--skip-tags", "--check"})
 
 
@@ -34,13 +33,14 @@ _NOT_WITH_WORKERS = frozenset({"--batch", "--max-fail", "--tags", "--skip-tags",
 class PlayGroup:
     """How Ansible plays the roles."""
 
+    PANEL: ClassVar[str] = _WORK
     tags: Annotated[
-        list[str] | None, typer.Option("--tags", "-t", help="Only tasks with these tags.", rich_help_panel=_ANSIBLE)
+        list[str] | None, typer.Option("--tags", "-t", metavar="TAG[,TAG…]", help="Play only tasks with these tags.")
     ] = None
     skip_tags: Annotated[
-        list[str] | None, typer.Option("--skip-tags", help="No task with these tags.", rich_help_panel=_ANSIBLE)
+        list[str] | None, typer.Option("--skip-tags", metavar="TAG[,TAG…]", help="Play no task with these tags.")
     ] = None
-    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would change.")] = False
+    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, and say what would change.")] = False
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the content of every installed file, and repair what differs.")
     ] = False
@@ -51,7 +51,18 @@ class PlayGroup:
         False
     )
     diff: change.Diff = False
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="More in Ansible's log (-vvv).")] = 0
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            metavar="",
+            count=True,
+            show_default=False,
+            help="Show what a build prints; -vv and -vvv put more into Ansible's log.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = 0
     forks: change.Forks = 32
 
 
@@ -67,7 +78,7 @@ class PartsGroup:
             "--max-fail",
             metavar="N|P%",
             help="Stop all hosts once more than so many failed or were skipped.",
-            rich_help_panel=_PARTS,
+            rich_help_panel=options.HOSTS,
         ),
     ] = None
     batch: Annotated[
@@ -75,8 +86,8 @@ class PartsGroup:
         typer.Option(
             "--batch",
             metavar="N|P%",
-            help="So many hosts at a time; stop at the first group that fails.",
-            rich_help_panel=_PARTS,
+            help="Work on so many hosts at a time, and stop at the first group that fails.",
+            rich_help_panel=options.HOSTS,
         ),
     ] = None
     workers: Annotated[
@@ -84,8 +95,8 @@ class PartsGroup:
         typer.Option(
             "--workers",
             metavar="WORKERS",
-            help="Other controllers that play a part of the hosts: their names, or an inventory of them.",
-            rich_help_panel=_PARTS,
+            help="Let these other controllers play a part of the hosts: their names, or an inventory of them.",
+            rich_help_panel=options.HOSTS,
         ),
     ] = ""
 
@@ -94,20 +105,22 @@ class PartsGroup:
 class CacheGroup:
     """Where a run looks before something is compiled."""
 
+    PANEL: ClassVar[str] = "Shared cache"
     cache: Annotated[
         str,
         typer.Option(
             "--cache",
             metavar="WHERE",
-            help="A shared cache to look into before something is compiled. Default: cluster_cache of the inventory.",
+            help="Look into this shared cache before something is compiled. Default: cluster_cache of the inventory.",
         ),
     ] = ""
     cache_signers: Annotated[
         str,
         typer.Option(
             "--cache-signers",
-            metavar="FILE",
-            help="Whose packs are taken. Default: cluster_cache_signers, or ~/.config/clusterctl/allowed_signers.",
+            metavar="PATH",
+            help="Take packs of these signers alone. Default: cluster_cache_signers, or"
+            " ~/.config/clusterctl/allowed_signers.",
         ),
     ] = ""
 
@@ -120,10 +133,16 @@ def provision(
     parts: PartsGroup,
     shared: CacheGroup,
     yes: change.Yes = False,
-    no_validate: Annotated[bool, typer.Option("--no-validate", help="Leave out the validation afterwards.")] = False,
+    no_validate: Annotated[
+        bool, typer.Option("--no-validate", help="Leave out the validation afterwards.", rich_help_panel=_WORK)
+    ] = False,
     timing: Annotated[
         bool,
-        typer.Option("--timing", help="Show where the time went: wall time per stage, and the critical path."),
+        typer.Option(
+            "--timing",
+            help="Show where the time went: wall time per stage, and the critical path.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
@@ -171,7 +190,8 @@ def provision(
 
         proof = validate.in_short(which.sources, request.options)
         request = dataclasses.replace(request, asked_after=gate.asked_ahead)
-    with change.observer_for(form, ask=not (yes or play.check)) as observer:
+    asks = not (yes or play.check)
+    with change.observer_for(form, ask=asks, inventory=which.sources, raw=play.verbose > 0) as observer:
         record = provisioning.provision(request, observer)
     proof = proof if record.exit_code == ExitCode.OK else None
     if form is StreamFormat.JSON:

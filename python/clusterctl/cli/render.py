@@ -68,9 +68,12 @@ class KubernetesGroup:
         typer.Option("--annotation", metavar="NAME=VALUE", help="Of each pod.", rich_help_panel=_KUBERNETES),
     ] = None
     namespace: Annotated[
-        str, typer.Option("--namespace", help="mpijob and pytorchjob only.", rich_help_panel=_KUBERNETES)
+        str,
+        typer.Option("--namespace", metavar="NAME", help="mpijob and pytorchjob only.", rich_help_panel=_KUBERNETES),
     ] = ""
-    project: Annotated[str, typer.Option("--project", help="Of Run:AI only.", rich_help_panel=_KUBERNETES)] = ""
+    project: Annotated[
+        str, typer.Option("--project", metavar="NAME", help="Of Run:AI only.", rich_help_panel=_KUBERNETES)
+    ] = ""
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -122,8 +125,8 @@ class KubernetesGroup:
 class SlurmScriptGroup:
     """What a script for sbatch says besides."""
 
-    partition: Annotated[str, typer.Option("--partition", rich_help_panel=_SLURM)] = ""
-    account: Annotated[str, typer.Option("--account", rich_help_panel=_SLURM)] = ""
+    partition: Annotated[str, typer.Option("--partition", metavar="NAME", rich_help_panel=_SLURM)] = ""
+    account: Annotated[str, typer.Option("--account", metavar="NAME", rich_help_panel=_SLURM)] = ""
     time: Annotated[str, typer.Option("--time", metavar="LIMIT", rich_help_panel=_SLURM)] = ""
     prefix: Annotated[
         str,
@@ -174,7 +177,7 @@ class NcclGroup:
 
 
 def render(
-    kind: Annotated[Kind, typer.Argument(help="For whom.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"For whom: {', '.join(Kind)}.")],
     pods: KubernetesGroup,
     slurm: SlurmScriptGroup,
     prolog: PrologGroup,
@@ -183,9 +186,12 @@ def render(
         list[str] | None,
         typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="A script, -m MODULE or any command."),
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Of the job.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the job.")] = "",
     image: Annotated[
-        str, typer.Option("--image", help="Container with clusterctl and PyTorch in it; for Slurm, by pyxis.")
+        str,
+        typer.Option(
+            "--image", metavar="IMAGE", help="Container with clusterctl and PyTorch in it; for Slurm, by pyxis."
+        ),
     ] = "",
     nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Pods or nodes, all of them working.")] = 1,
     gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=0, help="To ask for.")] = 0,

@@ -15,10 +15,14 @@ from clusterctl.cli.output import VERDICT_STYLES
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from rich.table import Table
+
     from clusterctl.model.results import ValidationRecord
     from clusterctl.report.files import Places
-
-_REPORTS = "Reports"
+    from clusterctl.report.tables import ValidationRow
 
 
 @dataclass(frozen=True)
@@ -27,20 +31,28 @@ class ReportsGroup:
 
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="A page that opens without a network.", rich_help_panel=_REPORTS),
+        typer.Option(
+            "--html", metavar="PATH", help="Write a page that opens without a network.", rich_help_panel=options.OUTPUT
+        ),
     ] = None
     junit: Annotated[
         Path | None,
-        typer.Option("--junit", metavar="FILE", help="JUnit's XML, for Jenkins and GitLab.", rich_help_panel=_REPORTS),
+        typer.Option(
+            "--junit", metavar="PATH", help="Write JUnit's XML, for Jenkins and GitLab.", rich_help_panel=options.OUTPUT
+        ),
     ] = None
     prometheus: Annotated[
         Path | None,
         typer.Option(
-            "--prometheus", metavar="FILE", help="For node_exporter's textfile collector.", rich_help_panel=_REPORTS
+            "--prometheus",
+            metavar="PATH",
+            help="Write metrics for node_exporter's textfile collector.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None
     jsonl: Annotated[
-        Path | None, typer.Option("--jsonl", metavar="FILE", help="One JSON object a line.", rich_help_panel=_REPORTS)
+        Path | None,
+        typer.Option("--jsonl", metavar="PATH", help="Write one JSON object a line.", rich_help_panel=options.OUTPUT),
     ] = None
 
     @property
@@ -53,33 +65,36 @@ class ReportsGroup:
 
 def report(
     reports: ReportsGroup,
-    run: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN", help=options.RUN_HELP),
-    ] = None,
+    words: options.RunWords = None,
     inventory: options.WhoseRuns = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a record and end.")] = False,
 ) -> int:
-    """Write the reports of a run from its record; without a report's option, show it on the terminal.
+    """Write the reports of a run from its record; without a report's option, show it as text on stdout.
 
-    Records of earlier versions are read too. Ends with 0 when the reports are written, for any verdict.
+    Of an inventory, the last run is meant. Records of earlier versions are read too. Ends with 0 when the reports are
+    written, for any verdict.
     """
     from clusterctl.report import files, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
     if schema:
         sys.stdout.write(schema_text())
         return ExitCode.OK
-    if run is None:
-        raise typer.BadParameter("give a run's id, 'last', 'last-1', or the path of a record", param_hint="RUN")
+    whose, runs = options.inventory_and_runs(words, inventory)
     places = reports.places
     places.refuse_impossible()
-    named = run_resolver.resolve_of(run, options.whose(inventory))
+    named = run_resolver.resolve_of(runs[0] if runs else "last", whose)
     if not places.asked:
+        output.answer_line(f"{named.record.inventory}  {named.record.run_id}  {moment(named.record.started)}", "bold")
         show(named.record)
         return ExitCode.OK
     for written in files.write(named.record, places, named.log_folder):
         output.say(str(written))
     return ExitCode.OK
+
+
+def moment(at: datetime) -> str:
+    """Return the day and time of a run by the clock of this machine."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M}"
 
 
 def show(record: ValidationRecord, *, told: bool = False) -> None:
@@ -89,28 +104,33 @@ def show(record: ValidationRecord, *, told: bool = False) -> None:
         record: the record.
         told: the verdict of each check stands above already; the table is left out.
     """
-    from rich.table import Table  # noqa: PLC0415 - text output only
+    from clusterctl.report import tables  # noqa: PLC0415 - text output only
 
-    from clusterctl.report import tables  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("CHECK", "VERDICT", "TIME", "REASON"):
-        table.add_column(column, overflow="fold", vertical="top", justify="right" if column == "TIME" else "left")
-    for row in tables.validation_rows(record):
-        verdict = output.text((row.verdict.value, VERDICT_STYLES[row.verdict.value]))
-        table.add_row(row.check, verdict, row.time, row.reason)
-    console = output.console()
+    console = output.answer()
     console.print()
     opening = tables.validation_opening(record)
     for line in opening:
-        style = None if line.startswith(" ") else "bold"
-        console.print(line, markup=False, soft_wrap=output.keeps_lines(), style=style)
+        output.answer_line(line, style=None if line.startswith(" ") else "bold")
     if opening:
         console.print()
     if not told:
-        console.print(table)
+        console.print(table(tables.validation_rows(record)))
     for line in tables.validation_closing(record):
-        output.line(line)
+        output.answer_line(line)
+
+
+def table(rows: Iterable[ValidationRow]) -> Table:
+    """Return the table of checks with their verdicts."""
+    from rich.table import Table  # noqa: PLC0415 - text output only
+
+    found = Table(box=None, pad_edge=False)
+    for column in ("CHECK", "VERDICT", "TIME"):
+        found.add_column(column, no_wrap=True, justify="right" if column == "TIME" else "left")
+    found.add_column("REASON", overflow="fold")
+    for row in rows:
+        verdict = output.text((row.verdict.value, VERDICT_STYLES[row.verdict.value]))
+        found.add_row(row.check, verdict, row.time, row.reason)
+    return found
 
 
 def schema_text() -> str:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads the annotations at run time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
-from typer.core import TyperCommand
 
 from clusterctl.cli import options, output
 from clusterctl.launch.compose import JobOptions
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import InventoryOptions, InventorySources
     from clusterctl.model.run_record import RunObserver
     from clusterctl.provisioning.project import Project
+
+
+_RANKS = "Ranks"
 
 
 class Prefix(str, Enum):
@@ -50,7 +52,7 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return [*words, *rest]
 
 
-class Line(TyperCommand):
+class Line(options.PanelCommand):
     """The command line of run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -62,23 +64,30 @@ class Line(TyperCommand):
 class FoldersGroup:
     """Where a job starts on the nodes, and what is copied there."""
 
+    PANEL: ClassVar[str] = "Folders"
     sync: Annotated[
         Path | None,
-        typer.Option("--sync", metavar="DIR", help="Copy this folder to ~/clusterctl/NAME on all nodes; start there."),
+        typer.Option("--sync", metavar="PATH", help="Copy this folder to ~/clusterctl/NAME on all nodes; start there."),
     ] = None
     project: Annotated[
         Path | None,
         typer.Option(
-            "--project", metavar="DIR", help="As --sync, in an environment on all nodes that the folder's lock decides."
+            "--project",
+            metavar="PATH",
+            help="Do as --sync, in an environment on all nodes that the folder's lock decides.",
         ),
     ] = None
     remote_dir: Annotated[
         str,
-        typer.Option("--remote-dir", metavar="DIR", help="Where --sync copies to; a relative path is in the home."),
+        typer.Option(
+            "--remote-dir", metavar="PATH", help="--sync copies to this folder; a relative path is in the home."
+        ),
     ] = ""
     chdir: Annotated[
         str,
-        typer.Option("--chdir", metavar="DIR", help="Start there on the nodes; default: the copied folder, else home."),
+        typer.Option(
+            "--chdir", metavar="PATH", help="Start in this folder of the nodes. Default: the copied folder, else home."
+        ),
     ] = ""
 
 
@@ -86,13 +95,16 @@ class FoldersGroup:
 class WatchGroup:
     """What looks at a job while it runs, and what a job does that stands still."""
 
+    PANEL: ClassVar[str] = "Watch"
     pace: Annotated[
         bool, typer.Option("--pace", help="Name the rank whose own part of a step is late; it calls clusterctl.pace.")
     ] = False
     pace_pattern: Annotated[
         str,
         typer.Option(
-            "--pace-pattern", metavar="REGEX", help="--pace by step times that ranks print, as its group 'seconds'."
+            "--pace-pattern",
+            metavar="REGEX",
+            help="Do as --pace, by step times that ranks print, as the pattern's group 'seconds'.",
         ),
     ] = ""
     watch: Annotated[
@@ -100,7 +112,7 @@ class WatchGroup:
     ] = True
     stall_after: Annotated[
         float,
-        typer.Option("--stall-after", metavar="SECONDS", help="So long may a job be silent before it is looked at."),
+        typer.Option("--stall-after", metavar="SECONDS", help="Look at a job that is silent for so long."),
     ] = 300.0
     restarts: Annotated[
         int,
@@ -108,7 +120,7 @@ class WatchGroup:
             "--restart-without-suspects",
             metavar="N",
             min=0,
-            help="End a job that stands still; start it again so often.",
+            help="End a job that stands still, and start it again so often.",
         ),
     ] = 0
     search: Annotated[
@@ -120,24 +132,31 @@ class WatchGroup:
 class RanksGroup:
     """How many ranks there are, and what each of them gets."""
 
+    PANEL: ClassVar[str] = _RANKS
     ranks: Annotated[
-        int | None, typer.Option("-np", metavar="N", min=1, help="Ranks on all nodes; default: one for every slot.")
+        int | None,
+        typer.Option("-np", metavar="N", min=1, help="Start so many ranks in all. Default: one for every slot."),
     ] = None
     processes: Annotated[
         int | None,
         typer.Option(
-            "--nproc-per-node", metavar="N", min=1, help="A launcher's processes on a node; default: its slots."
+            "--nproc-per-node",
+            metavar="N",
+            min=1,
+            help="A launcher starts so many processes on a node. Default: its slots.",
         ),
     ] = None
-    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="More ranks than slots, on purpose.")] = False
-    map_by: Annotated[MapBy, typer.Option("--map-by", help="Where the next rank goes.")] = MapBy.SLOT
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Start more ranks than there are slots.")] = (
+        False
+    )
+    map_by: Annotated[MapBy, typer.Option("--map-by", help="The next rank goes to the next one of these.")] = MapBy.SLOT
     export: Annotated[
         list[str] | None,
-        typer.Option("-x", metavar="NAME[=VALUE]", help="A variable for the ranks; without a value, yours."),
+        typer.Option("-x", metavar="NAME[=VALUE]", help="Give the ranks this variable; without a value, yours."),
     ] = None
     mca: Annotated[
         list[str] | None,
-        typer.Option("--mca", metavar="NAME VALUE", help="A parameter of Open MPI, as mpirun takes it."),
+        typer.Option("--mca", metavar="NAME VALUE", help="Set a parameter of Open MPI, as mpirun does."),
     ] = None
 
 
@@ -149,22 +168,43 @@ def run(
     folders: FoldersGroup,
     look: WatchGroup,
     program: Annotated[
-        list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="What to run, behind two dashes.")
+        list[str] | None, typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="The program, behind two dashes.")
     ] = None,
-    launcher: Annotated[Launcher, typer.Option("--launcher", help="Who starts the ranks.")] = Launcher.MPIRUN,
-    prefix: Annotated[Prefix, typer.Option("--prefix", help="What lines of output begin with.")] = Prefix.NONE,
+    launcher: Annotated[
+        Launcher, typer.Option("--launcher", help="This program starts the ranks.", rich_help_panel=_RANKS)
+    ] = Launcher.MPIRUN,
+    prefix: Annotated[
+        Prefix, typer.Option("--prefix", help="Each line of output begins with this.", rich_help_panel=options.OUTPUT)
+    ] = Prefix.NONE,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="End the job then, with code 124.")
     ] = None,
     launch_node: Annotated[
-        str | None, typer.Option("--launch-node", metavar="HOST", help="Start there; default: the first host.")
+        str | None,
+        typer.Option(
+            "--launch-node",
+            metavar="HOST",
+            help="Start the job on this host. Default: the first one.",
+            rich_help_panel=options.HOSTS,
+        ),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--print", help="Show the command for the launch node, and run nothing.")
+        bool,
+        typer.Option(
+            "--print", help="Show the command for the launch node, and run nothing.", rich_help_panel=options.OUTPUT
+        ),
     ] = False,
-    gate: Annotated[bool, typer.Option("--gate/--no-gate", help="Refuse nodes that differ.")] = True,
+    gate: Annotated[
+        bool, typer.Option("--gate/--no-gate", help="Refuse nodes that differ.", rich_help_panel=options.HOSTS)
+    ] = True,
     exclude: Annotated[
-        str, typer.Option("--exclude", metavar="HOSTS", help="Run without these hosts, such as node7,node9.")
+        str,
+        typer.Option(
+            "--exclude",
+            metavar="HOSTS",
+            help="Run without these hosts, such as node7,node9.",
+            rich_help_panel=options.HOSTS,
+        ),
     ] = "",
     limit: options.Limit = None,
     detach: Annotated[

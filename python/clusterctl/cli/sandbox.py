@@ -25,20 +25,21 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="A cluster of containers on this machine, to try things on.")
 
 
-Name = Annotated[str, typer.Option("--name", help="Which sandbox; several can be up side by side.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which sandbox; several can be up side by side.")]
 Output = Annotated[Format, typer.Option("--format", help="json writes the sandbox to standard output.")]
 
 
 @app.command()
 def up(
     name: Name = "sandbox",
-    nodes: Annotated[int, typer.Option("--nodes", help=f"How many nodes, 1 to {MAX_NODES}.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help=f"How many nodes, 1 to {MAX_NODES}.")] = 4,
     image: Annotated[
         list[str],
         typer.Option("--image", metavar="|".join(IMAGES), help="Repeat it to mix images; they are dealt in turn."),
     ] = ["debian12"],  # noqa: B006 - typer copies the default
     inventory: Annotated[
-        Path | None, typer.Option("--inventory", help="Where to write the inventory, if not beside the state.")
+        Path | None,
+        typer.Option("--inventory", metavar="PATH", help="Where to write the inventory, if not beside the state."),
     ] = None,
     extras: Annotated[
         list[str] | None,
@@ -60,14 +61,14 @@ def up(
     option = "" if name == "sandbox" else f" --name {name}"
     console.print(f"Sandbox '{name}' is up ({time.monotonic() - started:.1f} s).", highlight=False)
     for line in (f"inventory  {ready.inventory}", f"next       clusterctl provision {ready.inventory}"):
-        console.print(f"  {line}", soft_wrap=screen.keeps_lines(), highlight=False)
+        screen.line(f"  {line}")
     if "slurm" in ready.extras:
         line = f"  Slurm      clusterctl validate {ready.inventory} --via slurm --submit-host node1"
-        console.print(line, soft_wrap=screen.keeps_lines(), highlight=False)
+        screen.line(line)
     console.print(f"  log in     clusterctl sandbox ssh{option} node1", highlight=False)
     console.print(f"  clean up   clusterctl sandbox down{option}", highlight=False)
     if words := sandbox.advice(ready):
-        console.print(words, soft_wrap=screen.keeps_lines(), highlight=False)
+        screen.line(words)
 
 
 @app.command()
@@ -79,13 +80,15 @@ def status(name: Name = "sandbox", output: Output = Format.TEXT) -> None:
         return
     console = screen.console()
     _show(console, found)
-    console.print(f"inventory  {found.inventory}", soft_wrap=screen.keeps_lines(), highlight=False)
+    screen.line(f"inventory  {found.inventory}")
 
 
 @app.command()
 def ssh(
-    node: Annotated[str, typer.Argument(help="Name of the node, for example node2.")],
-    command: Annotated[list[str] | None, typer.Argument(help="What to run there; a login shell if nothing.")] = None,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node, for example node2.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="What to run there; a login shell if nothing.")
+    ] = None,
     name: Name = "sandbox",
 ) -> None:
     """Log in to a node, or run a command there: clusterctl sandbox ssh node2 'cd /tmp; ls'.
@@ -119,7 +122,7 @@ def _show(console: Console, found: sandbox.Sandbox) -> None:
 def _progress(console: Console) -> Iterator[Callable[[str], None]]:
     """Show each step: as one living line on a terminal, line by line elsewhere."""
     if not console.is_terminal:
-        yield lambda text: console.print(text, soft_wrap=screen.keeps_lines(), highlight=False, markup=False)
+        yield screen.line
         return
     started = time.monotonic()
     with console.status("looking at podman") as line:

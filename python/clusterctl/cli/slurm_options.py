@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import InventorySources
     from clusterctl.model.scheduler_options import SlurmOptions
 
-_PANEL = "Inside an allocation"
-_TOLD = "What Slurm is told"
+PANEL = "Slurm"
 _MOST_NODES = 100_000
 
 
@@ -47,7 +46,7 @@ Via: TypeAlias = Annotated[
     Way | None,
     typer.Option(
         "--via", help="slurm: run the checks in one allocation of Slurm, without ssh to the nodes.",
-        rich_help_panel=_PANEL,
+        rich_help_panel=PANEL,
     ),
 ]  # fmt: skip
 
@@ -58,10 +57,13 @@ class SlurmGroup:
 
     partition: Annotated[
         str | None,
-        typer.Option("--partition", "-p", metavar="NAME", help="Default: Slurm's own.", rich_help_panel=_PANEL),
+        typer.Option(
+            "--partition", "-p", metavar="NAME", help="The partition. Default: Slurm's own.", rich_help_panel=PANEL
+        ),
     ] = None
     account: Annotated[
-        str | None, typer.Option("--account", "-A", metavar="NAME", help="Default: your own.", rich_help_panel=_PANEL)
+        str | None,
+        typer.Option("--account", "-A", metavar="NAME", help="The account. Default: your own.", rich_help_panel=PANEL),
     ] = None
     time: Annotated[
         str | None,
@@ -69,7 +71,7 @@ class SlurmGroup:
             "--time",
             metavar="TIME",
             help="Time limit of the job as Slurm takes it: 30 (minutes), 2:00:00. Default: 60.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=PANEL,
         ),
     ] = None
     start_within: Annotated[
@@ -78,7 +80,7 @@ class SlurmGroup:
             "--start-within",
             metavar="DURATION",
             help="Cancel a job that waits longer for its nodes. Default: 5 min.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=PANEL,
         ),
     ] = None
     nodes: Annotated[
@@ -89,7 +91,7 @@ class SlurmGroup:
             min=1,
             max=_MOST_NODES,
             help="Let Slurm choose N of the nodes. Default: all of them.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=PANEL,
         ),
     ] = None
     submit_host: Annotated[
@@ -98,7 +100,7 @@ class SlurmGroup:
             "--submit-host",
             metavar="HOST",
             help="Run Slurm's commands there over ssh: a host of the inventory, or user@host. Default: this machine.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=PANEL,
         ),
     ] = None
     skip_busy: Annotated[
@@ -106,6 +108,7 @@ class SlurmGroup:
         typer.Option(
             "--skip-busy",
             help="Leave out by name nodes with ranks or GPU processes; with --via slurm, nodes that are not idle.",
+            rich_help_panel=options.HOSTS,
         ),
     ] = False
     drain_failed: Annotated[
@@ -113,7 +116,7 @@ class SlurmGroup:
         typer.Option(
             "--drain-failed",
             help="Drain in Slurm each node that failed, with the finding as the reason.",
-            rich_help_panel=_TOLD,
+            rich_help_panel=PANEL,
         ),
     ] = False
     undrain_proved: Annotated[
@@ -122,7 +125,7 @@ class SlurmGroup:
             "--undrain-proved",
             help="Take back drains of clusterctl where everything passed. Needs ssh: Slurm runs nothing on a drained"
             " node.",
-            rich_help_panel=_TOLD,
+            rich_help_panel=PANEL,
         ),
     ] = False
 
@@ -179,7 +182,7 @@ class AllocationGroup(SlurmGroup):
         typer.Option(
             "--inventory-from",
             help="slurm: take all usable nodes of the partition, instead of an inventory.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=PANEL,
         ),
     ] = None
     launcher: Annotated[
@@ -187,7 +190,7 @@ class AllocationGroup(SlurmGroup):
         typer.Option(
             "--launcher",
             help="srun: start the ranks by 'srun --mpi=pmix' instead of mpirun. Default: mpirun.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=PANEL,
         ),
     ] = None
     mpi: Annotated[
@@ -196,7 +199,7 @@ class AllocationGroup(SlurmGroup):
             "--mpi",
             metavar="TYPE",
             help="With --launcher srun: a PMIx type of 'srun --mpi=list'. Default: pmix.",
-            rich_help_panel=_PANEL,
+            rich_help_panel=PANEL,
         ),
     ] = None
 

@@ -28,9 +28,8 @@ def show(record: RunRecord) -> None:
         _problems(record.problems)
     elif record.hosts:
         _hosts(record.hosts)
-    console = output.console()
     for warning in record.warnings:
-        console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
+        output.line(f"Warning: {warning}", style="yellow")
     for line in closing_lines(record):
         output.line(line)
 

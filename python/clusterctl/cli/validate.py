@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -9,18 +10,27 @@ from pathlib import Path  # noqa: TC003 - typer reads the annotations at run tim
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from clusterctl.cli import options, output, pods_options, report, slurm_options
-from clusterctl.cli.output import VERDICT_STYLES, StreamFormat, shown_command
+from clusterctl.cli.output import StreamFormat, shown_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Group, RenderableType
+    from rich.live import Live
+    from typing_extensions import Self
+
     from clusterctl.inventory.ansible_inventory import Cluster
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
-    from clusterctl.model.results import ValidationEvent
+    from clusterctl.model.results import CheckResult, ValidationEvent, ValidationRecord
     from clusterctl.report.files import Places
     from clusterctl.suite import Suite
     from clusterctl.validation.run import ValidationOptions
+
+
+_REFRESH_PER_S = 5
+_VERDICT_AND_TIME = 25  # columns of them and between columns
 
 
 def check_names() -> str:
@@ -34,7 +44,7 @@ def check_names() -> str:
     return f"{', '.join(everywhere)} (MPI); {', '.join(with_stack)} (where they are installed)"
 
 
-class Line(TyperCommand):
+class Line(options.PanelCommand):
     """The command line of validate; its help names the checks of the registry."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -42,7 +52,7 @@ class Line(TyperCommand):
         found: list[Any] = super().get_params(ctx)
         for option in found:
             if option.name == "checks" and not ctx.resilient_parsing:
-                option.help = f"Only these checks of {check_names()}."
+                option.help = f"Run only these checks of {check_names()}."
         return found
 
 
@@ -55,13 +65,26 @@ def validate(
     reports: report.ReportsGroup,
     limit: options.Limit = None,
     checks: Annotated[
-        list[str] | None, typer.Option("--checks", metavar="NAME[,NAME…]", help="Only these checks.")
+        list[str] | None,
+        typer.Option("--checks", metavar="NAME[,NAME…]", help="Run only these checks.", rich_help_panel=options.SUITE),
     ] = None,
     launch_node: Annotated[
-        str | None, typer.Option("--launch-node", metavar="HOST", help="Start mpirun there; default: the first host.")
+        str | None,
+        typer.Option(
+            "--launch-node",
+            metavar="HOST",
+            help="Start mpirun on this host. Default: the first one.",
+            rich_help_panel=options.HOSTS,
+        ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Deadline of each check, instead of its own.")
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="End each check after so long, instead of its own deadline.",
+            rich_help_panel=options.SUITE,
+        ),
     ] = None,
     patience: Annotated[
         str | None,
@@ -70,23 +93,33 @@ def validate(
             metavar="DURATION",
             help="Measure each check that compares nodes or links on, until it would see a fault of 10 %, for at most"
             " so long: 90, '5 min'. Default: one run, and a second where something stands out.",
+            rich_help_panel=options.SUITE,
         ),
     ] = None,
     no_gate: Annotated[
-        bool, typer.Option("--no-gate", help="Launch the checks on nodes that differ in their versions as well.")
+        bool,
+        typer.Option(
+            "--no-gate",
+            help="Launch the checks on nodes that differ in their versions as well.",
+            rich_help_panel=options.SUITE,
+        ),
     ] = False,
     suite: Annotated[
         str | None,
         typer.Option(
-            "--suite", metavar="NAME", help="smoke (under a minute; the default), nightly, full, or one of your own."
+            "--suite",
+            metavar="NAME",
+            help="Run this suite: smoke (the shortest, and the default), nightly, full, or one of your own.",
+            rich_help_panel=options.SUITE,
         ),
     ] = None,
     suite_file: Annotated[
         Path | None,
         typer.Option(
             "--suite-file",
-            metavar="FILE",
-            help="Your own suite and references; default: validation.yml beside the inventory.",
+            metavar="PATH",
+            help="Read your own suite and references here. Default: validation.yml beside the inventory.",
+            rich_help_panel=options.SUITE,
         ),
     ] = None,
     search: Annotated[
@@ -95,10 +128,16 @@ def validate(
             "--search/--no-search",
             help="Launch a check that hung, crashed or got wrong values on ever fewer nodes until it is known whose"
             " fault it is.",
+            rich_help_panel=options.SUITE,
         ),
     ] = None,
     no_history: Annotated[
-        bool, typer.Option("--no-history", help="Neither compare with earlier runs nor keep this one beside them.")
+        bool,
+        typer.Option(
+            "--no-history",
+            help="Neither compare with earlier runs nor keep this one beside them.",
+            rich_help_panel=options.SUITE,
+        ),
     ] = False,
     via: pods_options.Via = None,
     form: options.StreamForm = StreamFormat.TEXT,
@@ -188,25 +227,35 @@ def _suite(inventory: AnyInventory | None, name: str | None, file: Path | None) 
 def _run(inventory: AnyInventory | Cluster | None, asked: ValidationOptions, form: StreamFormat, places: Places) -> int:
     from clusterctl.report import files  # noqa: PLC0415 - see cli.main
     from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
-    from clusterctl.validation import via_pods, via_slurm  # noqa: PLC0415 - see cli.main
 
     places.refuse_impossible()
-    tell = _Lines() if form is StreamFormat.TEXT else _stream if form is StreamFormat.JSONL else None
-    if asked.pods is not None:
-        record = via_pods.validate(asked, asked.pods, tell)
-    elif asked.via is not None:
-        record = via_slurm.validate(inventory, asked, asked.via, tell)
-    elif inventory is not None:
-        record = validation.validate(inventory, asked, tell)
-    else:  # pragma: no cover - options.sources has refused it
-        raise AssertionError
+    with contextlib.ExitStack() as stack:
+        tell = stack.enter_context(_Lines()) if form is StreamFormat.TEXT else None
+        record = _record(inventory, asked, _stream if form is StreamFormat.JSONL else tell)
     files.write(record, places)
     if form is StreamFormat.TEXT:
-        report.show(record, told=not output.console().is_terminal)
+        report.show(record, told=output.is_one_file())
     else:
         data = record.model_dump(mode="json")
         output.data(json.dumps({"event": "Record", **data} if form is StreamFormat.JSONL else data))
     return int(validation.exit_code(record))
+
+
+def _record(
+    inventory: AnyInventory | Cluster | None,
+    asked: ValidationOptions,
+    tell: Callable[[ValidationEvent], None] | None,
+) -> ValidationRecord:
+    from clusterctl.validation import run as validation  # noqa: PLC0415 - see cli.main
+    from clusterctl.validation import via_pods, via_slurm  # noqa: PLC0415 - see cli.main
+
+    if asked.pods is not None:
+        return via_pods.validate(asked, asked.pods, tell)
+    if asked.via is not None:
+        return via_slurm.validate(inventory, asked, asked.via, tell)
+    if inventory is None:  # pragma: no cover - options.sources has refused it
+        raise AssertionError
+    return validation.validate(inventory, asked, tell)
 
 
 def _stream(event: ValidationEvent) -> None:
@@ -217,34 +266,58 @@ def _stream(event: ValidationEvent) -> None:
 
 
 class _Lines:
-    """One line when a check has its verdict; on a terminal also one, overwritten, while it runs."""
+    """The checks while they run: on a terminal the table as it grows, which goes at the end; elsewhere a line each."""
 
     def __init__(self) -> None:
         self._console = output.console()
-        self._head = ""
+        self._live: Live | None = None
+        self._results: list[CheckResult] = []
+        self._now = ("", "")  # the running check, and what it does
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            from rich.live import Live  # noqa: PLC0415 - on a terminal only
+
+            self._live = Live(
+                console=self._console, get_renderable=self._page, refresh_per_second=_REFRESH_PER_S, transient=True
+            )
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: object) -> None:
+        if self._live is not None:
+            self._live.transient = kind is None  # what was found before an interruption stays
+            self._live.stop()
 
     def __call__(self, event: ValidationEvent) -> None:
         from clusterctl.model.results import CheckFinished, CheckProgress, CheckStarted  # noqa: PLC0415 - see cli.main
 
         if isinstance(event, CheckStarted):
-            self._head = f"[{event.number}/{event.total}] {event.check}"
-            self._transient(f"{self._head} …")
+            self._now = (f"[{event.number}/{event.total}] {event.check}", "")
         elif isinstance(event, CheckProgress):
-            self._transient(f"{self._head or event.check}: {event.text}")
+            self._now = (self._now[0] or event.check, event.text)
         elif isinstance(event, CheckFinished):
-            self._verdict(event)
+            self._now = ("", "")
+            self._results.append(event.result)
+            if self._live is None:
+                self._verdict(event.result)
 
-    def _transient(self, text: str) -> None:
-        output.transient(text, self._console.width)
+    def _page(self) -> Group:
+        from rich.console import Group  # noqa: PLC0415 - on a terminal only
 
-    def _verdict(self, event: ValidationEvent) -> None:
-        from clusterctl.model.results import CheckFinished  # noqa: PLC0415 - see cli.main
+        from clusterctl.report import tables  # noqa: PLC0415 - the same
 
-        if not isinstance(event, CheckFinished):
-            return
-        result = event.result
-        output.transient("")
-        word = result.verdict.value
-        line = output.text((f"{word:5}", VERDICT_STYLES[word]))
-        line.append_text(output.text(f" {result.check:<15} {result.seconds:6.2f} s  {result.reason}"))
-        self._console.print(line, soft_wrap=output.keeps_lines())
+        shown = self._results[-max(self._console.height - 4, 1) :]
+        rows = [tables.validation_row(result) for result in shown]
+        room = self._console.width - max((len(row.check) for row in rows), default=0) - _VERDICT_AND_TIME
+        rows = [dataclasses.replace(row, reason=output.cut(row.reason, room)) for row in rows]
+        parts: list[RenderableType] = [report.table(rows)]
+        if self._now[0]:
+            now = output.text(f"{self._now[0]}: {self._now[1]}" if self._now[1] else f"{self._now[0]} …", style="dim")
+            now.no_wrap, now.overflow = True, "ellipsis"
+            parts.append(now)
+        return Group(*parts)
+
+    @staticmethod
+    def _verdict(result: CheckResult) -> None:
+        output.line(f"{result.verdict.value:5} {result.check:<15} {result.seconds:6.2f} s  {result.reason}")

@@ -94,8 +94,8 @@ def examine(
         seen = hardware.look(hosts, probe, past, control)
         view = replace(view_of(cluster, probe), closed_to_jobs=closed)
         if not options.quick:
-            tell(f"trying logins and ports between {_hosts(len(probe.facts))}")
-            view = _between(view, probe, control)
+            view = _between(view, probe, control, tell)
+            tell("reading counters a second time")
             seen = hardware.look_again(hosts, seen, control)
     view = with_hardware(view, name, seen)
     findings = skew.ordered((*registry.diagnose(view), *Certificates(cluster).findings(started)))
@@ -205,10 +205,11 @@ def view_of(cluster: Inventory, probe: Probe) -> View:
     )
 
 
-def _between(view: View, probe: Probe, control: Path) -> View:
+def _between(view: View, probe: Probe, control: Path, tell: Callable[[str], None]) -> View:
     """Have the nodes that answer try each other, and return all that was seen."""
     hosts, closed = view.hosts, view.closed_to_jobs
     there = [replace(host, become=False) for host in hosts if host.name in probe.facts]
+    tell(f"trying ports between {_hosts(len(there))}")
     pairs = (
         () if view.candidates is None else _pairs(there, view.candidates, control, parameters.tcp_ports(probe.facts))
     )
@@ -218,12 +219,16 @@ def _between(view: View, probe: Probe, control: Path) -> View:
         else network_probe.gather(there, view.candidates, pairs, timeout_s=_ANSWER_S, control_dir=control)
     )
     # Afterwards, not beside it: logins cost processor time, and what starves looks like a firewall.
+    plan = _logins(hosts, [host for host in there if host.name not in closed], probe)
+    of_all = f"of {sum(len(one.targets) for one in plan)} done"
+    tell(f"trying logins between {_hosts(len(there))}, 0 {of_all}")
     tried = login_probe.gather(
-        _logins(hosts, [host for host in there if host.name not in closed], probe),
+        plan,
         login_timeout_s=_LOGIN_S,
         budget_s=_LOGINS_S,
         timeout_s=_ANSWER_S,
         control_dir=control,
+        ended=lambda count: tell(f"trying logins between {_hosts(len(there))}, {count} {of_all}"),
     )
     limits = network_probe.TrialLimits(_CONNECT_S, control_dir=control)
     called = network_probe.called(there, view.candidates, limits, name_rules.elsewhere(view)) if view.candidates else ()

@@ -156,7 +156,7 @@ def program() -> list[str]:
 
 def _schedule(name: str, at: time, scope: Scope) -> tuple[SchedulePlace, tuple[str, ...]]:
     if scope == "system" and os.geteuid() != 0:
-        raise ConfigError("--system writes to /etc/systemd/system as root; give --user, or use sudo.")
+        raise ConfigError("--system-timer writes to /etc/systemd/system as root; give --own-timer, or use sudo.")
     argv = [*program(), "nightly", "run", "--job", str(storage.job_file(name))]
     why = scheduler.no_systemd(scope)
     if not why:

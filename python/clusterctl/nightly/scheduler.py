@@ -184,7 +184,7 @@ def _unit_folder(scope: Scope) -> Path:
 
 
 def _other(scope: Scope) -> str:
-    return "give --user, or be root" if scope == "system" else "make it writable"
+    return "give --own-timer, or be root" if scope == "system" else "make it writable"
 
 
 def _text(path: Path) -> str:

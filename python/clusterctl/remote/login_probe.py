@@ -18,7 +18,7 @@ from clusterctl.remote import python, reach
 from clusterctl.support import content
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from module_utils import login_probe as node_login_probe  # mypy finds it by mypy_path
@@ -123,6 +123,7 @@ def gather(
     timeout_s: float = 45,
     fanout: int = 64,
     control_dir: Path | None = None,
+    ended: Callable[[int], None] = lambda _count: None,
 ) -> dict[str, LoginReport]:
     """Let every node log in to its targets, and read its clock.
 
@@ -133,12 +134,15 @@ def gather(
         timeout_s: after so many seconds a node is given up.
         fanout: nodes at a time.
         control_dir: see :func:`clusterctl.remote.reach.arguments`.
+        ended: hears how many logins are done by now, whenever a node has answered or failed.
     """
+    done = 0
 
     async def everyone() -> list[LoginReport]:
         turn = asyncio.Semaphore(min(fanout, reach.at_once(login.host for login in logins)))
 
         async def one(login: Login) -> LoginReport:
+            nonlocal done
             request = {
                 "targets": [{"name": to.name, "address": to.address, "port": to.port} for to in login.targets],
                 "timeout_s": login_timeout_s,
@@ -147,6 +151,8 @@ def gather(
             }
             async with turn:
                 report = await _ask(login, request, timeout_s, control_dir)
+            done += len(login.targets)
+            ended(done)
             return replace(report, targets=tuple(to.name for to in login.targets))
 
         return await asyncio.gather(*(one(login) for login in logins))

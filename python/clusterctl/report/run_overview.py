@@ -6,6 +6,7 @@ is SKIP, ERROR or FAIL, prove nothing.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,10 +21,10 @@ from clusterctl.model.findings import NodeHealth
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Trend, Verdict
 from clusterctl.report import run_resolver, slow_nodes
-from clusterctl.state import hardware_looks
+from clusterctl.state import hardware_looks, paths
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
-from clusterctl.state.runs import newest_stalls
+from clusterctl.state.runs import newest_stalls, settled
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.findings import DoctorErrors
     from clusterctl.model.hosts import AnyInventory
+    from clusterctl.model.run_record import RunRecord
     from clusterctl.state.history import StoredResult, StoredRun
 
 _MOST_NAMED = 8
@@ -50,6 +52,16 @@ class HistoryLine(Record):
     changes: tuple[str, ...] = ()
 
 
+class Change(Record):
+    """A run that provisioned or changed the cluster: its verb, how it ended, and what it did in a few words."""
+
+    run_id: str
+    started: datetime
+    verb: str
+    outcome: str
+    words: str
+
+
 class StoppedJob(Record):
     """A job of ``clusterctl run`` that stood still or that a death ended: when, why, and the path of its record."""
 
@@ -62,9 +74,9 @@ class StoppedJob(Record):
 class History(Record):
     """The runs of a cluster, oldest first.
 
-    ``total`` counts the kept runs, ``trends`` are of the last run. ``drifts`` says who became a little slower over all
-    runs, or after how many more runs that would show. ``nodes`` says of each node whether it is healthy.
-    ``stopped_jobs`` are the newest of them.
+    ``changes`` are the runs that changed the cluster since the first of ``runs``. ``total`` counts the kept runs,
+    ``trends`` are of the last run. ``drifts`` says who became a little slower over all runs, or after how many more
+    runs that would show. ``nodes`` says of each node whether it is healthy. ``stopped_jobs`` are the newest of them.
     """
 
     cluster: str
@@ -72,6 +84,7 @@ class History(Record):
     total: int
     baseline: Baseline | None
     runs: tuple[HistoryLine, ...]
+    changes: tuple[Change, ...] = ()
     trends: tuple[Trend, ...] = ()
     drifts: tuple[str, ...] = ()
     nodes: tuple[NodeHealth, ...] = ()
@@ -79,11 +92,11 @@ class History(Record):
     notes: tuple[str, ...] = ()
 
 
-def overview(given: AnyInventory, check: str | None = None, last: int | None = None) -> History:
+def overview(given: AnyInventory | run_resolver.OfRun, check: str | None = None, last: int | None = None) -> History:
     """Return the history of an inventory's cluster.
 
     Args:
-        given: the inventory.
+        given: the inventory, or a run's cluster.
         check: only the verdicts, reasons and figures of this check; runs without it are left out.
         last: the newest runs, at most so many.
 
@@ -92,19 +105,25 @@ def overview(given: AnyInventory, check: str | None = None, last: int | None = N
         StoreError: the history cannot be read.
     """
     cluster = run_resolver.cluster_of(given)
+    words = given.inventory if isinstance(given, run_resolver.OfRun) else str(InventorySources.of(given))
     with run_history.open() as history:
+        changes = () if check is not None else tuple(_changes(cluster))
+        if changes and not history.runs(cluster, 1):  # it was never validated
+            return History(cluster=cluster, inventory=words, total=0, baseline=None, runs=(), changes=changes)
         runs = run_resolver.runs_of(history, given, check)
         record = history.record(runs[-1].run_id, cluster)
         if check is not None:
             only = tuple(one for one in record.checks if one.check == check)
             record = record.model_copy(update={"checks": only})
         lines = tuple(_lines(runs, check))
+        shown = lines if last is None else lines[-last:]
         return History(
             cluster=cluster,
-            inventory=str(InventorySources.of(given)),
+            inventory=words,
             total=len(runs),
             baseline=history.baseline(cluster),
-            runs=lines if last is None else lines[-last:],
+            runs=shown,
+            changes=tuple(one for one in changes if len(shown) == len(lines) or one.started >= shown[0].started),
             trends=history.trends(cluster, record, noise=trend.noise_of(suite.HistoryOptions())),
             drifts=slow_nodes.sentences(history, cluster, record),
             nodes=node_states(history.runs(cluster)[::-1], hardware_looks.read_errors(cluster)),
@@ -116,11 +135,11 @@ def overview(given: AnyInventory, check: str | None = None, last: int | None = N
         )
 
 
-def forget(given: AnyInventory, keep_runs: int | None, keep_days: float | None) -> int:
+def forget(given: AnyInventory | run_resolver.OfRun, keep_runs: int | None, keep_days: float | None) -> int:
     """Forget old runs of an inventory's cluster and return how many; the newest and the accepted run stay.
 
     Args:
-        given: the inventory.
+        given: the inventory, or a run's cluster.
         keep_runs: keep so many of the newest; None keeps any number.
         keep_days: keep runs up to this age; None keeps any age.
 
@@ -132,6 +151,26 @@ def forget(given: AnyInventory, keep_runs: int | None, keep_days: float | None) 
     with run_history.open() as history:
         run_resolver.runs_of(history, given)
         return history.prune(cluster, keep_runs=keep_runs, keep_days=keep_days)
+
+
+def _changes(cluster: str) -> Iterator[Change]:
+    """Yield the kept runs that are no validation, oldest first; an unreadable record is passed over."""
+    for folder in sorted(paths.runs_dir(cluster).glob("*T*Z-*")):
+        if "-validate-" in folder.name or folder.is_symlink():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            run = settled(folder)
+            about = {name: getattr(run, name) for name in ("run_id", "started", "verb", "outcome")}
+            yield Change(**about, words=_change_words(run))
+
+
+def _change_words(run: RunRecord) -> str:
+    """Return which hosts a run changed and which it lost, and else what it has to say."""
+    changed = [host.host for host in run.hosts if host.outcome == "changed"]
+    lost = [host.host for host in run.hosts if host.outcome in {"failed", "unreachable"}]
+    words = [f"{nodeset.folded(changed)} changed"] if changed else []
+    words += [f"{nodeset.folded(lost)} did not get through"] if lost else []
+    return "; ".join(words) or run.message
 
 
 def _lines(runs: Sequence[StoredRun], check: str | None) -> Iterator[HistoryLine]:

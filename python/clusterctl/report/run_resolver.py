@@ -6,10 +6,10 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.model import results
-from clusterctl.model.hosts import InventorySources
+from clusterctl.model.hosts import InventorySources, is_host_list
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
@@ -94,6 +94,56 @@ def _only_cluster(history: Store, name: str) -> str | None:
     return clusters[0] if clusters else None
 
 
+def is_inventory(word: str) -> bool:
+    """Whether a word names an inventory and not a run: a list of hosts, or a path that holds no record."""
+    path = Path(word)
+    if is_host_list(word) or not word.strip():
+        return bool(word.strip())
+    if path.is_dir():
+        return "/" in word and not any(place(path).exists() for place in (paths.validation_record, paths.run_record))
+    if path.is_file():
+        try:
+            return path.suffix != ".json" and not _content(path).lstrip().startswith(b"{")
+        except OSError:
+            return False
+    return path.suffix in {".ini", ".yml", ".yaml"}
+
+
+class OfRun(NamedTuple):
+    """A cluster that a run names, in place of its inventory."""
+
+    cluster: str
+    inventory: str
+
+
+def of_run(name: str, inventory: AnyInventory | None) -> OfRun:
+    """Return the cluster of a run.
+
+    Raises:
+        ConfigError: as :func:`resolve`, or the history lacks the run.
+        StoreError: the history cannot be read.
+    """
+    record = resolve_of(name, inventory).record
+    with run_history.open() as history:
+        return OfRun(history.find(record.run_id).cluster, record.inventory)
+
+
+def with_the_one_before(name: str, inventory: AnyInventory | None) -> tuple[str, str]:
+    """Return the ids of the run before a named one in its cluster's history, and of that one.
+
+    Raises:
+        ConfigError: as :func:`of_run`, or it is the first run.
+        StoreError: the history cannot be read.
+    """
+    run_id = resolve_of(name, inventory).record.run_id
+    with run_history.open() as history:
+        ids = [run.run_id for run in history.runs(history.find(run_id).cluster)]
+    place = ids.index(run_id) + 1
+    if place == len(ids):
+        raise ConfigError(f"{run_id} is the first run of its cluster; name the run that it is compared with.")
+    return ids[place], run_id
+
+
 def path_of(name: str) -> Path | None:
     """Return the path of the record where a run is named by its record or folder; None where it is named otherwise.
 
@@ -169,31 +219,33 @@ def cluster_meant(history: Store, names: Sequence[str], inventory: AnyInventory 
     return common_cluster(history, names) if inventory is None else cluster_of(inventory)
 
 
-def cluster_of(inventory: AnyInventory) -> str:
-    """Return the cluster of an inventory.
+def cluster_of(inventory: AnyInventory | OfRun) -> str:
+    """Return the cluster of an inventory or of a run.
 
     Raises:
         ConfigError: the inventory is missing.
     """
+    if isinstance(inventory, OfRun):
+        return inventory.cluster
     for path in InventorySources.of(inventory).paths:
         if not path.exists():
             raise ConfigError(f"The inventory {path} does not exist; give the inventory of the cluster's runs.")
     return paths.cluster_id(inventory)
 
 
-def runs_of(history: Store, given: AnyInventory, check: str | None = None) -> tuple[StoredRun, ...]:
+def runs_of(history: Store, given: AnyInventory | OfRun, check: str | None = None) -> tuple[StoredRun, ...]:
     """Return the runs of an inventory's cluster, oldest first.
 
     Args:
         history: where runs are looked up.
-        given: the inventory of the cluster.
+        given: the inventory of the cluster, or a run's cluster.
         check: only the runs with this check.
 
     Raises:
         ConfigError: the cluster has not run yet, or the check is unknown.
     """
-    inventory = InventorySources.of(given)
-    runs = history.runs(cluster_of(inventory))[::-1]
+    inventory = InventorySources((given.inventory,)) if isinstance(given, OfRun) else InventorySources.of(given)
+    runs = history.runs(cluster_of(given))[::-1]
     if not runs:
         raise ConfigError(f"The history of {inventory} is empty; 'clusterctl validate {inventory.shown}' begins it.")
     if check is None:

@@ -143,14 +143,16 @@ def validation_opening(record: ValidationRecord) -> tuple[str, ...]:
 
 def validation_rows(record: ValidationRecord) -> tuple[ValidationRow, ...]:
     """Return one row per check, in the order in which they ran."""
-    return tuple(
-        ValidationRow(
-            check=check.check,
-            verdict=check.verdict,
-            time=f"{check.seconds:.{_TIMES}f} s" if check.verdict is not Verdict.SKIP else "",
-            reason=check.reason,
-        )
-        for check in record.checks
+    return tuple(map(validation_row, record.checks))
+
+
+def validation_row(check: CheckResult) -> ValidationRow:
+    """Return the row of a check."""
+    return ValidationRow(
+        check=check.check,
+        verdict=check.verdict,
+        time=f"{check.seconds:.{_TIMES}f} s" if check.verdict is not Verdict.SKIP else "",
+        reason=check.reason,
     )
 
 

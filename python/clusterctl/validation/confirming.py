@@ -67,7 +67,7 @@ class Patience:
         self._longest_s = first.seconds
         while result.verdict is Verdict.PASS and is_coarse(result) and self._has_time(_FOR_FIRST):
             self._tell(
-                f"measured on after {len(runs)} run{'s' if len(runs) > 1 else ''}, since it judged to {_shown(result)}"
+                f"measured on after {len(runs)} run{'s' if len(runs) > 1 else ''}, since it can detect {_shown(result)}"
             )
             another = self._timed()
             if another.verdict is not Verdict.PASS:
@@ -163,7 +163,7 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _shown(result: CheckResult) -> str:
-    return f"±{100 * max(one.fraction for one in result.fineness):.0f} %"
+    return f"{100 * max(one.fraction for one in result.fineness):.0f} %"
 
 
 def _numbered(result: CheckResult, runs: int) -> CheckResult:

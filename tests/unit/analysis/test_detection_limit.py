@@ -63,13 +63,13 @@ def test_a_pass_says_how_finely_it_judged_and_why_it_was_coarse() -> None:
         ("node", "bandwidth", ""),
     }
     assert all(one.fraction < 0.05 for one in calm.fineness)
-    assert calm.reason == "fine; links judged to ±3 % (bandwidth)"
+    assert calm.reason == "fine; can detect 3 % (bandwidth) on links"
     noisy = speed_verdict.assess(passed(matrices=(matrix(6, 0.12, seed=2),), ranks=ranks(6, 0.8)), POLICY)
     assert noisy.verdict is Verdict.PASS
     assert noisy.fineness[0].fraction > 0.3
-    assert noisy.reason.startswith("fine; links judged to ±")
+    assert noisy.reason.startswith("fine; can detect ")
     assert noisy.reason.endswith(
-        "% (bandwidth): the cores were busy with something else on node[1-6], 70 % of their time"
+        "% (bandwidth) on links: the cores were busy with something else on node[1-6], 70 % of their time"
     )
 
 
@@ -77,7 +77,7 @@ def test_a_latency_that_may_double_unseen_is_said_in_times() -> None:
     (bandwidth,) = speed_verdict.assess(passed(matrices=(matrix(8, 0.4),)), POLICY).matrices
     latency = bandwidth.model_copy(update={"quantity": "latency", "better": "lower", "unit": "us"})
     found = speed_verdict.assess(passed(matrices=(latency,)), POLICY)
-    assert re.search(r"links judged to \d(\.\d)? times \(latency\)", found.reason), found.reason
+    assert re.search(r"\d(\.\d)? times \(latency\) on links", found.reason), found.reason
 
 
 def test_the_finest_size_of_a_quantity_counts() -> None:
@@ -127,4 +127,4 @@ def test_what_is_compared_with_the_history_alone_has_the_distance_to_its_limit()
         ("job", "bus_bandwidth"): pytest.approx(1 - 80 / 110, abs=1e-3),
         ("job", "time"): pytest.approx(120 / 90 - 1, abs=1e-3),
     }
-    assert speed_verdict.fineness_words(found) == "jobs judged to ±27 % (bus bandwidth) and ±33 % (time)"
+    assert speed_verdict.fineness_words(found) == "can detect 27 % (bus bandwidth) and 33 % (time) on jobs"

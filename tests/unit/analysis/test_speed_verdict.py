@@ -73,7 +73,7 @@ def test_a_healthy_check_keeps_its_words_and_gets_its_comparisons() -> None:
     after = speed_verdict.assess(result(TOGETHER, matrices=(matrix(),)), POLICY, lambda _figure: limit(1.1e9))
     assert (after.verdict, after.reason, after.culprits, after.evidence) == (
         Verdict.PASS,
-        "4 ranks on 4 nodes; links judged to ±3 % (bandwidth)",
+        "4 ranks on 4 nodes; can detect 3 % (bandwidth) on links",
         (),
         (),
     )
@@ -178,7 +178,7 @@ def test_what_only_one_run_shows_is_told_and_does_not_fail() -> None:
     assert first.verdict is Verdict.FAIL
     after = speed_verdict.confirmed(first, result(TOGETHER, *speeds(1.0, 1.01, 0.99, 1.0, 1.0, 1.02)), POLICY)
     assert (after.verdict, after.culprits, after.hosts) == (Verdict.PASS, (), ())
-    assert after.reason.startswith("4 ranks on 4 nodes; nodes judged to ±4 % (memory bandwidth); in one run and not")
+    assert after.reason.startswith("4 ranks on 4 nodes; can detect 4 % (memory bandwidth) on nodes; in one run and not")
     assert "in one run and not in the next: node4: memory bandwidth" in after.reason
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import program_forks
 import pytest
-from clusterctl.cli import main
+from clusterctl.cli.commands import COMMANDS, GROUPS
 
 pytestmark = pytest.mark.programs
 
@@ -23,7 +24,14 @@ def run(*arguments: str | Path, state: Path, **variables: str) -> subprocess.Com
 def test_help_names_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:
     done = run("--help", state=tmp_path)
     assert done.returncode == 0
-    assert all(f"  {name} " in done.stdout for name in main.COMMANDS)
+    words = set(re.findall(r"[\w-]+", done.stdout.partition("Commands:")[2]))
+    assert {name for name, command in COMMANDS.items() if not command.hidden} <= words
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(
+        name for name, command in COMMANDS.items() if not command.hidden
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) < 24, "the prompt has a line, too"
+    assert max(map(len, lines)) <= 80
     program = "import sys; from clusterctl.cli.main import main; main(['--help']); print(sorted(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert not any(
@@ -52,11 +60,46 @@ def test_no_command_is_wrong_usage(tmp_path: Path) -> None:
     assert "Usage: clusterctl COMMAND" in done.stderr
 
 
-@pytest.mark.parametrize("command", sorted(main.COMMANDS))
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_explains_itself(tmp_path: Path, command: str) -> None:
     done = run(command, "--help", state=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Usage: clusterctl" in done.stdout
+    assert not re.search(r"<(str|int|float|path|Path|list\[\w+\])>", done.stdout), (
+        "a type of Python is no word for a person"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "panels"),
+    [
+        ("validate", ["Which hosts", "Suite", "Network and cores", "Slurm", "Pods of Kubernetes", "Output"]),
+        ("run", ["Which hosts", "Options", "Network and cores", "Ranks", "Folders", "Watch", "Output"]),
+        ("provision", ["Which hosts", "Options", "Other controllers", "What is done", "Shared cache", "Output"]),
+    ],
+)
+def test_the_options_of_a_long_command_stand_in_panels(tmp_path: Path, command: str, panels: list[str]) -> None:
+    text = run(command, "--help", state=tmp_path).stdout
+    assert re.findall(r"^(\w.*):$", text, flags=re.MULTILINE) == [*panels, "Login and variables"]
+    login = text.partition("Login and variables:")[2]
+    assert "-u, --user NAME" in login
+
+
+def test_old_names_go_on_with_a_hint(tmp_path: Path) -> None:
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("node1 ansible_host=127.0.0.1 ansible_port=1\n", encoding="utf-8")
+    old = run("inventory-of", "node1", inventory, state=tmp_path)
+    new = run("hardware", inventory, "node1", state=tmp_path)
+    assert old.stderr.splitlines()[1:] == new.stderr.splitlines() != []
+    assert "is now 'hardware INVENTORY NODE'" in old.stderr.splitlines()[0]
+    for words, says in [
+        (("check-node", "--user", "1"), "--user is now --job-user"),
+        (("nightly", "enable", inventory, "--at", "25:00", "--user"), "--user without a name is now --own-timer"),
+        (("nightly", "enable", inventory, "--at", "25:00", "--remote-user", "me"), "--remote-user is now --user"),
+    ]:
+        said = run(*words, state=tmp_path).stderr
+        assert says in said
+        assert "No such option" not in said
 
 
 def test_as_a_module(tmp_path: Path) -> None:
@@ -112,9 +155,9 @@ def test_completion(tmp_path: Path) -> None:
         (["ca", "renew", "{certified}", "--ask-ca-passphrase"], 1, "/ca is missing; restore it from a backup"),
         (["provision", "{good}", "--tags", "nothing"], 1, "known tags are"),
         (["provision", "{nowhere}"], 1, "does not exist; 'clusterctl init"),
-        (["inventory-of", "nobody", "{good}"], 1, "'nobody' matches no host"),
-        (["inventory-of", "node1", "{good}"], 1, "No part of node1 is known"),
-        (["inventory-of", "node1", "{nowhere}"], 1, "does not exist; 'clusterctl init"),
+        (["hardware", "{good}", "nobody"], 1, "'nobody' matches no host"),
+        (["hardware", "{good}", "node1"], 1, "No part of node1 is known"),
+        (["hardware", "{nowhere}", "node1"], 1, "does not exist; 'clusterctl init"),
         (["provision", "{empty}"], 1, "names no host"),
         (["provision", "{broken}"], 1, "cannot be parsed"),
     ],

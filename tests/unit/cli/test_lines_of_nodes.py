@@ -11,7 +11,7 @@ import factory
 import pytest
 from clusterctl import cli
 from clusterctl.cli import doctor, main, output, progress, summary, validate
-from clusterctl.model.results import CheckProgress, CheckStarted
+from clusterctl.model.results import CheckFinished, CheckProgress, CheckStarted
 from clusterctl.model.run_record import HostResult, HostSummary, Note, Problem, StageStarted
 from clusterctl.support.errors import UnreachableError
 from clusterctl.support.words import escaped
@@ -75,6 +75,16 @@ def test_the_page_of_a_run(screen: Screen) -> None:
     is_kept(screen.getvalue())
 
 
+def test_the_checks_while_they_run(screen: Screen) -> None:
+    lines = validate._Lines()  # noqa: SLF001 - what Live shows
+    lines(CheckStarted("hello", 1, 1, 60.0))
+    lines(CheckProgress("hello", EVIL))
+    output.console().print(lines._page())  # noqa: SLF001 - the same
+    lines(CheckFinished(factory.check("hello", "FAIL", reason=EVIL)))
+    output.console().print(lines._page())  # noqa: SLF001 - the same
+    is_kept(screen.getvalue())
+
+
 def test_the_end_of_a_run(screen: Screen) -> None:
     record = factory.run_record().model_copy(
         update={
@@ -103,9 +113,6 @@ def test_a_plain_cell_of_a_table(screen: Screen) -> None:
 def test_a_line_that_is_overwritten(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     doctor._transient(EVIL)  # noqa: SLF001 - needs a terminal
-    lines = validate._Lines()  # noqa: SLF001 - the same
-    lines(CheckStarted("hello", 1, 1, 60.0))
-    lines(CheckProgress("hello", EVIL))
     assert FORGED in screen.getvalue()
     assert "\x1b[2J" not in screen.getvalue()
     assert not OBEYED.search(screen.getvalue().replace("\r\x1b[K", ""))

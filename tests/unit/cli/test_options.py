@@ -81,6 +81,19 @@ def test_a_command_that_changes_nodes_can_take_them_over(words: tuple[str, ...])
     assert {"--adopt", "--take-lock"} <= given
 
 
+def test_user_means_the_login_everywhere() -> None:
+    wrong = {}
+    commands = [("clusterctl", typer.main.get_command(application(())))]
+    for path, command in commands:
+        commands += [(f"{path} {name}", one) for name, one in getattr(command, "commands", {}).items()]
+        for parameter in command.params:
+            known = "--user" not in parameter.opts or getattr(parameter, "hidden", False)
+            if not known and (sorted(parameter.opts), parameter.metavar) != (["--user", "-u"], "NAME"):
+                wrong[path] = parameter.opts
+    assert len(commands) > 40
+    assert wrong == {}
+
+
 # --- main ---
 
 

@@ -86,7 +86,35 @@ def test_without_a_terminal_the_width_is_what_columns_says(
     output.console.cache_clear()
     try:
         assert output.console().width == width
-        output.console().print("word " * 30, soft_wrap=output.keeps_lines())
+        output.line("  " + "word " * 30)
     finally:
         output.console.cache_clear()
-    assert (len(capsys.readouterr().err.splitlines()) == 1) is whole
+    first, *others = capsys.readouterr().err.splitlines()
+    assert (not others) is whole
+    assert first.startswith("  word")
+    assert all(line.startswith("    word") and len(line) <= width for line in others), "whole words, indented"
+
+
+def test_further_lines_of_a_list_begin_below_its_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    output.console.cache_clear()
+    try:
+        output.line("  1. " + "word " * 20)
+    finally:
+        output.console.cache_clear()
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("  1. word")
+    assert {len(line) - len(line.lstrip()) for line in others} == {5}
+
+
+def test_an_answer_is_on_stdout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    output.console.cache_clear()
+    try:
+        output.answer_line("what was asked for")
+        output.line("progress")
+    finally:
+        output.console.cache_clear()
+    assert capsys.readouterr() == ("what was asked for\n", "progress\n")

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import io
 import time
+from pathlib import Path
 
 import factory
 import pytest
 from clusterctl.cli import progress, summary
+from clusterctl.model.hosts import InventorySources
 from clusterctl.model.run_record import (
     CriticalPath,
+    Event,
+    Finished,
     HostResult,
     HostSummary,
     Note,
@@ -18,7 +22,10 @@ from clusterctl.model.run_record import (
     StageTiming,
     TaskStartedOnHost,
 )
+from clusterctl.state import runs
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 
 def test_many_alike_hosts_are_one_row() -> None:
@@ -129,7 +136,8 @@ def test_a_play_with_roles_in_its_middle_is_one_stage(capsys: pytest.CaptureFixt
         for at, stage in enumerate(stages):
             shown.event(StageStarted(at=float(at), stage=stage, task="t"))
     lines = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines()]
-    one = ["horovod", "Switch to the software", "nccl", "openmpi", "nccl", "validation"]
+    installs = [f"{name}: install" for name in ("horovod", "nccl", "openmpi", "nccl")]
+    one = [installs[0], "Switch to the software", *installs[1:], "validation: install the checks"]
     assert lines == ["batch 1 of 2", *one, "batch 2 of 2", *one]
 
 
@@ -152,10 +160,10 @@ def test_a_note_of_the_background_is_told_without_the_time_of_a_task(
     lines = progress.Lines()
     lines.event(StageStarted(now, "openmpi", "Compile"))
     lines.event(TaskStartedOnHost(now, "node1", "openmpi", "Compile"))
-    lines.event(Note(now + 60, "node1", "make: 31 files"))
+    lines.event(Note(now + 60, "node1", "openmpi: make: 31 files, now mca/btl"))
     lines.event(Note(now + 61, "node2", "packages: Resolved"))
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "[ 0:00]   node1: make: 31 files (1m00s)",
+        "[ 0:00]   node1: openmpi: make, 31 files (1m00s)",
         "[ 0:00]   node2: packages: Resolved",
     ]
     written = io.StringIO()
@@ -164,3 +172,56 @@ def test_a_note_of_the_background_is_told_without_the_time_of_a_task(
         page.event(TaskStartedOnHost(now, "node1", "openmpi", "Compile"))
         page.event(Note(now, "node2", "packages: Resolved"))
     assert "packages: Resolved" in written.getvalue()
+
+
+def test_a_stage_says_what_it_does_on_how_many_hosts_and_how_many_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, now = io.StringIO(), time.time()
+    monkeypatch.setattr(progress.output, "console", lambda: Console(file=written, force_terminal=True, width=80))
+
+    def head(*events: Event) -> str:
+        written.truncate(0)
+        with progress.Page(ask=False) as page:
+            for event in events:
+                page.event(event)
+        return next(line for line in written.getvalue().splitlines() if "●" in line)
+
+    begun = [StageStarted(now, "nccl", "Install")]
+    begun += [TaskStartedOnHost(now, f"node{number}", "nccl", "Install") for number in range(1, 5)]
+    ended = HostResult(now, "node2", "nccl", "Install", "ok")
+    assert "nccl: install on 4 hosts, 1 done" in head(*begun, ended)
+    raw = "openmpi: make: libtool: install: (cd /var/tmp/x && ./relink)"
+    assert "openmpi: compile on node1" in head(*begun, Note(now, "node1", raw))
+    assert "relink" not in written.getvalue(), "a raw line is for -v"
+    for line in written.getvalue().splitlines():
+        assert cell_len(Text.from_ansi(line).plain) <= 80
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_raw_lines_of_a_build_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str], *, raw: bool) -> None:
+    lines = progress.Lines(progress.Showing(raw=raw))
+    lines.event(StageStarted(time.time(), "software", "Build"))
+    lines.event(Note(time.time(), "node1", "openmpi: install: libtool: install: (cd /var/tmp/x)"))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.partition("] ")[2] == f"  node1: openmpi: install{': libtool: install: (cd /var/tmp/x)' if raw else ''}"
+
+
+def test_the_time_that_is_left_comes_from_the_last_provision_that_changed_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("node1\n", encoding="utf-8")
+    for changed, long_s in ((3, 600.0), (0, 60.0)):  # the second one found nothing to do
+        past = runs.start("provision", inventory, ["clusterctl"], {})
+        for at, stage in ((0.0, "software"), (1.0, "hosts"), (20.0, "software")):
+            past.event(StageStarted(at, stage, "t"))
+        past.event(Finished(20.0 + long_s, "successful", 0))
+        past.update(outcome="done", hosts=(HostSummary(host="node1", outcome="changed", changed=changed),))
+        past.close()
+        time.sleep(1.1)  # the id of a run has its second
+    lines = progress.Lines(progress.Showing(inventory=InventorySources((str(inventory),))))
+    lines.event(StageStarted(time.time(), "software", "t"))
+    assert capsys.readouterr().err.rstrip().endswith("software: install (about 10m00s left)")
+    other = progress.Lines()
+    other.event(StageStarted(time.time(), "software", "t"))
+    assert "left" not in capsys.readouterr().err

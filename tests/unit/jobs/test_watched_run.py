@@ -312,7 +312,7 @@ def test_the_history_shows_stopped_jobs_with_their_records(
     path = runs.keep_stall(cluster, found)
     (paths.stalls_dir(cluster) / "20200101T000000Z-run-1.json").write_text("{")
     done = run("history", inventory)
-    assert f"node2 rank 1 was ended by SIGKILL; who sent it is not known. Its record: {path}" in done.stderr
+    assert f"node2 rank 1 was ended by SIGKILL; who sent it is not known. Its record: {path}" in done.stdout
     (listed,) = json.loads(run("history", inventory, "--format", "json").stdout)["stopped_jobs"]
     assert (listed["job"], listed["record"]) == ("run-12", str(path))
     assert told

@@ -114,7 +114,7 @@ def test_drift_is_told_by_node_set_and_a_corruption_is_remembered(
 
     machine.file.chmod(0o666)
     assert main(["drift", str(machine.inventory)]) == 10
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert f"node[1-3]: {machine.file} differs: mode 0666, was 0644" in said
     assert f"clusterctl provision {machine.inventory}" in said
     machine.file.chmod(0o644)
@@ -149,7 +149,7 @@ def test_hosts_without_a_snapshot_and_out_of_reach_have_the_documented_codes(
     code, report, _ = machine.drift(capsys)
     assert (code, report["unreachable"]) == (4, ["node3"])
     assert main(["drift", str(machine.inventory), "--limit", "node[1:1],node3"]) == 4
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert f"Next: see that node3 can be reached; 'clusterctl doctor {machine.inventory}' says why not." in said
     assert "repairs it" not in said
 

@@ -203,8 +203,12 @@ def test_logins_of_another_form_are_a_problem(
 ) -> None:
     said = "\n".join(lines)
     monkeypatch.setenv("PATH", ssh_that(tmp_path, f"cat <<'END'\n{said}\nEND\nsleep 5"))
-    report = login_probe.gather([login_probe.Login(Host("node7", "192.0.2.7"), ())], timeout_s=20)["node7"]
+    targets = (login_probe.LoginTarget("node8", "192.0.2.8"), login_probe.LoginTarget("node9", "192.0.2.9"))
+    done: list[int] = []
+    login = login_probe.Login(Host("node7", "192.0.2.7"), targets)
+    report = login_probe.gather([login], timeout_s=20, ended=done.append)["node7"]
     assert report.problem == "its answer is not readable"
+    assert done == [2], "a node that failed has done its logins, too"
 
 
 @pytest.mark.parametrize(

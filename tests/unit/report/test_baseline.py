@@ -37,9 +37,9 @@ def test_the_history_options_of_the_file_beside_the_inventory_hold(inventory: Pa
 
 
 def test_the_baseline_in_words(nights: Path) -> None:
-    assert "-9 %" in run("baseline", "show", nights).stderr
-    assert "History begins with 20260307T020000Z-validate-7 (FAIL)" in run("baseline", "accept", nights).stderr
-    assert "from 5 runs on" in run("baseline", "show", nights, "--all").stderr
-    assert "baseline; pairs PASS → FAIL" in run("history", nights).stderr
-    assert "7 runs up to now kept" in run("baseline", "reset", nights).stderr
-    assert "nothing is in force" in run("baseline", "show", nights).stderr
+    assert "-9 %" in run("baseline", "show", nights).stdout
+    assert "History begins with 20260307T020000Z-validate-7 (FAIL)" in run("baseline", "accept", nights).stdout
+    assert "from 5 runs on" in run("baseline", "show", nights, "--all").stdout
+    assert "baseline; pairs PASS → FAIL" in run("history", nights).stdout
+    assert "7 runs up to now kept" in run("baseline", "reset", nights).stdout
+    assert "nothing is in force" in run("baseline", "show", nights).stdout

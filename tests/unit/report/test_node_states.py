@@ -108,12 +108,12 @@ def test_a_node_with_an_error_of_doctor_waits_for_a_proof_too(inventory: Path) -
     hardware_looks.keep_errors(cluster, [], BOTH, at + timedelta(hours=1))  # a look without an error proves nothing
     assert set(hardware_looks.read_errors(cluster)) == {"node2"}
     assert (state_of(inventory).state, state_of(inventory, "node1").state) == ("not proved", "healthy")
-    said = run("history", inventory).stderr
+    said = run("history", inventory).stdout
     assert "node2 is not proved: doctor found errors (memory) on 2026-03-03" in said
     remember(inventory, record(3, check("pairs", "FAIL", culprits=(SLOW,))))
     remember(inventory, record(4, check("pairs"), **ALONE))
     assert (
-        f"node2 is not proved: named by pairs in {record(3).run_id}; doctor found" in run("history", inventory).stderr
+        f"node2 is not proved: named by pairs in {record(3).run_id}; doctor found" in run("history", inventory).stdout
     )
     remember(inventory, record(5, check("pairs")))
     done = run("history", inventory, "--format", "json")
@@ -121,11 +121,11 @@ def test_a_node_with_an_error_of_doctor_waits_for_a_proof_too(inventory: Path) -
         ("node1", "healthy", None),
         ("node2", "healthy", None),
     ]
-    assert "not proved:" not in run("history", inventory).stderr
+    assert "not proved:" not in run("history", inventory).stdout
     hardware_looks.keep_errors(cluster, [], ("node1",), at)  # the node has left the inventory
     assert hardware_looks.read_errors(cluster) == {}
 
 
 def test_the_history_says_who_failed_last(inventory: Path) -> None:
     remember(inventory, record(1), record(2, check("pairs", "FAIL", culprits=(SLOW,))))
-    assert f"node2 failed pairs in {record(2).run_id}." in run("history", inventory).stderr
+    assert f"node2 failed pairs in {record(2).run_id}." in run("history", inventory).stdout

@@ -145,6 +145,6 @@ def test_a_record_of_the_first_schema_can_be_compared(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("nights")
 def test_compare_in_words() -> None:
     done = run("compare", "last-1", "last")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "-50.0 %" in done.stderr
-    assert "2 figures in both runs, 2 beyond the noise, 2 worse." in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "-50.0 %" in done.stdout
+    assert "2 figures in both runs, 2 beyond the noise, 2 worse." in done.stdout

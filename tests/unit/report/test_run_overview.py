@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from clusterctl.model.run_record import HostSummary
 from clusterctl.report import baseline, figure_words, run_overview
+from clusterctl.state import runs
 from clusterctl.support.errors import ConfigError
 from past_runs import SLOW, check, figure, record, remember, run
 
@@ -64,20 +67,38 @@ def test_what_is_not_there_is_a_sentence(inventory: Path, tmp_path: Path) -> Non
 
 def test_history_in_words(nights: Path) -> None:
     done = run("history", nights, "--last", "2")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "pairs PASS → FAIL; node2 named by pairs" in done.stderr
-    assert "pairs: node2: bandwidth, 1 KiB is 50 B/s since 20260307T020000Z-validate-7; before, 100 B/s." in done.stderr
-    assert "7 runs are kept" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "pairs PASS → FAIL; node2 named by pairs" in done.stdout
+    assert "pairs: node2: bandwidth, 1 KiB is 50 B/s since 20260307T020000Z-validate-7; before, 100 B/s." in done.stdout
+    assert "7 runs are kept" in done.stdout
     one = run("history", nights, "--check", "pairs")
-    assert "pairs is FAIL" in one.stderr
-    assert "CHANGED WITH" in one.stderr
+    assert "pairs is FAIL" in one.stdout
+    assert "CHANGED WITH" in one.stdout
 
 
 def test_old_runs_are_forgotten_when_asked(nights: Path) -> None:
     baseline.accept(nights, "20260302")
     done = run("history", nights, "--keep-runs", "2")
-    assert "4 older runs forgotten." in done.stderr
+    assert "4 older runs forgotten." in done.stdout
     left = [line.run_id[:8] for line in run_overview.overview(nights).runs]
     assert left == ["20260302", "20260306", "20260307"]
     assert run("history", nights, "--keep-days", "0").returncode == 0
     assert [line.accepted for line in run_overview.overview(nights).runs] == [True, False]
+
+
+def test_history_shows_what_changed_the_cluster(inventory: Path) -> None:
+    made = runs.start("provision", inventory, ["clusterctl", "provision"], {})
+    hosts = tuple(HostSummary(host=name, outcome="changed", changes=("x",)) for name in ("node1", "node2"))
+    made.update(outcome="done", exit_code=0, hosts=hosts, finished=made.record.started)
+    made.close()
+    alone = run("history", inventory)
+    assert (alone.returncode, alone.stderr) == (0, ""), "it was never validated"
+    assert f"{made.record.run_id}  provision  done     node[1-2] changed" in alone.stdout
+    remember(inventory, record(1))
+    data = json.loads(run("history", inventory, "--format", "json").stdout)
+    assert [(one["verb"], one["outcome"], one["words"]) for one in data["changes"]] == [
+        ("provision", "done", "node[1-2] changed")
+    ]
+    lines = run("history", inventory).stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == [record(1).run_id, made.record.run_id], "oldest first"
+    assert made.record.run_id not in run("history", inventory, "--check", "pairs").stdout

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,13 @@ def test_data_for_programs(nights: Path) -> None:
         (("history", "{inventory}"), 1, "The history of"),
         (("history", "{inventory}", "--last", "0"), 2, "--last"),
         (("compare", "last", "last-1"), 1, "The history is empty"),
-        (("compare", "last"), 2, "Missing argument"),
+        (("compare", "last"), 1, "The history is empty"),
+        (("compare",), 2, "give an inventory, or a run's id"),
+        (("report", "last", "last-1"), 2, "'last-1' is one run too many"),
         (("baseline", "show", "{inventory}"), 1, "The history of"),
         (("baseline",), 2, "Usage"),
     ],
-    ids=["inventory", "empty", "last", "nothing", "one", "show", "alone"],
+    ids=["inventory", "empty", "last", "nothing", "one", "none", "two", "show", "alone"],
 )
 def test_bad_input_is_one_sentence(
     inventory: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
@@ -115,7 +118,31 @@ def test_baseline_accept_takes_a_run_in_every_form(nights: Path, named: dict[str
     assert json.loads(history.stdout)["baseline"]["run_id"] == named["id"]
 
 
-@pytest.mark.parametrize("command", [("report",), ("compare", "last"), ("baseline", "accept", "{inventory}")])
+@pytest.mark.parametrize("form", [*FORMS, "inventory"])
+def test_history_and_report_begin_with_inventory_run_and_date(nights: Path, named: dict[str, str], form: str) -> None:
+    words = {**named, "inventory": str(nights)}
+    for command in ("report", "history"):
+        done = run(command, words[form])
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        last = command == "history" or form == "inventory"
+        run_id, day = ("20260307T020000Z-validate-7", "2026-03-07") if last else (named["id"], "2026-03-06")
+        assert re.match(rf".*inventory\.ini  {run_id}  {day} \d\d:\d\d\n", done.stdout), done.stdout
+    assert "pairs  " in run("report", words[form]).stdout
+
+
+@pytest.mark.parametrize("words", [("{inventory}",), ("last",), ("{inventory}", "last"), ("-i", "{inventory}")])
+def test_one_run_is_compared_with_the_one_before(nights: Path, words: tuple[str, ...]) -> None:
+    done = run("compare", *(word.format(inventory=nights) for word in words), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [found[side]["run_id"][:8] for side in ("first", "second")] == ["20260306", "20260307"]
+    first = run("compare", "20260301")
+    assert (first.returncode, "is the first run of its cluster" in first.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "command", [("report", "-i", "{inventory}"), ("compare", "last"), ("baseline", "accept", "{inventory}")]
+)
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -122,7 +122,7 @@ def test_it_measures_on_until_a_tenth_would_be_seen() -> None:
     assert all(one.fraction <= confirming.GOAL for one in result.fineness)
     assert 2 < number < 20
     assert result.reason.endswith(f"; {number} runs together")
-    assert runs.told[0].startswith("measured on after 1 run, since it judged to ±")
+    assert runs.told[0].startswith("measured on after 1 run, since it can detect ")
     assert result.seconds == 10 * number
 
 

@@ -210,7 +210,7 @@ def parts(view: View) -> Iterator[Finding]:
         shown = and_more((f"{one.name} in {one.place}" for one in parts), SHOWN)
         verbs = ("were there", "are gone") if len(parts) > 1 else ("was there", "is gone")
         cause = f"{_name(kind)} {shown} {verbs[0]} until {day}, and {verbs[1]}"
-        cure = "look whether it failed or was taken out; 'clusterctl inventory-of' shows all parts of the node"
+        cure = "look whether it failed or was taken out; 'clusterctl hardware' shows all parts of the node"
         yield Finding("parts", "warning", (host,), cause, cure)
 
 

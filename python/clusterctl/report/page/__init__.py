@@ -21,6 +21,7 @@ from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
 from clusterctl.report import actions, exports, figure_words
 from clusterctl.report.page import matrices, pictures, topology
+from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +37,8 @@ _POLICY = (
 )
 _SCRIPTS = ("tools.js", "links.js", "charts.js", "page.js")
 _MINUTE = 60
+_NAMED = 3  # checks that the headline names for one reason
+_REASONS = 2  # of skipped checks in the headline
 
 
 def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) -> str:
@@ -123,10 +126,32 @@ def _headline(record: ValidationRecord, todo: int) -> str:
     bad = [check for check in record.checks if check.is_bad]
     if not ran:
         return "No check was run."
-    if not bad:
-        return f"All {len(ran)} checks are right." if len(ran) > 1 else "The check is right."
-    words = f"{len(bad)} of {len(ran)} checks " + ("is" if len(bad) == 1 else "are") + " not right"
-    return f"{words}; {todo} thing{'' if todo == 1 else 's'} to look at."
+    if bad:
+        words = f"{len(bad)} of {len(ran)} checks " + ("is" if len(bad) == 1 else "are") + " not right"
+        words += f"; {todo} thing{'' if todo == 1 else 's'} to look at"
+    elif len(ran) < len(record.checks):
+        words = f"{len(ran)} of {len(record.checks)} checks passed"
+    else:
+        words = f"All {len(ran)} checks passed" if len(ran) > 1 else "The check passed"
+    return "; ".join([words, *_skipped(record)]) + "."
+
+
+def _skipped(record: ValidationRecord) -> list[str]:
+    """Return which checks were skipped, in a clause for each reason; the name of all nodes is left out of it."""
+    everywhere = f" on {nodeset.folded(record.hosts)}"
+    by_reason: dict[str, list[str]] = {}
+    for check in record.checks:
+        if check.verdict is Verdict.SKIP:
+            by_reason.setdefault(check.reason.partition(";")[0].removesuffix(everywhere), []).append(check.check)
+    clauses = [f"{_listed(names)} skipped: {reason}" for reason, names in by_reason.items()]
+    rest = sum(len(names) for names in list(by_reason.values())[_REASONS:])
+    return clauses[:_REASONS] + ([f"{rest} more skipped"] if rest else [])
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) > _NAMED:
+        return and_more(names, _NAMED)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _counts(record: ValidationRecord) -> dict[str, int]:

@@ -3,8 +3,8 @@
 // From nothing to the median. Slow is strong and fast is pale. Red is for what a check names, slate for all others.
 const RAMPS = {
   light: {
-    named: [[0, "#6f150c"], [.3, "#b93a26"], [.6, "#e58a4c"], [.8, "#f2c595"], [1, "#f4e6d8"]],
-    other: [[0, "#3b5566"], [.3, "#6d8798"], [.6, "#a6b8c2"], [.8, "#cdd7da"], [1, "#e7ecea"]],
+    named: [[0, "#6f150c"], [.3, "#b93a26"], [.6, "#e58a4c"], [.8, "#f0b983"], [1, "#f3d6b8"]],
+    other: [[0, "#2f4858"], [.3, "#5b7789"], [.6, "#8ea5b2"], [.8, "#b3c3cb"], [1, "#cdd8dc"]],
   },
   dark: {
     named: [[0, "#ffab96"], [.3, "#f0705a"], [.6, "#b4552f"], [.8, "#70452c"], [1, "#3a2b21"]],

@@ -10,7 +10,8 @@ const columns = data.nodes.columns.map((one) => {
   return Object.assign({ floats: values, share: (at) => one.better === "higher" ? values[at] / middle : one.better === "lower" ? middle / values[at] : 1 }, one);
 });
 function nodes() {
-  const head = make("tr", {}, make("th", {}, "Node"), make("th", {}, "Named by"), make("th", { class: "number" }, "Slots"));
+  const anyNamed = Object.keys(data.nodes.named).length > 0, anySlots = data.nodes.slots.some(Boolean); // no empty column
+  const head = make("tr", {}, make("th", {}, "Node"), ...(anyNamed ? [make("th", {}, "Named by")] : []), ...(anySlots ? [make("th", { class: "number" }, "Slots")] : []));
   for (const one of columns) head.append(make("th", { class: "number", title: one.check }, one.title));
   const table = by("node-table");
   table.tHead.replaceChildren(head);
@@ -18,11 +19,13 @@ function nodes() {
   const shown = every ? hit : hit.slice(0, SHOWN);
   table.tBodies[0].replaceChildren(...shown.map((at) => {
     const named = data.nodes.named[at];
-    const row = make("tr", { class: named ? "named" : "" }, make("td", {}, data.nodes.hosts[at]), make("td", { class: "named" }, (named || []).join(", ")), make("td", { class: "number" }, String(data.nodes.slots[at] || "")));
+    const row = make("tr", { class: named ? "named" : "" }, make("td", {}, data.nodes.hosts[at]));
+    if (anyNamed) row.append(make("td", { class: "named" }, (named || []).join(", ")));
+    if (anySlots) row.append(make("td", { class: "number" }, String(data.nodes.slots[at] || "")));
     for (const one of columns) row.append(make("td", { class: named && one.share(at) < .8 ? "number low" : "number" }, figure(one.floats[at], one.unit)));
     return row;
   }));
-  by("node-count").textContent = shown.length < hit.length ? shown.length + " of " + hit.length + " nodes" + (Object.keys(data.nodes.named).length ? ", those that a check names first." : ".") : hit.length + (hit.length === 1 ? " node." : " nodes.");
+  by("node-count").textContent = shown.length < hit.length ? shown.length + " of " + hit.length + " nodes" + (anyNamed ? ", those that a check names first." : ".") : hit.length + (hit.length === 1 ? " node." : " nodes.");
   by("more-nodes").hidden = shown.length === hit.length;
 }
 by("more-nodes").addEventListener("click", () => { every = true; nodes(); });

@@ -142,14 +142,14 @@ def _proved(site: base.Site, judgement: base.Judgement, groups: Sequence[_Group]
 
 
 def _speeds(figures: Sequence[Figure]) -> list[str]:
-    """Return 'bf16 702 TFLOP/s in the middle, 655 TFLOP/s on GPU 3 of node2' for each type, with the slowest GPU."""
+    """Return 'bf16 median 702 TFLOP/s, 655 TFLOP/s on GPU 3 of node2' for each type, with the slowest GPU."""
     words = []
     for operation in dict.fromkeys(figure.operation for figure in figures):
         group = [figure for figure in figures if figure.operation == operation]
         slowest = min(group, key=lambda figure: figure.value)
         middle = value_words(statistics.median(figure.value for figure in group), slowest.unit)
         least = f", {value_words(slowest.value, slowest.unit)} on {slowest.algorithm} of {slowest.nodes[0]}"
-        words.append(f"{operation} {middle}" + (f" in the middle{least}" if len(group) > 1 else ""))
+        words.append(f"{operation} median {middle}{least}" if len(group) > 1 else f"{operation} {middle}")
     return words
 
 

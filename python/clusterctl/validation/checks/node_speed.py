@@ -72,15 +72,13 @@ class NodeSpeed:
 
 
 def _words(figures: Sequence[Figure]) -> str:
-    """Return 'memory 21.3 GB/s in the middle, 20.9 GB/s on node3' for each quantity, with the slowest node."""
+    """Return 'memory median 21.3 GB/s, 20.9 GB/s on node3' for each quantity, with the slowest node."""
     words = []
     for quantity, called in QUANTITIES.items():
         group = [figure for figure in figures if figure.quantity == quantity]
         middle = value_words(statistics.median(figure.value for figure in group), group[0].unit)
         slowest = min(group, key=lambda figure: figure.value)
-        words.append(
-            f"{called} {middle} in the middle, {value_words(slowest.value, slowest.unit)} on {slowest.nodes[0]}"
-        )
+        words.append(f"{called} median {middle}, {value_words(slowest.value, slowest.unit)} on {slowest.nodes[0]}")
     return "; ".join(words)
 
 

@@ -299,7 +299,7 @@ def _words(matrices: Sequence[PairMatrix]) -> str:
     ]
     shown = [matrix for matrix in told if matrix is not None]
     words = [
-        f"{one.quantity} {value_words(statistics.median(one.value), one.unit)} of {size_words(one.size_bytes)}"
+        f"median {one.quantity} {value_words(statistics.median(one.value), one.unit)} of {size_words(one.size_bytes)}"
         for one in shown
     ]
     last = shown[-1]
@@ -307,10 +307,7 @@ def _words(matrices: Sequence[PairMatrix]) -> str:
     link = f"{last.nodes[last.first[worst]]}-{last.nodes[last.second[worst]]}"
     links = len(last.value)
     every = "all" if last.complete else f"{links} of {len(last.nodes) * (len(last.nodes) - 1) // 2}"
-    return (
-        f"{every} pairs: {', '.join(words)} in the middle, {value_words(last.value[worst], last.unit)} on the worst"
-        f" link, {link}"
-    )
+    return f"{every} pairs: {', '.join(words)}; {value_words(last.value[worst], last.unit)} on the worst link, {link}"
 
 
 def _rounded(value: float) -> float:

@@ -543,7 +543,7 @@ def test_gc_keeps_the_newest_of_each_software(first: Site, shared: Path, tmp_pat
 def test_list_tells_who_signed(second: Site, shared: Path) -> None:
     done = second.run("list", shared)
     assert done.returncode == 0
-    row = next(line for line in done.stderr.splitlines() if line.startswith("openmpi-"))
+    row = next(line for line in done.stdout.splitlines() if line.startswith("openmpi-"))
     assert row.split()[-1] == "first"
     answer = json.loads(second.run("list", shared, "--format", "json").stdout)
     assert {entry["kind"] for entry in answer["entries"]} == {"pack", "lock"}

@@ -63,7 +63,7 @@ def test_every_node_has_its_figures_and_a_slow_one_is_found_by_them() -> None:
     lines = [one for rank, part in parts.items() for one in (*speeds(rank, part), answer(rank))]
     found = judged(lines)
     assert found.verdict is Verdict.PASS
-    assert "; memory 20.1 GB/s in the middle, 10.1 GB/s on node4; compute 50.2 GFLOP/s" in found.reason
+    assert "; memory median 20.1 GB/s, 10.1 GB/s on node4; compute median 50.2 GFLOP/s" in found.reason
     assert found.reason.endswith("25.3 GFLOP/s on node4")
     assert sorted(figure.nodes for figure in found.figures) == sorted((name,) for name in NODES * 2)
     assert all(len(figure.samples) == 6 and figure.confidence == 0.95 for figure in found.figures)

@@ -128,7 +128,7 @@ def test_all_pairs_become_matrices_and_figures_of_nodes() -> None:
     lines = measured(5, {(1, 3): 0.25}) + [answer(rank, figures={"measuring_s": 1.5}) for rank in range(5)]
     found = judged(5, lines)
     assert found.verdict is Verdict.PASS  # who stands out is for the verdict to say
-    assert "all pairs: latency 10 us of 1 B, bandwidth 1 GB/s of 1 MiB in the middle" in found.reason
+    assert "all pairs: median latency 10 us of 1 B, median bandwidth 1 GB/s of 1 MiB; " in found.reason
     assert found.reason.endswith("252 MB/s on the worst link, node2-node4")
     latency, bandwidth = found.matrices
     assert (latency.quantity, latency.size_bytes, latency.unit, latency.better) == ("latency", 1, "us", "lower")

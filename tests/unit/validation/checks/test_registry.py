@@ -133,5 +133,5 @@ def test_checks_run_in_their_order_whatever_the_order_asked_for() -> None:
 def test_help_names_every_check_in_its_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["validate", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    (shown,) = re.findall(r"Only these checks of (.*?)\(where they are installed\)", text)
+    (shown,) = re.findall(r"Run only these checks of (.*?)\(where they are installed\)", text)
     assert re.findall(r"\w+", shown.replace("(MPI)", "")) == list(registry.catalogue().checks)

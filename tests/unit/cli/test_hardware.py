@@ -1,4 +1,4 @@
-"""``clusterctl inventory-of`` shows the parts of a node as text and as JSON, from the ledger that doctor keeps."""
+"""``clusterctl hardware`` shows the parts of a node as text and as JSON, from the ledger that doctor keeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEW = OLD._replace(serial="1650000000999", firmware="96.00.89", uuid="GPU-1f2e")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    words = [PROGRAM, "inventory-of", *map(str, arguments)]
+    words = [PROGRAM, "hardware", *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": "200"}
     return subprocess.run(words, capture_output=True, text=True, env=environment, check=False, stdin=subprocess.DEVNULL)
 
@@ -41,7 +41,7 @@ def inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_parts_of_a_node_are_a_table(inventory: Path) -> None:
-    done = run("node1", inventory)
+    done = run(inventory, "node1")
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     assert lines == [
@@ -53,7 +53,7 @@ def test_the_parts_of_a_node_are_a_table(inventory: Path) -> None:
 
 
 def test_the_parts_of_a_node_are_json(inventory: Path) -> None:
-    done = run("node1", inventory, "--format", "json")
+    done = run(inventory, "node1", "--format", "json")
     assert done.returncode == 0, done.stderr
     found = PartLedger.model_validate(json.loads(done.stdout))
     assert {(stay.kind, stay.serial, stay.host) for stay in found.stays} == {
@@ -62,7 +62,7 @@ def test_the_parts_of_a_node_are_json(inventory: Path) -> None:
 
 
 def test_a_node_without_known_parts_is_refused_with_what_to_do(inventory: Path) -> None:
-    done = run("node2", inventory)
+    done = run(inventory, "node2")
     assert done.returncode == 1
     assert "No part of node2 is known" in done.stderr
     assert "run 'clusterctl doctor" in done.stderr
