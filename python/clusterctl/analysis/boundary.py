@@ -59,12 +59,7 @@ class Boundary:
 
 
 def find(known: LinkValues, policy: OutlierPolicy) -> Boundary | None:
-    """Return the groups that are slow towards each other, None where the links show none.
-
-    Args:
-        known: the links.
-        policy: when somebody is named.
-    """
+    """Return the groups that are slow towards each other, None where the links show none."""
     table = known.table
     present = np.flatnonzero(table.judged)
     if present.size < 2 * _LEAST_SIDE:

@@ -155,11 +155,7 @@ class Behind:
 
 
 def behind(flights: Mapping[int, Sequence[FlightGroup]]) -> Behind | None:
-    """Return the ranks for which others of their process groups wait; None where none are set apart.
-
-    Args:
-        flights: how far each rank is in each of its groups.
-    """
+    """Return the ranks for which others of their process groups wait; None where none are set apart."""
     by_group: dict[str, dict[int, FlightGroup]] = {}
     for rank, groups in flights.items():
         for one in groups:
@@ -227,10 +223,7 @@ class _Launched:
 def behind_by_ras(lines: Iterable[str], rank_of: Callable[[str, int], int | None], ranks: int) -> Behind | None:
     """Return the few ranks for which the others wait; None where RAS sets none apart.
 
-    Args:
-        lines: the answer.
-        rank_of: returns the job's rank of a process, by node as RAS names it and process number.
-        ranks: how many the job has.
+    ``rank_of`` returns the job's rank of a process, by node as RAS names it and process number.
     """
     text = list(lines)
     found = [few for kind, launched in _counts(text) if (few := _fewest(kind, launched, rank_of)) is not None]

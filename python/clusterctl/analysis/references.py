@@ -75,15 +75,8 @@ def find(
 ) -> Reference | None:
     """Return the entry of the user's file that speaks of a figure.
 
-    What an entry leaves out is any. Of those that match, the one that gives most speaks, and of equals the last.
-
-    Args:
-        entries: in the order of the file, in the units of what they are about.
-        check: the check that measured the figure.
-        figure: what was measured.
-        nodes: how many nodes took part.
-        ranks: how many ranks took part.
-        file: how the report is to call the file.
+    What an entry leaves out is any. Of those that match, the one that gives most speaks, and of equals the last. The
+    entries are in the order of the file, and in the units of what they are about.
     """
     has = (figure.operation, figure.backend, figure.algorithm, figure.size_bytes, nodes, ranks)
     best: tuple[int, ReferenceEntry] | None = None

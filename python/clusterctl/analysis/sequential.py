@@ -91,11 +91,7 @@ class Decision:
 def decide(known: LinkValues, plays: Sequence[Repeats], budget: int, bounds: Bounds) -> Decision:
     """Name, clear, and say what to measure next.
 
-    Args:
-        known: the links of the tournament.
-        plays: what was measured further so far.
-        budget: the rounds that are left.
-        bounds: of both errors.
+    ``plays`` is what was measured further so far, ``budget`` the rounds that are left.
     """
     if known.is_small:
         return _of_few(known, plays, budget, bounds)

@@ -386,9 +386,7 @@ class FailedWay:
 def after_probe(verdict: StallVerdict, broken: Sequence[FailedWay]) -> StallVerdict:
     """Return a verdict on the network after nodes have tried to connect to each other.
 
-    Args:
-        verdict: the verdict without the trial; it stays where the trial tells no more.
-        broken: the ways that failed.
+    The verdict stays where the trial tells no more.
     """
     links = {frozenset((way.source, way.target)) for way in broken}
     sentence = verdict.sentence

@@ -82,8 +82,7 @@ class Pace:
 def judge(reports: Mapping[int, Sequence[StepReport]]) -> Pace:
     """Return who is late.
 
-    Args:
-        reports: by rank, in the order in which they came; there is one at least.
+    The reports of a rank are in the order in which they came; there is one at least.
     """
     counted = min(map(len, reports.values()))
     own = {rank: statistics.median(one.own_s for one in each) for rank, each in reports.items()}

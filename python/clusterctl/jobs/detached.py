@@ -42,12 +42,7 @@ def detach(
 ) -> int:
     """Start the user's program and leave it to its launch node.
 
-    Args:
-        inventory: the inventory.
-        options: what the user asked for; nothing watches the job.
-        take: gets the log of a job that failed at once.
-        tell: gets sentences for the user.
-        started: gets the id of the job.
+    Nothing watches the job. ``take`` gets the log of a job that failed at once, ``started`` the id of the job.
 
     Returns:
         0 where it runs. The job's own code where it has ended already.

@@ -37,10 +37,7 @@ class FirstLook:
     def __init__(self, cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> None:
         """Begin to ask.
 
-        Args:
-            cluster: the inventory.
-            hosts: the hosts as the job's user reaches them, by name.
-            control: folder of shared connections.
+        The hosts are as the job's user reaches them; ``control`` is the folder of shared connections.
         """
         self.cluster, self.hosts, self.control = cluster, hosts, control
         self._answers: Future[tuple[dict[str, Ending], dict[str, ProbeFailure]]] = Future()

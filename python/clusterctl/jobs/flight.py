@@ -88,12 +88,7 @@ def is_for(wish: JobOptions) -> bool:
 
 
 def exported(folder: str, release: str) -> tuple[str, ...]:
-    """Return the values of ``-x`` for a job.
-
-    Args:
-        folder: a private folder that every node has.
-        release: of PyTorch, such as ``2.13.0``.
-    """
+    """Return the values of ``-x`` for a job."""
     numbers = _numbers(release)
     size = "TORCH_FR_BUFFER_SIZE" if numbers >= _BUFFER_RENAMED else "TORCH_NCCL_TRACE_BUFFER_SIZE"
     file = "TORCH_FR_DUMP_TEMP_FILE" if numbers >= _FILE_RENAMED else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"

@@ -64,12 +64,7 @@ def prepare(
 ) -> allocation_line.AllocationPlan:
     """Decide what this process becomes, and change nothing.
 
-    Args:
-        program: what the user names.
-        options: what the user asks for.
-        tell: gets sentences while this waits.
-        environment: of this process.
-        before: returns what each worker starts in place of the program, which it gets with the chosen Python.
+    ``before`` returns what each worker starts in place of the program, which it gets with the chosen Python.
 
     Raises:
         ConfigError: the variables, an option or the program are wrong, the master's name means nothing here, or there

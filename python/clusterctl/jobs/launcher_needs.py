@@ -107,11 +107,7 @@ def refuse_without_packages(
 ) -> None:
     """Refuse nodes whose Python lacks a package.
 
-    Args:
-        launcher: that needs them.
-        files: of :func:`package_files`.
-        looks: where each node has them.
-        in_project: whether the Python is that of a project.
+    ``files`` are those of :func:`package_files`, and ``looks`` says where each node has them.
 
     Raises:
         ConfigError: a node lacks one; the sentence says what to do.

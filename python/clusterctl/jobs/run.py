@@ -128,12 +128,8 @@ def run_watched(
 ) -> RunEnd:
     """Run the user's program and stay until nothing of it is left.
 
-    Args:
-        inventory: the inventory.
-        options: what the user asked for.
-        take: gets the output as it comes, ``stdout`` or ``stderr`` and bytes; nothing of it is kept here.
-        tell: gets sentences for the user.
-        placed: gets where the ranks are, before the program starts.
+    ``take`` gets the output as it comes, ``stdout`` or ``stderr`` and bytes; nothing of it is kept here. ``placed``
+    gets where the ranks are, before the program starts.
 
     Returns:
         How it ended. The code is the job's own; 128 and its number where a signal ended the launcher; 124 after the
@@ -395,12 +391,6 @@ def refuse_missing(
     logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], launch_node: str, wish: JobOptions
 ) -> dict[str, MemoryKills]:
     """Refuse nodes that lack the program, its script or the folder; return what the kernel has killed on each so far.
-
-    Args:
-        logins: the nodes of the job.
-        nodes: their facts.
-        launch_node: one of them.
-        wish: what the user asked for.
 
     Returns:
         What was killed for lack of memory before, by host.

@@ -87,13 +87,9 @@ class Watch:
     ) -> None:
         """Begin to count from now.
 
-        Args:
-            job: the job.
-            stall_after_s: how long a job may be silent, in seconds.
-            facts: reads what the hardware of some nodes tells, a sentence each; it may take seconds.
-            broken: has the nodes connect to each other, and returns what failed, in seconds.
-            on_stall: gets what was found, once for each silence.
-            tell: gets a sentence about looks that failed, that are late, or that found no stall.
+        ``facts`` reads what the hardware of some nodes tells, a sentence each. ``broken`` has the nodes connect to each
+        other and returns what failed. Both may take seconds. ``on_stall`` gets what was found, once for each silence.
+        ``tell`` gets a sentence about looks that failed, that are late, or that found no stall.
         """
         self._job, self._patience = job, stall_after_s
         self._facts, self._broken, self._on_stall, self._tell = facts, broken, on_stall, tell
@@ -446,12 +442,8 @@ def verdict_of(
 ) -> StallVerdict | None:
     """Return who keeps a job from going on; None if it goes on.
 
-    Args:
-        job: the job.
-        half: an earlier look, whose ranks should still be there.
-        first: a look with stacks.
-        second: a later one.
-        seen: the ranks that any look before has seen.
+    ``half`` is an earlier look, whose ranks should still be there; ``first`` has stacks, and ``second`` is later.
+    ``seen`` are the ranks that any look before has seen.
     """
     sights = sights_of(job, half, first, second)
     mute = {look.host for look in first if look.silent}

@@ -123,12 +123,7 @@ class WatchedRun:
     ) -> None:
         """Begin to watch.
 
-        Args:
-            job: the job's id.
-            nodes: where it runs.
-            stall_after_s: how long it may be silent, in seconds.
-            tell: gets sentences for the user.
-            ends: a job that stands still is ended.
+        With ``ends``, a job that stands still is ended.
         """
         self._ends = ends
         self.stood_still = False
@@ -183,10 +178,8 @@ class WatchedRun:
         """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.
 
         A rank that loses its peer may end before the launcher hears of that one. So a kill for lack of memory goes
-        before the launcher's words, where it was surely one of the job's processes. What is said is kept.
-
-        Args:
-            by_itself: nobody ended the job. Otherwise the launcher's words tell of what ended it.
+        before the launcher's words, where it was surely one of the job's processes. What is said is kept. Where
+        somebody ended the job, the launcher's words tell of what ended it.
         """
         began = time.monotonic()
         output = self._heard.text()

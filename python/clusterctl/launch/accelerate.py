@@ -73,10 +73,6 @@ def config_file(program: Sequence[str]) -> str:
 def parse(path: str, text: str) -> AccelerateConfig:
     """Read a configuration file.
 
-    Args:
-        path: as the user names it.
-        text: of the file, YAML or JSON.
-
     Raises:
         ConfigError: the file or a value in it is malformed, or it is for SageMaker.
     """
@@ -101,11 +97,6 @@ def parse(path: str, text: str) -> AccelerateConfig:
 
 def words(facts: RunFacts, options: Sequence[str], config: AccelerateConfig | None) -> list[str]:
     """Return the options of ``accelerate launch`` that the run sets, without the rank of the node.
-
-    Args:
-        facts: what the run knows.
-        options: the user's own.
-        config: the user's file.
 
     Raises:
         ConfigError: the nodes differ in their processes, which accelerate cannot express.

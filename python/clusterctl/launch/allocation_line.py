@@ -321,10 +321,7 @@ class PodInstances:
 def of_pod(environment: Mapping[str, str], node: LocalFacts, gpu_devices: int) -> PodInstances:
     """Return the instances that the processes of this pod or job step share out.
 
-    Args:
-        environment: of the process.
-        node: the facts of this machine, with the instances that ``nvidia-smi`` lists here.
-        gpu_devices: how many GPUs have a device file here.
+    ``gpu_devices`` is how many GPUs have a device file here.
 
     Raises:
         ConfigError: processes could not tell their instances apart; the sentence says what to do.

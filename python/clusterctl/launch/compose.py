@@ -157,11 +157,7 @@ class LaunchPlan:
 def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, job: str = "") -> LaunchPlan:
     """Return the line that starts the job on the launch node.
 
-    Args:
-        members: the nodes by their names in the inventory.
-        launch_node: one of them.
-        wish: what the user asked for.
-        job: the id by which what is left of it can be found; without one the line is to be shown.
+    ``job`` is the id by which what is left of it can be found; without one the line is to be shown.
 
     Raises:
         ConfigError: it cannot be done; the sentence says what to do.

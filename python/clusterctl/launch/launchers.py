@@ -270,10 +270,7 @@ def jax_counts(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int], process
 def before_jax(nodes: Mapping[str, NodeFacts], hosts: Sequence[str], address: str) -> tuple[str, ...]:
     """Return what stands before a program of mpirun so that ``jax.distributed.initialize()`` needs no arguments.
 
-    Args:
-        nodes: the facts of each node.
-        hosts: the node of each rank.
-        address: of the first node, where the processes meet.
+    The processes meet at ``address``, that of the first node.
     """
     place = f"[{address}]" if ":" in address else address
     return ("sh", "-c", _AS_JAX, "sh", f"{place}:{PORT}", "/".join(_jax_devices(nodes, hosts)))

@@ -202,12 +202,8 @@ def transport(speech: Dialect, *, ucx: bool, rdma: bool = True) -> dict[str, str
     """Return the parameters that settle what MPI's messages go through.
 
     TCP between nodes and shared memory within one, by their present names: Open MPI 4.1's shared memory is ``vader``,
-    5.0's is ``sm``, and ``openib``, which 4.1 would try on any RDMA device, is in neither list.
-
-    Args:
-        speech: the dialect of the release.
-        ucx: whether UCX takes the messages.
-        rdma: whether every node has RDMA. Without it, Open MPI refuses UCX unless any transport and device will do.
+    5.0's is ``sm``, and ``openib``, which 4.1 would try on any RDMA device, is in neither list. ``rdma`` says whether
+    every node has RDMA. Without it, Open MPI refuses UCX unless any transport and device will do.
     """
     if ucx:
         no_openib = {"btl": "^openib"} if speech is Dialect.ORTE else {}

@@ -56,10 +56,6 @@ def refuse_outside(environment: Mapping[str, str], hosts: Sequence[Host]) -> Non
 
     Hosts none of which is in the allocation are another cluster's, and free.
 
-    Args:
-        environment: of this process.
-        hosts: where a job is to run.
-
     Raises:
         ConfigError: some are in the allocation, and some are not.
     """
@@ -79,11 +75,8 @@ def place(
 ) -> RankPlace:
     """Read from the scheduler's variables which node this is.
 
-    Args:
-        environment: of the process that the scheduler started.
-        hosts: the names that :func:`nodelist` folds.
-        master_addr: where node 0 is, above what the variables say.
-        master_port: likewise.
+    ``hosts`` are the names that :func:`nodelist` folds. ``master_addr`` and ``master_port`` stand above what the
+    variables say.
 
     Raises:
         ConfigError: a variable is missing or none, two contradict each other, or the scheduler starts more than one

@@ -83,12 +83,8 @@ def line(
 ) -> MpirunLine:
     """Return the srun line of a job, and the variables that take the place of mpirun's parameters.
 
-    Args:
-        members: the nodes by their names in the inventory; ``called`` is Slurm's NodeName.
-        slots: the ranks of each node that takes part.
-        job: what is to be started.
-        launch_node: the node whose ranks come first.
-        mpi: the type of PMIx as srun names it.
+    ``called`` of a member is Slurm's NodeName. The ranks of ``launch_node`` come first. ``mpi`` is the type of PMIx as
+    srun names it.
 
     Raises:
         ConfigError: it cannot be done; the sentence says what to do.

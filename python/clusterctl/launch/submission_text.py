@@ -247,10 +247,8 @@ exit 1
 def script(*, with_reason: bool, deadline_s: float, layout: Layout = DEFAULT_LAYOUT) -> str:
     """Return the script.
 
-    Args:
-        with_reason: drain the node by scontrol, with what is wrong as the reason; otherwise the prolog only fails.
-        deadline_s: of the look at the node.
-        layout: where the software lies on the nodes.
+    With a reason, scontrol drains the node and tells what is wrong; otherwise the prolog only fails. ``deadline_s`` is
+    that of the look at the node.
     """
     kill_s, program = deadline_s + 10, layout.program(_PROGRAM)
     head = _HEAD.format(kill_s=kill_s, python=_PYTHON, program=program, deadline_s=deadline_s, unknown=_UNKNOWN)

@@ -72,9 +72,8 @@ _ON_LIKE_NODES = 'exec "$0" -m torch.distributed.run --node-rank="$OMPI_COMM_WOR
 def under_mpirun(spec: Torchrun, processes: Sequence[int]) -> list[str]:
     """Return what mpirun is to start once a node, so that each becomes the torchrun of its place.
 
-    Args:
-        spec: the line of any of the nodes; its ``node_rank`` and ``nproc_per_node`` are replaced.
-        processes: how many each node is to start, in the order of mpirun's ranks.
+    ``node_rank`` and ``nproc_per_node`` of the line are replaced. ``processes`` says how many each node is to start, in
+    the order of mpirun's ranks.
 
     Raises:
         ConfigError: as :func:`argv`.
@@ -99,9 +98,7 @@ def script(program: Sequence[str]) -> str:
 def kind(program: Sequence[str], python: str) -> tuple[str, tuple[str, ...]]:
     """Return what a launcher that brings the Python is to start: ``script``, ``module`` or ``command``, and its words.
 
-    Args:
-        program: a script, a module (``-m``), either with ``python`` before it, or a command.
-        python: the interpreter of a command that begins with ``python``.
+    The program is a script, a module (``-m``), either with ``python`` before it, or a command.
     """
     words = tuple(program)
     with_python = bool(_PYTHON_WORD.fullmatch(words[0]))

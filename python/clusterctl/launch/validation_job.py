@@ -106,11 +106,6 @@ class ValidationJob:
 def build(name: str, wish: PodsOptions, checks: Sequence[PlannedCheck]) -> ValidationJob:
     """Return the manifests of a validation.
 
-    Args:
-        name: of the job.
-        wish: image and sizes.
-        checks: what the pods run.
-
     Raises:
         ConfigError: a value is malformed or missing.
     """

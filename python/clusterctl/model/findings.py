@@ -76,9 +76,6 @@ class Majority(Generic[Member, Value]):
 def majority(values: Mapping[Member, Value]) -> Majority[Member, Value]:
     """Find the usual value and the members that differ from it.
 
-    Args:
-        values: the value of each member.
-
     Returns:
         The usual value and all others. Where all members agree, ``others`` is empty.
     """

@@ -290,13 +290,7 @@ _BROKEN_OFF = "It did not end: the machine or the process was stopped."
 
 
 def status(job: Job, now: datetime | None = None, *, most: int = 14) -> JobStatus:
-    """Return the status of a job.
-
-    Args:
-        job: the job.
-        now: the present; None means the real one.
-        most: how many nights to return.
-    """
+    """Return the status of a job."""
     now = now or datetime.now(timezone.utc)
     at, zone = schedule.parse_at(job.at), scheduler.zone()
     running = storage.is_running(job.job)

@@ -105,11 +105,7 @@ def distinct(sets: Iterable[SoftwareSet]) -> list[SoftwareSet]:
 def kept_folders(sets: Sequence[SoftwareSet], hold: Hold | None, snapshot: Snapshot, keep: int) -> set[str]:
     """Return the folders that a cluster still needs: of its newest sets, its hold and its snapshot.
 
-    Args:
-        sets: what the runs left, newest first.
-        hold: of the cluster.
-        snapshot: of the cluster.
-        keep: how many different sets stay; never fewer than the one in force and the one before it.
+    The sets are the newest first. Never fewer than the one in force and the one before it stay.
     """
     wanted = distinct(sets)[: max(keep, LEAST_KEPT)] + ([hold.software] if hold else [])
     found = {tree for software in wanted for host in software.hosts.values() for tree in host.links.values()}
@@ -122,10 +118,7 @@ def old_trees(
 ) -> dict[str, tuple[Tree, ...]]:
     """Return by host the artifacts that go; hosts without one are left out.
 
-    Args:
-        trees: what each host has.
-        kept: the folders that stay.
-        before: what was installed later stays as well; None sets no age.
+    What was installed later than ``before`` stays as well; None sets no age.
     """
     found = {
         host: tuple(
@@ -152,13 +145,9 @@ def chosen_cache_files(
     """Return the files of the cache that go.
 
     Sources and wheels are not of one set, so they go by their age alone, unless a kept pack or a lock names them.
-
-    Args:
-        files: what the cache has.
-        kept_names: names of the folders that a cluster or a node still needs.
-        kept_words: the records of the kept packs and the locks of wheels, as one text.
-        before: what was written later stays; None sets no age.
-        fresh: what was written later stays in any case, because a run may be about to install it.
+    ``kept_names`` are folders that a cluster or a node still needs. ``kept_words`` are the records of the kept packs
+    and the locks of wheels, as one text. What was written later than ``before`` stays; None sets no age. What was
+    written later than ``fresh`` stays in any case, because a run may be about to install it.
     """
     limit = fresh if before is None else min(before, fresh)
     found = []

@@ -40,9 +40,7 @@ OWN = ""  # the first controller's own share
 def by_pattern(hosts: Sequence[str], wanted: Mapping[str, Collection[str]]) -> Shares:
     """Return the hosts of each worker, and under :data:`OWN` those that no worker names.
 
-    Args:
-        hosts: of the run, in the inventory's order.
-        wanted: by worker, the hosts that its pattern names; hosts of another run are left out.
+    ``wanted`` has by worker the hosts that its pattern names; hosts of another run are left out.
 
     Raises:
         ValueError: two workers name the same host; its text is a sentence.
@@ -62,10 +60,8 @@ def by_pattern(hosts: Sequence[str], wanted: Mapping[str, Collection[str]]) -> S
 def equal(hosts: Sequence[str], workers: Sequence[str], only_here: Collection[str] = ()) -> Shares:
     """Return the hosts in parts of equal size, for the first controller and each worker.
 
-    Args:
-        hosts: of the run, in the inventory's order; neighbours stay together.
-        workers: the names of the workers.
-        only_here: hosts that only the first controller can reach; they count as a part of its share.
+    Neighbours in the inventory's order stay together. The hosts ``only_here``, which only the first controller can
+    reach, count as a part of its share.
     """
     here = [name for name in hosts if name in only_here]
     rest = [name for name in hosts if name not in only_here]
@@ -105,11 +101,8 @@ def share(
 ) -> SharedRun:
     """Play the three steps; the first that goes wrong for another reason than single hosts is the last.
 
-    Args:
-        found: who gets which hosts.
-        builders: the hosts that go ahead, on the first controller.
-        meet: plays what needs the facts of all hosts, on all of them.
-        parts: plays the rest, on all controllers that have a host.
+    The ``builders`` go ahead, on the first controller. ``meet`` plays what needs the facts of all hosts, on all of
+    them, and ``parts`` the rest, on all controllers that have a host.
     """
     ends = [meet()]
     if _is_over(ends[-1]):

@@ -102,9 +102,7 @@ class HostRun(Generic[RequestT, ObserverT]):
     def claim(self, members: Mapping[str, str] | None, also: Sequence[Host] = ()) -> run_record.RunRecord | None:
         """Lock and mark the selected nodes before anything is changed; the lock holds until this object's exit.
 
-        Args:
-            members: the members that the nodes know after the run; None leaves their marks as they are.
-            also: further nodes to lock.
+        ``members`` are those that the nodes know after the run; None leaves their marks as they are.
 
         Returns:
             The record of a run that another cluster or another run stands in the way of, else None.
@@ -173,12 +171,7 @@ class HostRun(Generic[RequestT, ObserverT]):
     ) -> list[playbook.End]:
         """Play ``provision`` on several controllers at the same time, on the hosts that each has by ``shares``.
 
-        Args:
-            shares: the hosts by the name of the worker, see :mod:`clusterctl.provisioning.controllers`.
-            crew: the workers by name.
-            trees: the folders of the artifacts that the hosts get.
-            skip_tags: as for :meth:`play`.
-            variables: as for :meth:`play`.
+        ``trees`` are the folders of the artifacts that the hosts get. The rest is as for :meth:`play`.
         """
         self.observer.phase(words(shares))
         are_others = any(hosts for worker, hosts in shares.items() if worker != OWN)

@@ -44,12 +44,7 @@ def removal(
 ) -> Removal:
     """Decide which hosts leave.
 
-    Args:
-        asked: the words of the user: names, or lists such as node[2-3].
-        hosts: the hosts of the inventory.
-        before: what the last runs left.
-        inventory: as messages name it.
-        launch_node_too: whether the launch node may be among them.
+    ``asked`` are names, or lists such as node[2-3].
 
     Raises:
         ConfigError: a host is unknown, no host would remain, or the launch node would leave unasked.
@@ -130,12 +125,7 @@ def snapshot_after_replacing(
 ) -> Snapshot:
     """Return the snapshot of a cluster in which one host is another machine now.
 
-    Args:
-        before: what the last runs left.
-        name: the host that was replaced.
-        hosts: the hosts of the cluster.
-        left: what this run left.
-        fresh: the snapshot of the new machine; empty where nothing of it can be watched.
+    ``fresh`` is the snapshot of the new machine; empty where nothing of it can be watched.
     """
     others = _of_known({host: state for host, state in left.states.items() if host != name}, before)
     old = plan.members_digest(others, before.hosts, hosts)
@@ -196,12 +186,7 @@ def messages(
 ) -> tuple[str, ...]:
     """Return what the user has to know after a removal, a sentence each.
 
-    Args:
-        removed: which hosts left.
-        hosts: the hosts of the inventory.
-        dead: those of them that do not answer.
-        inventory: as messages name it.
-        cleaned: whether the hosts were put back to what they were.
+    ``dead`` are the hosts that do not answer. With ``cleaned``, the hosts were put back to what they were.
     """
     names, many = nodeset.folded(removed.names), len(removed.names) > 1
     its, has, it = ("their", "have", "they") if many else ("its", "has", "it")

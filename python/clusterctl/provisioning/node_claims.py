@@ -80,9 +80,7 @@ class NodeClaims:
     def take(self, hosts: Sequence[Host], wanted: Wanted) -> Claimed:
         """Look at the marks of nodes, and lock and mark them where nothing stands in the way.
 
-        Args:
-            hosts: the nodes; those that only Ansible reaches are left to the role preflight.
-            wanted: what is wanted of them.
+        Nodes that only Ansible reaches are left to the role preflight.
         """
         by_name = {host.name: host.with_sudo_password(self._sudo_password) for host in hosts if host.by_ssh}
         own = snapshots.read_identity(self._record.cluster_id)

@@ -224,12 +224,8 @@ def join_only(
 ) -> frozenset[str]:
     """Return the hosts that play only the roles by which nodes meet each other.
 
-    A host that plays no role of the software cannot give its own to others. So the cache has to have it.
-
-    Args:
-        as_left: the hosts that are as their last run left them, and as the inputs ask for.
-        snapshots: how the last runs left the hosts.
-        cached_trees: the names of the folders of the artifacts in the cache.
+    A host that plays no role of the software cannot give its own to others. So the cache has to have it. The hosts
+    ``as_left`` are as their last run left them, and as the inputs ask for. ``cached_trees`` are names of folders.
     """
     trees = software.trees_of(entry for name in as_left for entry in snapshots[name].watch)
     return frozenset(as_left) if trees <= frozenset(cached_trees) else frozenset()

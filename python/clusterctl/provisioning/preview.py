@@ -84,12 +84,8 @@ def preview(
 ) -> Preview:
     """Return what a run on the selected hosts is about to do.
 
-    Args:
-        inventory: of the run.
-        selected: the hosts that ``--limit`` leaves, in the inventory's order.
-        facts: of the hosts that could be looked at.
-        reasons: by host, why it is provisioned; the others are as they should be.
-        cached: name and platform of each artifact in the controller's cache.
+    ``reasons`` has by host why it is provisioned; the others are as they should be. ``cached`` has name and platform of
+    each artifact in the controller's cache.
     """
     platforms: dict[str, list[str]] = defaultdict(list)
     installs: dict[tuple[str, ...], list[str]] = defaultdict(list)

@@ -100,9 +100,7 @@ class Project:
     def exported(self, given: Sequence[str], directory: str) -> tuple[str, ...]:
         """Return the words of ``-x`` by which the program can import the project's own modules.
 
-        Args:
-            given: those of the user, of which ``PYTHONPATH`` stays.
-            directory: of ``--chdir``; an absolute one is the user's own choice.
+        ``PYTHONPATH`` among the user's words stays. An absolute ``directory`` of ``--chdir`` is the user's own choice.
         """
         own = any(word.partition("=")[0] == "PYTHONPATH" for word in given)
         if own or not self.importable or directory.startswith("/"):
@@ -179,13 +177,9 @@ def environment(
 ) -> str:
     """Return the folder of the project's environment on the nodes; install it where it is not known to be.
 
-    Args:
-        project: the project.
-        inventory: the inventory.
-        options: how it is read, and which of its hosts take part.
-        observer: makes what shows the installation; None where nothing may be installed.
-        gone_from: hosts that were found without it.
-        tell: takes the warnings of an installation, such as where uv's choice of versions is kept.
+    ``observer`` makes what shows the installation; None where nothing may be installed. ``gone_from`` are hosts that
+    were found without it. ``tell`` takes the warnings of an installation, such as where uv's choice of versions is
+    kept.
 
     Raises:
         ConfigError: the inventory is wrong, or nodes of different platforms take part.

@@ -253,10 +253,7 @@ def watched_paths(watch: Iterable[Mapping[str, Any]]) -> list[str]:
 def variables(before: Snapshot, hosts: Sequence[str], *, remove_user: bool) -> dict[str, Any]:
     """Return the variables of the playbook.
 
-    Args:
-        before: what the last runs left.
-        hosts: those to clean.
-        remove_user: whether the account goes that was made for jobs.
+    ``remove_user`` says whether the account goes that was made for jobs.
     """
     places = {name: watched_paths(before.hosts[name].watch) for name in hosts if name in before.hosts}
     return {"uninstall_paths": places, "uninstall_remove_user": remove_user}

@@ -110,12 +110,7 @@ def outsiders(node: str, whole: Inventory, before: Snapshot) -> tuple[str, ...]:
 
 
 def forgotten(given: Collection[str], now: Collection[str]) -> str:
-    """Return a sentence about extra variables of the last provision that this run lacks, empty if there are none.
-
-    Args:
-        given: the words of the last provision's command line, as they are kept.
-        now: those of this run.
-    """
+    """Return a sentence about extra variables of the last provision that this run lacks, empty if there are none."""
     lacking = sorted({name for word in given if (name := _variable(word))} - {_variable(word) for word in now})
     if not lacking:
         return ""

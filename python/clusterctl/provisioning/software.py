@@ -47,12 +47,7 @@ def left_by(
 ) -> SoftwareSet:
     """Return the set of links that a run left.
 
-    Args:
-        run_id: of the run.
-        verb: of the run.
-        left: when it ended.
-        facts: of the hosts before the run.
-        watch: by host, what its tasks said should hold from now on.
+    ``facts`` are of the hosts before the run. ``watch`` has by host what its tasks said should hold from now on.
     """
     hosts = present(facts)
     for name, entries in watch.items():
@@ -87,12 +82,7 @@ def earlier(sets: Sequence[SoftwareSet], hosts: Mapping[str, HostSoftware], hold
     """Return the set to which a rollback goes back where the user names none.
 
     That is the set of an unfinished rollback. Without one it is the newest other set, of the runs before the run whose
-    set is in force.
-
-    Args:
-        sets: what the runs left, newest first.
-        hosts: the links now.
-        hold: the hold of the cluster.
+    set is in force. ``sets`` are the newest first, and ``hosts`` has the links now.
     """
     if hold is not None and not (hold.finished and is_in_force(hold.software, hosts)):
         return hold.software
@@ -138,12 +128,8 @@ def missing(
 ) -> list[Problem]:
     """Return the hosts that cannot have a set, each with the folder that is gone or damaged.
 
-    Args:
-        software: the set.
-        wanted: :func:`wanted_links`.
-        facts: of the hosts that could be looked at.
-        cure: what to do; ``{tree}`` stands for the version of the first folder.
-        collected: the folders that ``gc`` removed, each with the time.
+    ``wanted`` is that of :func:`wanted_links`. In ``cure``, ``{tree}`` stands for the version of the first folder.
+    ``collected`` has the folders that ``gc`` removed, each with the time.
     """
     problems = []
     for name, links in wanted.items():
@@ -198,12 +184,7 @@ def _problem(host: str, words: str, cure: str) -> Problem:
 
 
 def at_work(switched: Mapping[str, Iterable[str]], facts: Mapping[str, NodeFacts]) -> list[Problem]:
-    """Return the hosts with ranks, or with processes that use a folder which a link is about to leave.
-
-    Args:
-        switched: by host, the links to switch.
-        facts: of the hosts that could be looked at.
-    """
+    """Return the hosts with ranks, or with processes that use a folder which a link is about to leave."""
     problems = []
     for name, node in facts.items():
         links = set(switched.get(name, ()))
@@ -239,10 +220,8 @@ def watch_after(
 ) -> tuple[dict[str, Any], ...]:
     """Return what holds after the links of a host were switched and the roles of its software were left out.
 
-    Args:
-        before: what its snapshot watched.
-        said: what the tasks of this run said should hold; it counts more.
-        hosts_links: every link of an artifact, before and after.
+    What the tasks of this run ``said`` counts more than what the snapshot watched. ``hosts_links`` has every link of an
+    artifact, before and after.
     """
     links = set(hosts_links)
     kept = {

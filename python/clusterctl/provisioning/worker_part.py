@@ -156,12 +156,7 @@ def play_all(
 ) -> list[playbook.End]:
     """Play all parts at the same time, this controller's own one in this thread; returns how each ended.
 
-    Args:
-        own: plays this controller's part, None where it has none.
-        parts: of the workers.
-        log: where Ansible's output is kept.
-        hear: hears the events of all parts, one at a time.
-        cancel: the way to stop all of them.
+    ``own`` plays this controller's part, None where it has none. ``hear`` hears the events of all parts, one at a time.
     """
     turn = threading.Lock()
 

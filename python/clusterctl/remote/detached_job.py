@@ -56,11 +56,7 @@ class JobsOfNode:
 def start(login: JobLogin, spec: JobSpec, peers: Sequence[JobLogin], about: Mapping[str, Any]) -> JobAnswer:
     """Start a job and wait until it is up or has ended.
 
-    Args:
-        login: the launch node.
-        spec: what to run.
-        peers: the other nodes of the job.
-        about: ``command``, ``nodes``, ``prefix`` and ``hosts`` of :class:`DetachedJob`.
+    ``about`` has ``command``, ``nodes``, ``prefix`` and ``hosts`` of :class:`DetachedJob`.
     """
     asked = {"about": dict(about), "request": supervised_job.request(spec, peers, raw=True)}
     return _one(login, _START_WAIT_S, "--start", request=json.dumps(asked).encode() + b"\n")
@@ -96,12 +92,7 @@ def show_log(
 ) -> str:
     """Pass on a job's log as it comes.
 
-    Args:
-        login: the launch node.
-        job: its id.
-        take: gets the bytes.
-        follow: go on until the job has ended.
-        lines: only the last ones.
+    With ``follow``, it goes on until the job has ended. ``lines`` takes only the last ones.
 
     Returns:
         Why the log could not be read to its end, '' where it was.

@@ -72,14 +72,9 @@ def gather(
 ) -> Probe:
     """Ask every host for its facts, at most ``fanout`` at a time.
 
-    Args:
-        hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked through sudo,
-            with its password where it has one.
-        timeout_s: seconds from the start of a connection until it is given up.
-        fanout: connections at a time.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
-        ended: hears how many hosts have answered or failed by now, whenever some have.
-        questions: see :class:`Questions`.
+    The hosts are reachable by plain ssh (``Host.by_ssh``). One with ``become`` is asked through sudo, with its password
+    where it has one. ``timeout_s`` counts from the start of a connection. ``ended`` hears how many hosts have answered
+    or failed by now, whenever some have.
 
     Returns:
         A record or a failure for every host; nothing is raised for a host.
@@ -170,13 +165,9 @@ def gather_hardware(
 ) -> tuple[dict[str, Hardware], dict[str, ProbeFailure]]:
     """Look at every host, at most ``fanout`` at a time.
 
-    Args:
-        hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is looked at through sudo.
-        sections: names of the sections of ``node_look.hardware``; None runs all.
-        since: by host name, the time from which events count, in seconds since the epoch; the default is a day ago.
-        timeout_s: seconds from the start of a connection until it is given up.
-        fanout: connections at a time.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
+    The hosts are reachable by plain ssh (``Host.by_ssh``). One with ``become`` is looked at through sudo. ``sections``
+    are names of those of ``node_look.hardware``; None runs all. ``since`` has by host the time from which events count,
+    in seconds since the epoch; the default is a day ago.
 
     Returns:
         The records and the failures by the host's name; nothing is raised for a host.

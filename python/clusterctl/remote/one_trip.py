@@ -42,16 +42,10 @@ def ask(
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Send each host its request, at most ``fanout`` at a time.
 
-    Args:
-        requests: by host (``Host.by_ssh``), what the program reads from standard input. A host with ``become``
-            is asked through sudo, with its password where it has one.
-        module: see :func:`clusterctl.remote.python.program`.
-        read: makes the answer out of the output of a program that ended with 0.
-        timeout_s: seconds from the start of a connection until it is given up.
-        fanout: connections at a time; fewer where memory is short.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`. It is left out where
-            memory is short.
-        ended: hears how many hosts have answered or failed by now, whenever some have.
+    ``requests`` has by host (``Host.by_ssh``) what the program reads from standard input. A host with ``become`` is
+    asked through sudo, with its password where it has one. ``read`` makes the answer out of the output of a program
+    that ended with 0. ``timeout_s`` counts from the start of a connection. Where memory is short, connections are
+    fewer, and none is shared. ``ended`` hears how many hosts have answered or failed by now, whenever some have.
 
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.

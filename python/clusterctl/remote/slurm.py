@@ -239,11 +239,7 @@ class Allocation:
     ) -> None:
         """Prepare a request.
 
-        Args:
-            slurm: the commands.
-            request: what to ask for.
-            start_within_s: an allocation that has not started then is cancelled.
-            tell: hears why the job waits.
+        An allocation that has not started after ``start_within_s`` is cancelled. ``tell`` hears why the job waits.
         """
         self._slurm, self._request, self._start_within_s, self._tell = slurm, request, start_within_s, tell
         self.left = ""  # after the block: a sentence about a job that could not be cancelled
@@ -332,8 +328,7 @@ class Allocation:
     def ended(self, *, look: bool) -> str:
         """Return why the allocation has ended, as a clause with its cure; '' while it runs.
 
-        Args:
-            look: also ask Slurm, which takes a moment; otherwise only what salloc has said counts.
+        With ``look``, Slurm is asked too, which takes a moment; otherwise only what salloc has said counts.
         """
         self._take_all()
         if self._problem:

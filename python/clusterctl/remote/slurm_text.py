@@ -168,9 +168,8 @@ def sinfo(partition: str = "") -> list[str]:
 def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
     """Return the nodes of a partition, of the default one where none is named; each node once.
 
-    Args:
-        text: the answer to :func:`sinfo`.
-        partition: its name, or several with commas; :data:`EVERY_PARTITION` takes all of them.
+    The text is the answer to :func:`sinfo`. ``partition`` may be several with commas; :data:`EVERY_PARTITION` takes all
+    of them.
     """
     everywhere = partition == EVERY_PARTITION
     wanted = set(partition.split(",")) if partition else set()
@@ -216,8 +215,7 @@ def squeue(job: int) -> list[str]:
 def job_state(text: str) -> JobState | None:
     """Return the state of a job; None where Slurm no longer knows it.
 
-    Args:
-        text: the answer to :func:`squeue`.
+    The text is the answer to :func:`squeue`.
     """
     for line in text.split("\n"):
         fields = [field.strip() for field in line.split("|", _SQUEUE_FIELDS - 1)]
@@ -281,10 +279,8 @@ def folded_counts(numbers: Iterable[int]) -> str:
 def launch_variables(job: int, names: Sequence[str], slots: Sequence[int]) -> tuple[tuple[str, str], ...]:
     """Return what mpirun reads of an allocation, for a step that has the variables of one node alone.
 
-    Args:
-        job: the job's number.
-        names: the NodeNames of the allocation, in Slurm's order.
-        slots: the ranks that mpirun may start on each.
+    ``names`` are the NodeNames of the allocation, in Slurm's order; ``slots`` says how many ranks mpirun may start on
+    each.
 
     Returns:
         Pairs of name and value. mpirun starts its daemons by srun, which needs ``SLURM_OVERLAP`` beside the step of
@@ -319,10 +315,7 @@ def mixed(found: Iterable[SlurmNode]) -> str:
 def refusal(said: str, request: SlurmRequest | None = None, *, place: str = "this machine") -> str:
     """Return why Slurm refuses, with the cure.
 
-    Args:
-        said: stderr of a command of Slurm.
-        request: the allocation that it was about.
-        place: where the command ran.
+    ``said`` is stderr of a command of Slurm, ``place`` where it ran.
     """
     said = said[-_MOST_READ:]
     missing = _WITHOUT.search(said)

@@ -163,16 +163,11 @@ def run(
     """Run the command and stay until nothing of it is left.
 
     Whenever it did not simply end with exit code 0, every node is swept. On an interrupt (any exception) the command is
-    ended, the nodes are swept, and the exception goes on.
-
-    Args:
-        login: the node to run on.
-        spec: what to run.
-        peers: the other nodes that processes of the job may be on, by the names under which nodes know each other.
-        on_line: called with every line of output as it comes.
-        on_data: called with the output's bytes as they come, and its stream; nothing of it is kept then.
-        stop: once it is set, the job is ended as by an interrupt, for Ctrl-C reaches only the main thread.
-        on_poll: called some times a second while the job runs; it must not wait. What it raises ends the job.
+    ended, the nodes are swept, and the exception goes on. ``peers`` are the other nodes that processes of the job may
+    be on, by the names under which nodes know each other. ``on_data`` gets the bytes of the output as they come, and
+    its stream; nothing of it is kept then. Once ``stop`` is set, the job is ended as by an interrupt, for Ctrl-C
+    reaches only the main thread. ``on_poll`` is called some times a second and must not wait. What it raises ends the
+    job.
 
     Raises:
         StoppedError: ``stop`` was set, and nothing of the job is left.
@@ -247,10 +242,7 @@ def request(spec: JobSpec, peers: Iterable[JobLogin], *, raw: bool) -> dict[str,
 def sweep(logins: Sequence[JobLogin], job: str, session: str = "") -> tuple[Sweep, ...]:
     """Kill what is left of a job on these nodes, all at once, and say what it was.
 
-    Args:
-        logins: the nodes.
-        job: the job's id.
-        session: ``host-pid`` of its mpirun where that is known, by which PRRTE names folders in /tmp.
+    ``session`` is ``host-pid`` of its mpirun where that is known, by which PRRTE names folders in /tmp.
     """
     if not logins:
         return ()
@@ -261,11 +253,8 @@ def sweep(logins: Sequence[JobLogin], job: str, session: str = "") -> tuple[Swee
 def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, str], directory: str = "") -> list[Look]:
     """Ask nodes, all at once, where they have these files.
 
-    Args:
-        logins: the nodes.
-        names: paths, from ``directory`` or the home where they are not absolute, or bare names of programs.
-        paths: by host name, the PATH in which bare names are looked for.
-        directory: a folder on the nodes.
+    ``names`` are paths, from ``directory`` or the home where they are not absolute, or bare names of programs. These
+    are looked for in the PATH that ``paths`` has by host name.
     """
 
     def one(login: JobLogin) -> Look:
@@ -417,11 +406,8 @@ class SupervisorAnswers:
     ) -> None:
         """Begin with nothing.
 
-        Args:
-            on_line: as of :func:`clusterctl.remote.supervised_job.run`.
-            on_data: likewise.
-            began: when the job was asked for, by this machine's steady clock. What a node tells came no later than it
-                is heard; deadlines of later jobs follow from it.
+        ``began`` is when the job was asked for, by this machine's steady clock. What a node tells came no later than it
+        is heard; deadlines of later jobs follow from it.
         """
         self._began = began
         self.lines: list[OutputLine] = []

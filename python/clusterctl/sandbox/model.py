@@ -192,8 +192,7 @@ def neighbour_advice(nodes: int, limit: int, *, ipv6: bool = False) -> str:
 def used_networks(proc_net_route: str) -> list[Subnet]:
     """Return the networks of the kernel's IPv4 routing table, default routes left out.
 
-    Args:
-        proc_net_route: text of ``/proc/net/route``; addresses and masks are little-endian hexadecimal.
+    The text is that of ``/proc/net/route``; addresses and masks are little-endian hexadecimal.
     """
     networks: list[Subnet] = []
     for line in proc_net_route.splitlines()[1:]:
@@ -207,8 +206,7 @@ def used_networks(proc_net_route: str) -> list[Subnet]:
 def used_ipv6_networks(proc_net_ipv6_route: str) -> list[Subnet]:
     """Return the networks of the kernel's IPv6 routing table, default routes left out.
 
-    Args:
-        proc_net_ipv6_route: text of ``/proc/net/ipv6_route``; addresses and lengths are hexadecimal.
+    The text is that of ``/proc/net/ipv6_route``; addresses and lengths are hexadecimal.
     """
     fields = (line.split() for line in proc_net_ipv6_route.splitlines())
     found = [(IPv6Address(bytes.fromhex(words[0])), int(words[1], 16)) for words in fields]

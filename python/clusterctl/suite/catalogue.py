@@ -71,9 +71,6 @@ class Catalogue:
     def __init__(self, declarations: Iterable[Declaration]) -> None:
         """Sort the declarations.
 
-        Args:
-            declarations: one for each check.
-
         Raises:
             ValueError: two checks have the same name or the same place.
         """
@@ -116,9 +113,7 @@ class Catalogue:
     def parse(self, text: str, place: str) -> Suite:
         """Read a suite from the text of a file.
 
-        Args:
-            text: what the file holds.
-            place: the name of the file in messages.
+        ``place`` is the name of the file in messages.
 
         Raises:
             ConfigError: the text is wrong; the message gives the line and the cure.
@@ -128,10 +123,8 @@ class Catalogue:
     def load(self, path: Path | None, name: str | None = None) -> Suite:
         """Return the suite of a run.
 
-        Args:
-            path: the user's ``validation.yml``, None where there is none.
-            name: the suite's name. None is the file's own suite, or smoke without a file. A built-in suite that the
-                file does not extend gives its checks; references and thresholds stay those of the file.
+        ``name`` None is the file's own suite, or smoke without a file. A built-in suite that the file does not extend
+        gives its checks; references and thresholds stay those of the file.
 
         Raises:
             ConfigError: the file is unreadable or wrong, or the suite is unknown.
@@ -431,10 +424,6 @@ class Document:
 
 def read(text: str, name: str) -> Document:
     """Read a YAML document.
-
-    Args:
-        text: what the file holds.
-        name: how a message is to call it.
 
     Raises:
         ConfigError: it is invalid YAML, or has a key twice.

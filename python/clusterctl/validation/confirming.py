@@ -41,14 +41,7 @@ class Patience:
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; the time counts from here.
-
-        Args:
-            seconds: how long it may go on.
-            take: runs the check once more.
-            tell: hears in words how finely the runs judge so far.
-            clock: tells seconds.
-        """
+        """Prepare; the time counts from here."""
         self._seconds, self._take, self._tell, self._clock = seconds, take, tell, clock
         self._began = clock()
         self._longest_s = 0.0
@@ -56,9 +49,7 @@ class Patience:
     def measured_on(self, first: CheckResult, assess: Callable[[CheckResult], CheckResult]) -> tuple[CheckResult, int]:
         """Add runs to the first one while they judge too coarsely.
 
-        Args:
-            first: a run that passed, not assessed.
-            assess: adds verdict and fineness.
+        ``first`` passed and is not assessed; ``assess`` adds verdict and fineness.
 
         Returns:
             All runs as one, assessed, and their number. A run that does not pass by itself is returned alone, with 0.
@@ -201,15 +192,8 @@ def confirmed(
 ) -> CheckResult:
     """Measure on what is undecided, for as long as the user is patient, and once more what else stands out.
 
-    Args:
-        check: the check.
-        first: a run of it that passed by itself, not assessed.
-        assessed: the same, assessed.
-        take: runs the check once more, or another check in its place.
-        tell: hears what is measured, and why.
-        judges: what figures are held against.
-        patience_s: how long the user waits for a fine judgement.
-        clock: tells seconds.
+    ``first`` passed by itself and is not assessed. ``take`` runs the check once more, or another check in its place.
+    ``patience_s`` is how long the user waits for a fine judgement.
     """
     named: tuple[Culprit, ...] = ()
     result, runs, number = assessed, [assessed.culprits], 1
@@ -262,24 +246,11 @@ class MeasuringOn:
         policy: OutlierPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare.
-
-        Args:
-            check: the check that measured the tournament.
-            take: runs a check as one further job.
-            tell: hears what is measured on.
-            policy: when a node or a link stands out.
-            clock: tells seconds.
-        """
+        """Prepare."""
         self._check, self._take, self._tell, self._policy, self._clock = check, take, tell, policy, clock
 
     def pursued(self, first: CheckResult, assessed: CheckResult) -> Pursued:
-        """Measure on after a run that passed by itself.
-
-        Args:
-            first: the run, not assessed.
-            assessed: the same, assessed.
-        """
+        """Measure on after a run that passed by itself."""
         from clusterctl.analysis import sequential  # noqa: PLC0415 - numpy, for runs that measure
 
         matrices = sequential.chosen(assessed)

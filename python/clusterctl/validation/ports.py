@@ -48,10 +48,7 @@ class PortFindings:
 def between(team: Team, timeout_s: float, control: Path | None = None) -> PortFindings:
     """Have the nodes connect to each other, and return which connections fail, with their direction.
 
-    Args:
-        team: the nodes.
-        timeout_s: time limit of one connection; what fails is tried again.
-        control: the folder of shared ssh connections.
+    ``timeout_s`` is that of one connection; what fails is tried again.
     """
     view = _view(team)
     if view.candidates is None:

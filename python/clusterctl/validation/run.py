@@ -138,11 +138,6 @@ def validate(
 ) -> ValidationRecord:
     """Validate the cluster of an inventory, and keep the record in the folder of this run.
 
-    Args:
-        inventory: the inventory, or the cluster that a run before has read and seen.
-        options: what the user asks for.
-        on_event: hears what happens, as it happens.
-
     Returns:
         The record. Its verdict is ERROR if not one node answers or is provisioned.
 
@@ -175,12 +170,8 @@ def of_cluster(
 ) -> ValidationRecord:
     """Validate hosts that are known already, and keep the record in the folder of this run.
 
-    Args:
-        cluster: the hosts.
-        options: what the user asks for.
-        on_event: hears what happens, as it happens.
-        gone: says why the hosts are no longer ours, '' while they are.
-        slurm: hears what ``options.drains`` wants it to.
+    ``gone`` says why the hosts are no longer ours, '' while they are. ``slurm`` hears what ``options.drains`` wants it
+    to.
 
     Returns:
         The record, as :func:`validate` does.

@@ -77,10 +77,7 @@ class PodsPlan:
 def plan_of(checks: Sequence[Check], wish: PodsOptions, timeout_s: float | None = None) -> PodsPlan:
     """Choose the checks that can run in pods of this kind.
 
-    Args:
-        checks: what was asked for.
-        wish: the pods.
-        timeout_s: replaces the deadline of every check.
+    ``timeout_s`` replaces the deadline of every check.
     """
     whys = {check.name: why_not(check, wish) for check in checks}
     chosen = tuple(check for check in checks if not whys[check.name])
@@ -113,10 +110,7 @@ def why_not(check: Check, wish: PodsOptions) -> str:
 def site_of(wish: PodsOptions, version: str = "", names: Mapping[str, str] | None = None) -> base.Site:
     """Return the pods as a check sees them.
 
-    Args:
-        wish: the pods.
-        version: the release of Open MPI.
-        names: the host of each name that a pod gives itself.
+    ``names`` has the host of each name that a pod gives itself.
     """
     hosts = ranked(wish)
     stack = NodeStack(
@@ -331,11 +325,6 @@ def validate(
     options: ValidationOptions, wish: PodsOptions, on_event: Callable[[ValidationEvent], None] | None = None
 ) -> ValidationRecord:
     """Validate pods of one job, which is deleted whatever happens.
-
-    Args:
-        options: what the user asks for.
-        wish: the pods.
-        on_event: hears what happens, as it happens.
 
     Returns:
         The record, as :func:`clusterctl.validation.run.validate` does; its hosts are the pods with ranks.

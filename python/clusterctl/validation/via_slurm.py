@@ -66,11 +66,7 @@ def validate(
 ) -> ValidationRecord:
     """Validate nodes inside one allocation, which is given back whatever happens.
 
-    Args:
-        inventory: the inventory; None takes all nodes of the partition, narrowed by the option ``--limit``.
-        options: what the user asks for.
-        wish: how Slurm is asked.
-        on_event: hears what happens, as it happens.
+    Without an inventory, all nodes of the partition take part, narrowed by the option ``--limit``.
 
     Returns:
         The record, as :func:`clusterctl.validation.run.validate` does.
@@ -105,11 +101,6 @@ def validate(
 def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:
     """Refuse a type of srun that does not bring ranks together.
 
-    Args:
-        wanted: the type that srun is to take.
-        types: those that it has.
-        place: where srun runs.
-
     Raises:
         ValidationCouldNotRunError: it is not a type of PMIx, or srun lacks it.
     """
@@ -140,12 +131,8 @@ def choose(
 ) -> Choice:
     """Choose the nodes that may take part, and say what to ask Slurm for.
 
-    Args:
-        found: the nodes of the partition.
-        known: the inventory; None takes the nodes that Slurm names.
-        wish: how Slurm is asked.
-        limit: names of nodes, where Slurm names them; an inventory is limited already.
-        turns: when each host had its last turn, where busy nodes are left out; None leaves out none.
+    Without an inventory, the nodes are those that Slurm names, narrowed by ``limit``. ``turns`` says when each host had
+    its last turn, where busy nodes are left out; None leaves out none.
 
     Raises:
         ConfigError: Slurm does not know a host, or the limit leaves none.
@@ -251,12 +238,7 @@ def allocated(
 ) -> Inventory:
     """Return the hosts of an allocation, each reached by a step of its job.
 
-    Args:
-        grant: the allocation.
-        chosen: what is known of its nodes.
-        submit: the host that runs srun, None for this machine.
-        sources: where the names of the hosts come from.
-        limit: as the command line has it.
+    ``submit`` is the host that runs srun, None for this machine.
     """
     cpus = dict(zip(grant.names, grant.cpus, strict=True)) if grant.cpus else {}
     plain = [_host(name, chosen, cpus.get(name)) for name in grant.names]

@@ -39,9 +39,7 @@ _Parts: TypeAlias = "queue.Queue[bytes | BaseException | None]"  # None: the end
 def opened(where: str, within_s: float | None = None) -> SharedStore:
     """Return the store at a place; nothing is asked over the network yet.
 
-    Args:
-        where: the place.
-        within_s: the time for all its answers together but contents, in seconds; None sets none.
+    ``within_s`` is the time for all its answers together but contents; None sets none.
 
     Raises:
         ConfigError: the place is not one, or a library for it is missing.
@@ -99,10 +97,8 @@ class PatientStore:
     def __init__(self, where: str, make: Callable[[], SharedStore], within_s: float | None = None) -> None:
         """Open a store.
 
-        Args:
-            where: its place, as a message names it.
-            make: opens it; may ask over the network.
-            within_s: the time for all answers together but contents, in seconds; None sets none.
+        ``where`` is its place, as a message names it. ``make`` opens it and may ask over the network. ``within_s`` is
+        the time for all answers together but contents; None sets none.
 
         Raises:
             UnreachableError: it did not open in time.

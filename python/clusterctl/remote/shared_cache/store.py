@@ -74,9 +74,8 @@ class SharedStore(Protocol):
     def sweep(self, wanted: AbstractSet[str], before: float) -> int:
         """Remove contents that no entry names.
 
-        Args:
-            wanted: the sha256 of each content that an entry names.
-            before: what was written later stays, in seconds since 1970: a push may be about to name it.
+        ``wanted`` has the sha256 of each content that an entry names. What was written later than ``before``, in
+        seconds since 1970, stays: a push may be about to name it.
 
         Returns:
             How many bytes were freed.
@@ -237,10 +236,6 @@ class FolderStore:
         """Yield a path to write to, whose folder is held open: no link that takes the folder's place leads elsewhere.
 
         A message names the path that cannot be written, and the disk that is full: it is often of another machine.
-
-        Args:
-            path: below the root.
-            make: make the folders that are missing.
 
         Raises:
             ConfigError: it cannot be written, or a folder of the shared cache is a link.

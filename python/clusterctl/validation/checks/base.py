@@ -166,10 +166,7 @@ def placed(check: Check, site: Site) -> Site:
 def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
     """Return the seconds that a check may take on a site; starting ranks and sharing cores take time.
 
-    Args:
-        check: the check.
-        site: where it runs.
-        started_s: the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
+    ``started_s`` are the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
     """
     measuring_s = check.measuring_s(site) if isinstance(check, Lasting) else 0.0
     start_s = max(allowance_s(site.placement, site.cores, site.machines), SLACK * started_s)
@@ -184,12 +181,8 @@ def one_a_node(site: Site) -> Site:
 def rank_program(site: Site, program: str, check: str, deadline: float, *more: str) -> tuple[str, ...]:
     """Return the argv of one process of a check.
 
-    Args:
-        site: where it runs.
-        program: file name of a node program of the role ``validation``.
-        check: the value of its option ``--check``.
-        deadline: seconds after which the job ends.
-        more: further options.
+    ``program`` is the file name of a node program of the role ``validation``, ``check`` the value of its option
+    ``--check``.
     """
     limits = ("--deadline", f"{deadline:g}", "--heartbeat", f"{deadline / BEATS:.3g}")
     return (site.layout.python, site.layout.program(program), "--check", check, *limits, *more)
@@ -255,10 +248,8 @@ class Crowd:
 def machines(placement: Sequence[str], cores: Mapping[str, int], shared: Mapping[str, str]) -> tuple[Machine, ...]:
     """Return the machines below the nodes.
 
-    Args:
-        placement: the node of each rank.
-        cores: of each node; nodes of one machine have the same cores.
-        shared: an id of each node's machine; a node without an id has a machine of its own.
+    ``shared`` has an id of each node's machine; a node without one has a machine of its own. Nodes of one machine have
+    the same cores.
     """
     ranks = Counter(placement)
     groups: dict[str, list[str]] = {}
@@ -289,13 +280,7 @@ def crowd(site: Site, outcome: JobOutcome, output: Output, silent: Sequence[Rank
 
     Most nodes are late, and their machines have far more processes than cores. Also, ranks still came up or took new
     steps near the deadline, or some are not up and the expected start takes as long as the deadline. In a hang all
-    ranks are up and nothing moves.
-
-    Args:
-        site: where the job ran.
-        outcome: how it ended.
-        output: what the ranks said until the deadline.
-        silent: the ranks that gave no signs of life when the deadline passed.
+    ranks are up and nothing moves. ``silent`` are the ranks that gave no signs of life when the deadline passed.
     """
     if outcome.ending != "deadline" or any(not report.ok for report in output.in_state("answered")):
         return None

@@ -104,11 +104,8 @@ def culprits(causes: Iterable[Cause]) -> tuple[Culprit, ...]:
 def explained(result: CheckResult, causes: Sequence[Cause], told: Sequence[Cause] = ()) -> CheckResult:
     """Return the result with these causes before its own words, and their hosts instead of its own.
 
-    Args:
-        result: of a check.
-        causes: what a look at the nodes found.
-        told: the causes that the launcher gave, which are in the result. Of those that say the same as a cause that
-            was found, the result keeps nothing.
+    ``told`` are the causes that the launcher gave, which are in the result. Those that say the same as a cause that was
+    found are left out.
     """
     if not causes:
         return result
@@ -136,9 +133,7 @@ def _blamed(result: CheckResult) -> set[tuple[str, tuple[str, ...]]]:
 def by_logins(told: Iterable[Cause], missed: Collection[str]) -> tuple[Cause, ...]:
     """Return the launcher's causes; that a node's daemon is lost says the same as a failed login to that node.
 
-    Args:
-        told: the causes.
-        missed: the nodes to which a login failed.
+    ``missed`` are the nodes to which a login failed.
     """
     return tuple(
         replace(one, subject=_LOGINS) if one.is_consequence and one.hosts and set(one.hosts) <= set(missed) else one

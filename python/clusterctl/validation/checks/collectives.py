@@ -56,10 +56,6 @@ def bandwidths(time: Figure, ranks: int) -> tuple[Figure, ...]:
 
     They have no samples, so that the history judges the time alone and a slow run is one finding instead of three.
     References of the user and published references can name each of them.
-
-    Args:
-        time: the figure ``time`` of an operation and a size, in seconds.
-        ranks: how many took part.
     """
     if min(time.value, time.value if time.low is None else time.low) <= 0:
         return ()  # a clock that stood still has no bandwidth
@@ -203,13 +199,7 @@ def with_figures(
 ) -> base.Judgement:
     """Return a judgement with the figures of a sweep; a PASS without figures becomes an ERROR.
 
-    Args:
-        judgement: over the answers.
-        site: where it ran.
-        outcome: all its output.
-        confidence: probability of the medians' intervals.
-        players: the ranks that took part.
-        shared: why a bandwidth has no meaning, where ranks share a GPU; empty elsewhere.
+    ``shared`` says why a bandwidth has no meaning, where ranks share a GPU; empty elsewhere.
     """
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured
     times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)

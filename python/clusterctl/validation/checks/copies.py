@@ -42,9 +42,7 @@ class CopiesOptions(CheckOptions):
 def chance_of(copies: int, one_in: float) -> float:
     """Return the probability that a core at fault is found.
 
-    Args:
-        copies: how many copies the core made.
-        one_in: one of so many copies goes wrong.
+    One copy of ``one_in`` goes wrong.
     """
     return -math.expm1(copies * math.log1p(-1 / one_in))
 

@@ -57,12 +57,8 @@ class _Passage:
 def read(lines: Iterable[str], names: Mapping[str, str], launch_node: str) -> tuple[Cause, ...]:
     """Return the causes that the output gives, strongest first; ``hosts`` of a cause is empty where none is named.
 
-    Where a message gives the cause, messages of lost daemons count as its consequence and are left out.
-
-    Args:
-        lines: the output of mpirun, both streams; lines of ranks may be among them.
-        names: the inventory's name for each name and address of a node.
-        launch_node: the inventory's name of the node on which mpirun ran.
+    Where a message gives the cause, messages of lost daemons count as its consequence and are left out. ``names`` has
+    the inventory's name for each name and address of a node; lines of ranks may be among ``lines``.
     """
     said = [
         (message.row.whom, _cause(message, passage, names, launch_node))

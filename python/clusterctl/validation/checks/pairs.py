@@ -199,10 +199,7 @@ def matrices_of(
 ) -> Iterable[PairMatrix]:
     """Return a matrix for each quantity and size, in the order in which they were measured.
 
-    Args:
-        nodes: the nodes of the check.
-        measured: what its ranks measured.
-        switches: those that each node hangs on, where they are known.
+    ``switches`` are those that each node hangs on, where they are known.
     """
     place = {name: number for number, name in enumerate(nodes)}
     groups: dict[tuple[str, int], dict[tuple[int, int], rank_output.Measured]] = {}

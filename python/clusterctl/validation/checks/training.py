@@ -66,13 +66,6 @@ def figures(
     Efficiency is strong scaling. One process and ``n`` processes train the same batches; without losses, ``n``
     processes take an ``n``-th of the time. Its interval is made of the ends of the intervals of both times, so its
     probability is the chance that both hold. Throughput follows from the time of a step and is not judged.
-
-    Args:
-        site: where it ran.
-        outcome: all its output.
-        processes: how many trained together.
-        tokens: tokens in a batch.
-        confidence: probability of the intervals of the times.
     """
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured
     times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
