@@ -196,19 +196,12 @@ _LOST_WORKER = re.compile(
 
 @dataclass(frozen=True)
 class NodeLoss:
-    """What a node has lost to the kernel since the job began.
+    """What a node has lost to the kernel since the job began."""
 
-    Attributes:
-        count: so many processes, at least.
-        own: whether the count is of a group that only the job's user or job has.
-        log: the new kills in the kernel's log, None where it could not be read.
-        uid: of the job's user on the node.
-    """
-
-    count: int
-    own: bool = False
-    log: tuple[LoggedKill, ...] | None = None
-    uid: int = -1
+    count: int  # so many processes, at least
+    own: bool = False  # whether the count is of a group that only the job's user or job has
+    log: tuple[LoggedKill, ...] | None = None  # the new kills in the kernel's log, None where it could not be read
+    uid: int = -1  # of the job's user on the node
 
 
 @dataclass(frozen=True)

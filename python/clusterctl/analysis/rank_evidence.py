@@ -33,19 +33,12 @@ _NO_PLACE = re.compile(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is.
+    """Where a rank is."""
 
-    Attributes:
-        call: the communication that it waits in, such as ``all_reduce`` or ``MPI_Recv``; empty outside of one.
-        where: the function and line of the program, such as ``load (train.py:12)``; empty if there is no stack.
-        may_compute: the call is also one of computation, such as the backward pass.
-        has_ended: the program has ended, and the process has not.
-    """
-
-    call: str = ""
-    where: str = ""
-    may_compute: bool = False
-    has_ended: bool = False
+    call: str = ""  # the communication that it waits in, such as ``all_reduce`` or ``MPI_Recv``; empty outside of one
+    where: str = ""  # the function and line of the program, such as ``load (train.py:12)``; empty if there is no stack
+    may_compute: bool = False  # the call is also one of computation, such as the backward pass
+    has_ended: bool = False  # the program has ended, and the process has not
 
     @property
     def has_line(self) -> bool:

@@ -39,19 +39,12 @@ _LOOK_S = 12.0  # of one trip: a node that does not answer must not hide what th
 
 @dataclass(frozen=True)
 class JobNodes:
-    """The nodes of a job, for a look at some of them.
+    """The nodes of a job, for a look at some of them."""
 
-    Attributes:
-        cluster: the cluster's id, whose earlier looks are compared with.
-        hosts: all hosts of the job; one with ``become`` is asked through sudo.
-        facts: by host name, from before the job.
-        control: folder of shared connections.
-    """
-
-    cluster: str
-    hosts: Sequence[Host]
-    facts: Mapping[str, NodeFacts]
-    control: Path
+    cluster: str  # the cluster's id, whose earlier looks are compared with
+    hosts: Sequence[Host]  # all hosts of the job; one with ``become`` is asked through sudo
+    facts: Mapping[str, NodeFacts]  # by host name, from before the job
+    control: Path  # folder of shared connections
 
 
 def facts_of(names: Sequence[str], job: JobNodes) -> tuple[str, ...]:

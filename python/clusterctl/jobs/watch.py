@@ -50,22 +50,15 @@ _STALL_WORDS = re.compile(rb"(?:\[[^\]]*\](?:<\w+>:?)?\s*)*(?:.*stall_inspector\
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """What the watch knows of a job.
-
-    Attributes:
-        job: its id.
-        logins: its nodes.
-        ranks: the node of each rank, empty where the launcher alone knows.
-        addresses: the name of the node that has an address.
-        memory: what each node had killed for lack of memory before the job.
-        counts: how many ranks each node has at most, as far as that is known.
-    """
+    """What the watch knows of a job."""
 
     job: str
     logins: Sequence[JobLogin]
-    ranks: Sequence[str]
-    addresses: Mapping[str, str]
+    ranks: Sequence[str]  # the node of each rank, empty where the launcher alone knows
+    addresses: Mapping[str, str]  # the name of the node that has an address
+    # what each node had killed for lack of memory before the job
     memory: Mapping[str, MemoryKills] = field(default_factory=dict)
+    # how many ranks each node has at most, as far as that is known
     counts: Mapping[str, int] = field(default_factory=dict)
 
 

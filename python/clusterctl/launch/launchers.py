@@ -41,22 +41,15 @@ class Launcher(str, Enum):
 
 @dataclass(frozen=True)
 class LauncherTraits:
-    """What sets a launcher apart.
+    """What sets a launcher apart."""
 
-    Attributes:
-        per_node: mpirun starts one process a node, which starts the node's ranks.
-        numbers_ranks: the numbers of the ranks are its own, and not mpirun's.
-        runs_scripts: it takes a script or ``-m MODULE`` and brings the Python.
-        places_workers: its workers can take cores and MIG instances by ``LOCAL_RANK``.
-        options: those of the launcher's own that the user may give before the program; None where it takes none.
-        needs: what the nodes have to have: ``PyTorch``, ``Horovod``, or the name of a package of Python.
-    """
-
-    per_node: bool = False
-    numbers_ranks: bool = False
-    runs_scripts: bool = False
-    places_workers: bool = False
+    per_node: bool = False  # mpirun starts one process a node, which starts the node's ranks
+    numbers_ranks: bool = False  # the numbers of the ranks are its own, and not mpirun's
+    runs_scripts: bool = False  # it takes a script or ``-m MODULE`` and brings the Python
+    places_workers: bool = False  # its workers can take cores and MIG instances by ``LOCAL_RANK``
+    # those of the launcher's own that the user may give before the program; None where it takes none
     options: OwnOptions | None = None
+    # what the nodes have to have: ``PyTorch``, ``Horovod``, or the name of a package of Python
     needs: tuple[str, ...] = ()
 
 

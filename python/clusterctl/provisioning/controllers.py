@@ -154,17 +154,11 @@ class _Installed(BaseModel):
 
 @dataclass(frozen=True)
 class Worker:
-    """Another controller, ready to play.
+    """Another controller, ready to play."""
 
-    Attributes:
-        host: where it is.
-        playbooks: the folder of the playbooks there.
-        cached: the records of packs and the locks that its cache has.
-    """
-
-    host: Host
-    playbooks: str
-    cached: frozenset[str]
+    host: Host  # where it is
+    playbooks: str  # the folder of the playbooks there
+    cached: frozenset[str]  # the records of packs and the locks that its cache has
 
     def argv(self, *words: str) -> list[str]:
         """Return the command that runs our program there."""
@@ -287,17 +281,11 @@ def _refusal(host: Host, reply: python.Reply) -> ConfigError | UnreachableError:
 
 @dataclass
 class Controllers:
-    """The workers of a run; without one, it is false.
+    """The workers of a run; without one, it is false."""
 
-    Attributes:
-        hosts: where they are.
-        shares: who plays which hosts.
-        workers: those that are ready, by name.
-    """
-
-    hosts: tuple[Host, ...] = ()
-    shares: Shares = field(default_factory=dict)
-    workers: dict[str, Worker] = field(default_factory=dict)
+    hosts: tuple[Host, ...] = ()  # where they are
+    shares: Shares = field(default_factory=dict)  # who plays which hosts
+    workers: dict[str, Worker] = field(default_factory=dict)  # those that are ready, by name
 
     @classmethod
     def of(cls, word: str, cluster: Inventory, read: ReadInventory, options: InventoryOptions) -> Controllers:

@@ -21,16 +21,12 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Removal:
-    """Which hosts leave a cluster.
+    """Which hosts leave a cluster."""
 
-    Attributes:
-        names: the hosts that leave.
-        remaining: the hosts of the cluster afterwards, in the inventory's order; the first is the launch node.
-        outsiders: the inventory's other hosts, which are no members: removed before, or not provisioned yet.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the hosts that leave
+    # the hosts of the cluster afterwards, in the inventory's order; the first is the launch node
     remaining: tuple[str, ...]
+    # the inventory's other hosts, which are no members: removed before, or not provisioned yet
     outsiders: tuple[str, ...]
 
     def listed(self, hosts: Iterable[str]) -> tuple[str, ...]:
@@ -83,20 +79,13 @@ def still_removed(before: Snapshot, cluster: Inventory) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Left:
-    """What a run that told the nodes about the members of the cluster left.
-
-    Attributes:
-        run_id: of the run.
-        members: the members, as preflight describes them.
-        states: the state of each remaining host.
-        watch: by host, what the tasks said should hold from now on.
-        digests: by the digest of an inventory with the removed hosts, the digest of the same inventory without them.
-    """
+    """What a run that told the nodes about the members of the cluster left."""
 
     run_id: str
-    members: tuple[dict[str, Any], ...]
-    states: Mapping[str, NodeState]
-    watch: Mapping[str, tuple[dict[str, Any], ...]]
+    members: tuple[dict[str, Any], ...]  # the members, as preflight describes them
+    states: Mapping[str, NodeState]  # the state of each remaining host
+    watch: Mapping[str, tuple[dict[str, Any], ...]]  # by host, what the tasks said should hold from now on
+    # by the digest of an inventory with the removed hosts, the digest of the same inventory without them
     digests: Mapping[str, str]
 
 

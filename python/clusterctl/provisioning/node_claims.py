@@ -38,21 +38,14 @@ _RELEASE_S = 8.0  # a node that died during the run does not hold up its end for
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a run wants of its nodes.
+    """What a run wants of its nodes."""
 
-    Attributes:
-        listed: all hosts of the inventory.
-        members: the members that the nodes know after the run, addresses by name; None leaves the marks as they are.
-        adopt: take over nodes of another cluster.
-        take_lock: take the lock of a run that the user knows to be dead.
-        look_only: neither lock nor mark.
-    """
-
-    listed: tuple[Host, ...]
+    listed: tuple[Host, ...]  # all hosts of the inventory
+    # the members that the nodes know after the run, addresses by name; None leaves the marks as they are
     members: Mapping[str, str] | None
-    adopt: bool = False
-    take_lock: bool = False
-    look_only: bool = False
+    adopt: bool = False  # take over nodes of another cluster
+    take_lock: bool = False  # take the lock of a run that the user knows to be dead
+    look_only: bool = False  # neither lock nor mark
 
 
 @dataclasses.dataclass(frozen=True)

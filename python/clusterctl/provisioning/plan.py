@@ -36,16 +36,11 @@ OTHER_OFFERS = "the nodes offer other libraries or GPUs than before, which decid
 
 @dataclass(frozen=True)
 class ClusterDigests:
-    """What each node's provision depends on beside the node itself.
+    """What each node's provision depends on beside the node itself."""
 
-    Attributes:
-        members: :func:`members_digest` of the whole cluster.
-        offers: :func:`offers_digest` of the whole cluster.
-        smaller: the digest of the inventory without the hosts that have no snapshot; '' where all hosts have one.
-    """
-
-    members: str
-    offers: str = ""
+    members: str  # :func:`members_digest` of the whole cluster
+    offers: str = ""  # :func:`offers_digest` of the whole cluster
+    # the digest of the inventory without the hosts that have no snapshot; '' where all hosts have one
     smaller: str = ""
 
 

@@ -117,21 +117,13 @@ class _Awaited:
 
 @dataclass(frozen=True)
 class WorkerPart:
-    """What a worker plays.
+    """What a worker plays."""
 
-    Attributes:
-        worker: who plays.
-        play: what this controller would play itself.
-        hosts: the hosts of the play.
-        inventory: the text of the inventory, as YAML.
-        trees: the folders of the artifacts that the nodes get.
-    """
-
-    worker: Worker
-    play: playbook.Play
-    hosts: tuple[str, ...]
-    inventory: str
-    trees: Collection[str]
+    worker: Worker  # who plays
+    play: playbook.Play  # what this controller would play itself
+    hosts: tuple[str, ...]  # the hosts of the play
+    inventory: str  # the text of the inventory, as YAML
+    trees: Collection[str]  # the folders of the artifacts that the nodes get
 
 
 def inventory_text(sources: InventorySources, options: InventoryOptions) -> str:

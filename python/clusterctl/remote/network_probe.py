@@ -41,21 +41,14 @@ _WITNESSES = 3  # other nodes that try the ports of a node again
 
 @dataclass(frozen=True)
 class TrialLimits:
-    """Of a trial.
+    """Of a trial."""
 
-    Attributes:
-        connect_s: time limit of one connection; all are tried at once, and those that were late once more.
-        login_s: time limit of one login, with the start of the program.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
-        seed: of the ports, and of the sample of pairs, which is taken for more than 32 nodes.
-        ports: by host, the ranges in which jobs listen, each as its first port and their number; (0, 0) stands for that
-            of the node's kernel. Several ports of the last range are tried, and one of each range before it.
-    """
-
-    connect_s: float = 5
-    login_s: float = _LOGIN_S
-    control_dir: Path | None = None
-    seed: int = 0
+    connect_s: float = 5  # time limit of one connection; all are tried at once, and those that were late once more
+    login_s: float = _LOGIN_S  # time limit of one login, with the start of the program
+    control_dir: Path | None = None  # folder of shared connections, see :func:`clusterctl.remote.reach.arguments`
+    seed: int = 0  # of the ports, and of the sample of pairs, which is taken for more than 32 nodes
+    # by host, the ranges in which jobs listen, each as its first port and their number; (0, 0) stands for that of the
+    # node's kernel. Several ports of the last range are tried, and one of each range before it.
     ports: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
 

@@ -45,23 +45,16 @@ _SMALLER: tuple[BuiltinName, ...] = get_args(BuiltinName)
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What a suite knows of a check.
+    """What a suite knows of a check."""
 
-    Attributes:
-        name: the name in a suite's file and on the command line.
-        order: its place among the checks of a run; a check with a lower number runs earlier.
-        options: the model of its options.
-        measures: the unit of each quantity that a reference can name.
-        first_suite: the smallest built-in suite that runs it, and all larger ones do; None is only on request, by a
-            suite file or ``--checks``.
-        tuned: its options in a built-in suite, where they differ from the defaults of the model.
-    """
-
-    name: str
-    order: int
-    options: type[CheckOptions] = CheckOptions
-    measures: Mapping[str, Unit] = field(default_factory=dict)
+    name: str  # the name in a suite's file and on the command line
+    order: int  # its place among the checks of a run; a check with a lower number runs earlier
+    options: type[CheckOptions] = CheckOptions  # the model of its options
+    measures: Mapping[str, Unit] = field(default_factory=dict)  # the unit of each quantity that a reference can name
+    # the smallest built-in suite that runs it, and all larger ones do; None is only on request, by a suite file or
+    # ``--checks``
     first_suite: BuiltinName | None = "nightly"
+    # its options in a built-in suite, where they differ from the defaults of the model
     tuned: Mapping[BuiltinName, CheckOptions] = field(default_factory=dict)
 
 

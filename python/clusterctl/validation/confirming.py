@@ -220,19 +220,12 @@ def confirmed(
 
 @dataclass(frozen=True)
 class Pursued:
-    """A run whose suspects were measured on.
+    """A run whose suspects were measured on."""
 
-    Attributes:
-        result: what is known now, assessed.
-        named: whom the test named; they need no second run.
-        is_open: whether a second run has to confirm something else.
-        is_final: whether a further job ended badly by itself, so that ``result`` is about that job.
-    """
-
-    result: CheckResult
-    named: tuple[Culprit, ...] = ()
-    is_open: bool = True
-    is_final: bool = False
+    result: CheckResult  # what is known now, assessed
+    named: tuple[Culprit, ...] = ()  # whom the test named; they need no second run
+    is_open: bool = True  # whether a second run has to confirm something else
+    is_final: bool = False  # whether a further job ended badly by itself, so that ``result`` is about that job
 
 
 class MeasuringOn:

@@ -26,45 +26,33 @@ BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
 @dataclass(frozen=True)
 class Site:
-    """The nodes that a check runs on.
+    """The nodes that a check runs on."""
 
-    Attributes:
-        version: the release of Open MPI.
-        slots: ranks of each node, in hostfile order.
-        names: the inventory's name for each host name that nodes give themselves.
-        platforms: the platform id of each node.
-        libraries: the folder of each node that must hold its libmpi, with links resolved.
-        cores: processor cores of each node.
-        machines: an id of each node's machine. Containers of one machine have the same id and share its cores.
-        stack: what each node has for training.
-        layout: where the software lies on the nodes.
-        rdma: the RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``.
-        gids: the GIDs of the RoCE ports of each node.
-        gpus: the name of each node's GPUs, as the driver tells it.
-        settings: where each node sets variables of NCCL and Gloo: a file, or "environment".
-        mpi_networks: the settings of others by which each node's Open MPI chooses networks: value and place by name.
-        fabric: the interfaces of each node that must carry jobs; a node without a fabric record is left out.
-        unused_rdma: says that MPI goes over TCP although every node has RDMA, and why; '' where it does not.
-        switches: the switches that each node's links for jobs hang on; a node of which none is known is left out.
-    """
-
-    version: str
-    slots: Mapping[str, int]
+    version: str  # the release of Open MPI
+    slots: Mapping[str, int]  # ranks of each node, in hostfile order
+    # the inventory's name for each host name that nodes give themselves
     names: Mapping[str, str] = field(default_factory=dict)
-    platforms: Mapping[str, str] = field(default_factory=dict)
+    platforms: Mapping[str, str] = field(default_factory=dict)  # the platform id of each node
+    # the folder of each node that must hold its libmpi, with links resolved
     libraries: Mapping[str, str] = field(default_factory=dict)
-    cores: Mapping[str, int] = field(default_factory=dict)
+    cores: Mapping[str, int] = field(default_factory=dict)  # processor cores of each node
+    # an id of each node's machine. Containers of one machine have the same id and share its cores.
     machines: Mapping[str, str] = field(default_factory=dict)
-    stack: Mapping[str, NodeStack] = field(default_factory=dict)
+    stack: Mapping[str, NodeStack] = field(default_factory=dict)  # what each node has for training
+    # the interfaces of each node that must carry jobs; a node without a fabric record is left out
     fabric: Mapping[str, FabricPath] = field(default_factory=dict)
-    layout: Layout = DEFAULT_LAYOUT
+    layout: Layout = DEFAULT_LAYOUT  # where the software lies on the nodes
+    # the RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``
     rdma: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    gids: Mapping[str, Mapping[str, GidTable]] = field(default_factory=dict)
-    gpus: Mapping[str, str] = field(default_factory=dict)
+    gids: Mapping[str, Mapping[str, GidTable]] = field(default_factory=dict)  # the GIDs of the RoCE ports of each node
+    gpus: Mapping[str, str] = field(default_factory=dict)  # the name of each node's GPUs, as the driver tells it
+    # where each node sets variables of NCCL and Gloo: a file, or "environment"
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # the settings of others by which each node's Open MPI chooses networks: value and place by name
     mpi_networks: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    # the switches that each node's links for jobs hang on; a node of which none is known is left out
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unused_rdma: str = ""
+    unused_rdma: str = ""  # says that MPI goes over TCP although every node has RDMA, and why; '' where it does not
 
     @property
     def placement(self) -> tuple[str, ...]:

@@ -35,25 +35,18 @@ _MOST_SLOWDOWN = 4.0
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a job failed.
+    """Why a job failed."""
 
-    Attributes:
-        hosts: the nodes that have the fault, by inventory name; from and to for ``one_way``; empty where unknown.
-        kind: as in :class:`clusterctl.model.results.Culprit`.
-        cause: what is wrong there, without a full stop.
-        cure: what to do, without a full stop.
-        line: the line of output that says so, empty where a probe has seen it.
-        is_consequence: whether it often follows from another fault, so that a look at the nodes may tell more.
-        subject: what it is about, as the ``check`` of doctor's findings ("temporary files", "ssh"); "files" where the
-            file system is unknown, empty where no finding says the same.
-    """
-
+    # the nodes that have the fault, by inventory name; from and to for ``one_way``; empty where unknown
     hosts: tuple[str, ...]
-    cause: str
-    cure: str
-    kind: CauseKind = "node"
-    line: str = ""
+    cause: str  # what is wrong there, without a full stop
+    cure: str  # what to do, without a full stop
+    kind: CauseKind = "node"  # as in :class:`clusterctl.model.results.Culprit`
+    line: str = ""  # the line of output that says so, empty where a probe has seen it
+    # whether it often follows from another fault, so that a look at the nodes may tell more
     is_consequence: bool = False
+    # what it is about, as the ``check`` of doctor's findings ("temporary files", "ssh"); "files" where the file system
+    # is unknown, empty where no finding says the same
     subject: str = ""
 
     def at(self, *hosts: str) -> Cause:

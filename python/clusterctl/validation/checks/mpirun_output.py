@@ -183,21 +183,13 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """The process whose end made mpirun end the job.
+    """The process whose end made mpirun end the job."""
 
-    Attributes:
-        process: its number in hostfile order, from 0.
-        how: "exited on signal 11 (Segmentation fault)", "was ended by SIGSEGV".
-        by_signal: whether a signal ended it.
-        line: the line of output that says so.
-        host: as mpirun names it; empty where mpirun names only the process.
-    """
-
-    process: int
-    how: str
-    by_signal: bool
-    line: str
-    host: str = ""
+    process: int  # its number in hostfile order, from 0
+    how: str  # "exited on signal 11 (Segmentation fault)", "was ended by SIGSEGV"
+    by_signal: bool  # whether a signal ended it
+    line: str  # the line of output that says so
+    host: str = ""  # as mpirun names it; empty where mpirun names only the process
 
 
 def first_end(lines: Sequence[str], outcome: JobOutcome) -> ProcessEnd | None:

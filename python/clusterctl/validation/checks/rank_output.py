@@ -66,23 +66,14 @@ class _Part(Measured):
 
 @dataclass(frozen=True)
 class Output:
-    """What a job printed.
+    """What a job printed."""
 
-    Attributes:
-        ranks: the report of each rank, in order.
-        other: the lines that are not a rank's report.
-        all_started_s: when the last rank was up.
-        moved_s: when a rank last came up, took a new step or answered.
-        measured: the measurements; those with missing parts are left out.
-        printed: the output of a user's program by rank.
-    """
-
-    ranks: tuple[RankReport, ...]
-    other: tuple[str, ...]
-    all_started_s: float = 0.0
-    moved_s: float = 0.0
-    measured: tuple[Measured, ...] = ()
-    printed: Mapping[int, str] = field(default_factory=dict)
+    ranks: tuple[RankReport, ...]  # the report of each rank, in order
+    other: tuple[str, ...]  # the lines that are not a rank's report
+    all_started_s: float = 0.0  # when the last rank was up
+    moved_s: float = 0.0  # when a rank last came up, took a new step or answered
+    measured: tuple[Measured, ...] = ()  # the measurements; those with missing parts are left out
+    printed: Mapping[int, str] = field(default_factory=dict)  # the output of a user's program by rank
 
     def in_state(self, *states: str) -> tuple[RankReport, ...]:
         """Return the ranks in any of these states."""
