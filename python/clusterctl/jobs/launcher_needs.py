@@ -46,11 +46,7 @@ class Synced:
 
 
 def refuse_without(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> None:
-    """Refuse nodes without the framework or the Horovod that the launcher needs.
-
-    Raises:
-        ConfigError: a node lacks it; the sentence says what to do.
-    """
+    """Refuse nodes without the framework or the Horovod that the launcher needs."""
     if any(node.layout.environment for node in nodes.values()):
         _refuse_horovod(wish.launcher)
         return  # its packages are looked for in it
@@ -108,9 +104,6 @@ def refuse_without_packages(
     """Refuse nodes whose Python lacks a package.
 
     ``files`` are those of :func:`package_files`, and ``looks`` says where each node has them.
-
-    Raises:
-        ConfigError: a node lacks one; the sentence says what to do.
     """
     for need in dict.fromkeys(need for own in files.values() for need in own):
         lacks = [one.host for one in looks if need in (own := files.get(one.host, {})) and not one.found.get(own[need])]

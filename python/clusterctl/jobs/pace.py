@@ -54,9 +54,6 @@ def run(
 
     Returns:
         The exit code of the job; a late rank does not change it.
-
-    Raises:
-        ClusterctlError: as ``clusterctl.jobs.run.run``.
     """
     taker = PaceTaker(take, tell, pattern)
     if pattern is not None:

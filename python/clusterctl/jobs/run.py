@@ -82,11 +82,7 @@ class EnvironmentGoneError(ClusterctlError):
 
 
 def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> str:
-    """Return the launch line as it can be pasted on the launch node; nothing is started or copied.
-
-    Raises:
-        ClusterctlError: as :func:`run`.
-    """
+    """Return the launch line as it can be pasted on the launch node; nothing is started or copied."""
     with team_of_job.gathered(inventory, of_team(options), tell) as team:
         return _plan(team, started_in(team, options), tell).shown()
 
@@ -432,11 +428,7 @@ def refuse_missing(
 
 
 def refuse_silent(looks: Sequence[Look]) -> None:
-    """Refuse nodes that could not be asked.
-
-    Raises:
-        UnreachableError: there is one.
-    """
+    """Refuse nodes that could not be asked."""
     silent = [one for one in looks if one.problem]
     if silent:
         raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")

@@ -51,22 +51,14 @@ class _WithoutAliases(yaml.SafeLoader):
     """A safe loader that refuses aliases, by which a short file becomes a huge one."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Return the next node.
-
-        Raises:
-            YAMLError: it is an alias.
-        """
+        """Return the next node."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias")
         return super().compose_node(parent, index)
 
 
 def config_file(program: Sequence[str]) -> str:
-    """Return the configuration file that the words before the program name, empty without one.
-
-    Raises:
-        ConfigError: as :meth:`OwnOptions.parted`.
-    """
+    """Return the configuration file that the words before the program name, empty without one."""
     return OPTIONS.value(OPTIONS.parted(program)[0], "config_file")
 
 

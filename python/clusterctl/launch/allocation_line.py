@@ -186,11 +186,7 @@ def _wanted(
 
 
 def _of_the_user(ports: Sequence[LocalRdmaPort], nccl: nccl_options.NcclOptions) -> list[EnvironmentSetting]:
-    """Return the options of NCCL that the user asks for; ``auto`` becomes this pod's own GID index.
-
-    Raises:
-        ConfigError: ``auto``, and the pod's ports have different indices.
-    """
+    """Return the options of NCCL that the user asks for; ``auto`` becomes this pod's own GID index."""
     options = [
         EnvironmentSetting(name, value, "asked for on the command line")
         for name, value in nccl_options.variables(nccl).items()
@@ -322,9 +318,6 @@ def of_pod(environment: Mapping[str, str], node: LocalFacts, gpu_devices: int) -
     """Return the instances that the processes of this pod or job step share out.
 
     ``gpu_devices`` is how many GPUs have a device file here.
-
-    Raises:
-        ConfigError: processes could not tell their instances apart; the sentence says what to do.
     """
     for variable in (CUDA, NVIDIA):
         value = environment.get(variable)

@@ -53,11 +53,7 @@ class HorovodrunLaunch:
 
 
 def argv(launch: HorovodrunLaunch) -> list[str]:
-    """Return the tokens of the horovodrun line.
-
-    Raises:
-        ConfigError: as :func:`mpirun.argv`, or for a parameter that horovodrun sets by itself.
-    """
+    """Return the tokens of the horovodrun line."""
     own = next((name for name in launch.mca if name in _ITS_OWN), None)
     if own is not None:
         raise ConfigError(
@@ -217,9 +213,6 @@ def _without_collisions(
     """Leave out exclusions of networks, and note each; the cluster's own choice of a network makes them needless.
 
     Open MPI refuses an exclusion beside its inclusion, and the role ``fabric`` writes the inclusions into files.
-
-    Raises:
-        ConfigError: the interface of the cluster's network is excluded.
     """
     speech = mpirun.dialect(version)
     files = [file for member in members.values() for file in member.facts.parameter_files]
@@ -446,11 +439,7 @@ class Variable:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a variable.
-
-    Raises:
-        ConfigError: it is not a valid name, and might be taken for an option.
-    """
+    """Return the name of a variable."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is not the name of an environment variable; it has letters, digits and '_', as in -x NAME or "
@@ -460,11 +449,7 @@ def check_name(name: str) -> str:
 
 
 def parse(text: str) -> Variable:
-    """Read the value of ``-x``: ``NAME`` or ``NAME=VALUE``.
-
-    Raises:
-        ConfigError: it is malformed.
-    """
+    """Read the value of ``-x``: ``NAME`` or ``NAME=VALUE``."""
     name, sign, value = text.partition("=")
     check_name(name)
     if "\n" in value or "\0" in value:
@@ -481,9 +466,6 @@ def of_job(
         asked: the user's values of ``-x``. One without a value takes the caller's, else the launch node's own.
         caller: the environment in which the user called us. NCCL's variables in it go along.
         session: names among :data:`ALWAYS` that the launch node's session has; mpirun warns of others.
-
-    Raises:
-        ConfigError: one of ``asked`` is malformed.
     """
     given = caller or {}
     found = {name: Variable(name) for name in ALWAYS if name in set(session)}

@@ -131,11 +131,7 @@ class StartWords:
 
 
 def on_nodes(launcher: Launcher, job: NodesJob) -> StartWords:
-    """Return what mpirun starts on each node.
-
-    Raises:
-        ConfigError: it cannot be done; the sentence says what to do.
-    """
+    """Return what mpirun starts on each node."""
     if launcher is Launcher.TORCHRUN:
         return _torchrun(job)
     if launcher is Launcher.ACCELERATE:

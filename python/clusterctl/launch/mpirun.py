@@ -156,11 +156,7 @@ def placed(launch: MpirunLaunch) -> list[str]:
 
 
 def count(launch: MpirunLaunch) -> int:
-    """Return how many processes mpirun is to start.
-
-    Raises:
-        ConfigError: they do not fit, and ``oversubscribe`` is off.
-    """
+    """Return how many processes mpirun is to start."""
     room = len(launch.slots) if launch.per_node else sum(launch.slots.values())
     ranks = room if launch.ranks is None else launch.ranks
     if ranks > room and not launch.oversubscribe:
@@ -176,11 +172,7 @@ def count(launch: MpirunLaunch) -> int:
 def parameters(
     speech: Dialect, mca: Mapping[str, str], runtime_mca: Mapping[str, str] | None = None, job: str = ""
 ) -> list[str]:
-    """Return the tokens that set MCA parameters, each with the option of the project that reads it.
-
-    Raises:
-        ConfigError: a name is not valid.
-    """
+    """Return the tokens that set MCA parameters, each with the option of the project that reads it."""
     line: list[str] = []
     for name, value in mca.items():
         if not _PARAMETER.fullmatch(name):
@@ -243,11 +235,7 @@ def _of_project(name: str) -> tuple[str, str]:
 
 
 def environment(version: str, user: str) -> dict[str, str]:
-    """Return the variables that mpirun needs; as root it refuses to start unless told twice.
-
-    Raises:
-        ConfigError: the version is unknown.
-    """
+    """Return the variables that mpirun needs; as root it refuses to start unless told twice."""
     if user != "root":
         return {}
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

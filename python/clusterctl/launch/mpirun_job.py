@@ -63,9 +63,6 @@ def decide(
 
     ``slots`` has the ranks of each node that takes part, in their order. With ``per_node``, each node has one process,
     which starts its ranks itself: ``workers``, by default its slots.
-
-    Raises:
-        ConfigError: it cannot be done; the sentence says what to do.
     """
     here = {name: members[name] for name in slots}
     first = next(iter(here.values()))
@@ -232,9 +229,6 @@ def line(
 
     ``slots`` has the ranks of each node that takes part, the launch node first. The line is started on ``launch_node``,
     by default the first node of the slots.
-
-    Raises:
-        ConfigError: it cannot be done; the sentence says what to do.
     """
     here = {name: members[name] for name in slots}
     first = next(iter(here.values()))

@@ -85,9 +85,6 @@ def line(
 
     ``called`` of a member is Slurm's NodeName. The ranks of ``launch_node`` come first. ``mpi`` is the type of PMIx as
     srun names it.
-
-    Raises:
-        ConfigError: it cannot be done; the sentence says what to do.
     """
     here = {name: members[name] for name in slots}
     if (job.path.bind, job.path.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):

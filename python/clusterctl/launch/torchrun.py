@@ -74,9 +74,6 @@ def under_mpirun(spec: Torchrun, processes: Sequence[int]) -> list[str]:
 
     ``node_rank`` and ``nproc_per_node`` of the line are replaced. ``processes`` says how many each node is to start, in
     the order of mpirun's ranks.
-
-    Raises:
-        ConfigError: as :func:`argv`.
     """
     first = argv(replace(spec, node_rank=0, nproc_per_node=processes[0]))
     head = [spec.python, "-m", "torch.distributed.run"]

@@ -206,11 +206,7 @@ def _job(
 
 
 def _absolute(options: InventoryOptions) -> InventoryOptions:
-    """Return the options with absolute paths; refuse an option that needs a terminal.
-
-    Raises:
-        ConfigError: a password would have to be typed, or the value of a variable would have to be kept.
-    """
+    """Return the options with absolute paths; refuse an option that needs a terminal."""
     if any(not value.startswith("@") for value in options.extra_vars):
         raise ConfigError(
             "A night takes extra variables from files alone (-e @FILE): their values may be secrets, and the job's "

@@ -57,9 +57,6 @@ def run(job: Job, tell: Callable[[str], None] = lambda _text: None, timing: Timi
     Returns:
         The record. It is ``missed`` where another run held a host for longer than the job waits, or where the earlier
         night still runs.
-
-    Raises:
-        ConfigError: the state folder cannot be written.
     """
     timing = timing or Timing()
     started = datetime.now(timezone.utc)

@@ -182,11 +182,7 @@ def unit_name(job: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """Quote one word of a command line.
-
-    Raises:
-        ConfigError: it holds a control character.
-    """
+    """Quote one word of a command line."""
     refuse_control_characters(word)
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
@@ -196,9 +192,6 @@ def service(job: str, argv: Sequence[str], scope: Scope) -> str:
     """Return the service that runs a night.
 
     Only the system manager knows when the network is up.
-
-    Raises:
-        ConfigError: a word cannot be written into a unit.
     """
     if not argv[0].startswith("/") or _NOT_IN_A_PROGRAM & set(argv[0]):
         raise ConfigError(
@@ -243,10 +236,6 @@ def is_ours(text: str, job: str) -> bool:
 
 
 def refuse_control_characters(word: str) -> None:
-    """Refuse a control character: units, crontab lines and file names cannot hold one.
-
-    Raises:
-        ConfigError: the word holds a control character.
-    """
+    """Refuse a control character: units, crontab lines and file names cannot hold one."""
     if any(ord(letter) < ord(" ") or letter == "\x7f" for letter in word):
         raise ConfigError(f"{word!r} holds a control character, which a schedule cannot carry; rename it.")

@@ -71,11 +71,7 @@ class Tree:
 
 
 def trees_of(told: Sequence[Mapping[str, Any]]) -> tuple[Tree, ...]:
-    """Return the artifacts that a node's module tells of.
-
-    Raises:
-        KeyError, TypeError, ValueError: the answer has another form, or names more than any node has.
-    """
+    """Return the artifacts that a node's module tells of."""
     if len(told) > _MOST_TREES:
         raise ValueError("there are too many")
     return tuple(Tree.of(data) for data in told)
@@ -336,11 +332,7 @@ def kept_by(cluster: str, keep: int) -> set[str]:
 
 
 def kept_in_sets(cluster: str, keep: int) -> set[str]:
-    """Return the folders that a cluster needs for its own software, without its projects' environments.
-
-    Raises:
-        ConfigError: as :func:`kept_by`.
-    """
+    """Return the folders that a cluster needs for its own software, without its projects' environments."""
     return kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep)
 
 
@@ -391,11 +383,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         return self._remove(old, files)
 
     def _trees(self) -> dict[str, tuple[Tree, ...]]:
-        """Return the artifacts of each host.
-
-        Raises:
-            ConfigError: a host's answer has another form.
-        """
+        """Return the artifacts of each host."""
         found: dict[str, tuple[Tree, ...]] = {}
         for result in self.task_results.results:
             try:

@@ -304,12 +304,7 @@ class Controllers:
         return bool(self.hosts)
 
     def get_ready(self, observer: RunObserver) -> None:
-        """Ask the workers what they have.
-
-        Raises:
-            ConfigError: a worker cannot be used.
-            UnreachableError: a worker does not answer.
-        """
+        """Ask the workers what they have."""
         if self.hosts:
             observer.phase(f"looking at the workers {', '.join(host.name for host in self.hosts)}")
             self.workers = ready(self.hosts)

@@ -258,11 +258,7 @@ def _shown(value: object) -> str:
 
 
 def known_tags(playbook: Path) -> tuple[str, ...]:
-    """Return the tags that the playbook knows, by asking Ansible.
-
-    Raises:
-        ConfigError: the playbook cannot be read.
-    """
+    """Return the tags that the playbook knows, by asking Ansible."""
     with held_files.folder() as folder:
         done = subprocess.run(
             [ansible_program("ansible-playbook"), "-i", "localhost,", "--tags=all", "--list-tags", str(playbook)],

@@ -134,11 +134,7 @@ def _folders(lock: Path, text: str) -> list[Path]:
 
 
 def _digest(folder: Path) -> bytes:
-    """Return the digest of the files of a folder that belong to its package.
-
-    Raises:
-        ConfigError: it cannot be read, or has more files than a package.
-    """
+    """Return the digest of the files of a folder that belong to its package."""
     total = hashlib.sha256()
     found: list[tuple[str, Path]] = []
     try:
@@ -215,11 +211,7 @@ def environment(
 
 
 def _one(trees: Mapping[str, str]) -> str:
-    """Return the folder that all hosts have.
-
-    Raises:
-        ConfigError: they have different ones.
-    """
+    """Return the folder that all hosts have."""
     by_tree: dict[str, list[str]] = {}
     for host, tree in trees.items():
         by_tree.setdefault(tree, []).append(host)

@@ -126,11 +126,7 @@ def _variable(word: str) -> str:
 def _is_accepted(
     host: Host, old: Sequence[HostKey], shown: HostKey, expected: Collection[str], observer: Observer
 ) -> bool:
-    """Whether the key that a node shows is the known one, an expected one, or one that the user accepts.
-
-    Raises:
-        ConfigError: another key is expected, or there is no user to ask.
-    """
+    """Whether the key that a node shows is the known one, an expected one, or one that the user accepts."""
     was = and_more([key.fingerprint for key in old], _MOST_NAMED) or "unknown"
     if expected:
         if shown.fingerprint in expected:

@@ -123,11 +123,7 @@ def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], ob
 
 
 def _take_log(source: IO[bytes], size: object, target: Path) -> None:
-    """Take the text of the screen out of a zip in base64; no other member is unpacked.
-
-    Raises:
-        ValueError, LookupError: the zip is of another form.
-    """
+    """Take the text of the screen out of a zip in base64; no other member is unpacked."""
     if not isinstance(size, int) or not 0 < size <= _MOST_ZIP or target.exists():
         raise ValueError(size)
     with tempfile.TemporaryFile(dir=target.parents[2]) as packed:

@@ -267,11 +267,7 @@ class SoftwareHold:
         return (TAG,) if self._hold else ()
 
     def refuse(self, tags: Iterable[str]) -> None:
-        """Refuse tags of software that is held.
-
-        Raises:
-            ConfigError: one of the tags is a role that the hold leaves out.
-        """
+        """Refuse tags of software that is held."""
         asked = [tag for tag in tags if tag in ROLE_TAGS]
         if self._hold and asked:
             raise ConfigError(

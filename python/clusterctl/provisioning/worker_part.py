@@ -240,9 +240,6 @@ def _streamed(
 
     Returns:
         ansible-runner's word for how it ended, and the errors that Ansible wrote.
-
-    Raises:
-        BrokenOffError: the worker ended, or is silent, before the end of the play.
     """
     with held_files.folder() as folder:
         options = _project(part, folder / "project")
@@ -319,11 +316,7 @@ def _numbered(value: str, number: int, project: Path) -> list[str]:
 
 
 def _vault_password(path: Path) -> str:
-    """Return the content of a vault password file.
-
-    Raises:
-        BrokenOffError: it is a program.
-    """
+    """Return the content of a vault password file."""
     if path.stat().st_mode & 0o111:
         raise BrokenOffError(f"cannot get the vault's password from the program {path}; give a file or LABEL@prompt")
     return path.read_text(encoding="utf-8")
@@ -350,11 +343,7 @@ def _drain(stream: IO[bytes] | None, found: bytearray) -> None:
 
 
 def _beginning(stream: IO[bytes]) -> str:
-    """Read what login scripts print, up to our line; returns the worker's folder, '' where the stream ends before.
-
-    Raises:
-        BrokenOffError: it prints more than any login script.
-    """
+    """Read what login scripts print, up to our line; returns the worker's folder, '' where the stream ends before."""
     for _ in range(_MOST_LINES):
         line = stream.readline(_MOST_LINE)
         if line.startswith(BEGINS):

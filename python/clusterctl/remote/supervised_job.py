@@ -498,11 +498,7 @@ def _ended(event: Mapping[str, Any], seconds: float) -> Ended:
 
 
 def _seconds(value: Any) -> float:
-    """Return a time since the begin of the job.
-
-    Raises:
-        ValueError: it is before the job, or not finite.
-    """
+    """Return a time since the begin of the job."""
     number = float(value)
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{number} is not a time")

@@ -181,11 +181,7 @@ class Repository:
 
 
 def parse(text: str, name: str) -> list[Repository]:
-    """Return the sections of a file of repositories.
-
-    Raises:
-        ConfigError: it is not such a file.
-    """
+    """Return the sections of a file of repositories."""
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(text, name)

@@ -114,11 +114,7 @@ class Sandbox(Record):
         return ":" in self.subnet
 
     def node(self, name: str) -> SandboxNode:
-        """Return the node of that name.
-
-        Raises:
-            ConfigError: the sandbox has none.
-        """
+        """Return the node of that name."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -126,11 +122,7 @@ class Sandbox(Record):
 
 
 def check_name(name: str) -> None:
-    """Refuse a sandbox name that cannot be part of a container's name.
-
-    Raises:
-        ConfigError: it has other characters than lower-case letters, digits and '-', or is too long.
-    """
+    """Refuse a sandbox name that cannot be part of a container's name."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is no sandbox name; use up to 40 lower-case letters, digits and '-', beginning with a letter or "
@@ -223,11 +215,7 @@ def free_subnets(used: Iterable[Subnet], *, ipv6: bool = False) -> Iterable[Subn
 
 
 def check_plain_path(path: Path) -> None:
-    """Refuse a path that an ssh option in an inventory cannot carry.
-
-    Raises:
-        ConfigError: it has a space, a quote, a '%' or the like.
-    """
+    """Refuse a path that an ssh option in an inventory cannot carry."""
     if not _PLAIN_PATH.fullmatch(str(path)):
         raise ConfigError(
             f"ssh options in an inventory cannot carry the path {path}; set XDG_STATE_HOME to a folder whose name has "

@@ -94,11 +94,7 @@ class Catalogue:
         return one.tuned.get("nightly") or one.options()
 
     def builtin(self, name: str) -> Suite:
-        """Return a built-in suite.
-
-        Raises:
-            ConfigError: the name is unknown.
-        """
+        """Return a built-in suite."""
         if name not in self.suites:
             raise ConfigError(f"Unknown suite '{name}'; {nearest(name, self.suites, 'the suites are')}")
         return self.suites[name]
@@ -167,21 +163,13 @@ class SuiteFile:
     _KEYS = ("name", "extends", "checks", "references", "external", "outliers", "history")
 
     def __init__(self, text: str, place: str, known: Catalogue) -> None:
-        """Read the text as YAML.
-
-        Raises:
-            ConfigError: it is not YAML.
-        """
+        """Read the text as YAML."""
         self._document = read(text, place)
         self._known = known
         self._base: Suite | None = None
 
     def suite(self) -> Suite:
-        """Return the suite.
-
-        Raises:
-            ConfigError: a value is wrong; the message gives the line and the cure.
-        """
+        """Return the suite."""
         data = self._document.data
         if data is None:
             raise ConfigError(f"{self._document.name} is empty; begin with 'extends: nightly'.")
@@ -416,11 +404,7 @@ class Document:
 
 
 def read(text: str, name: str) -> Document:
-    """Read a YAML document.
-
-    Raises:
-        ConfigError: it is invalid YAML, or has a key twice.
-    """
+    """Read a YAML document."""
     lines: dict[Place, int] = {}
     try:
         loader = _Loader(text)

@@ -46,11 +46,7 @@ def between(low: float, high: float, what: str) -> Callable[[float], float]:
 
 
 def whole(value: object) -> int:
-    """Return a whole number.
-
-    Raises:
-        ValueError: the value is not a whole number.
-    """
+    """Return a whole number."""
     figure, words = units.number(value)
     if words or figure != int(figure):
         raise ValueError(f"'{value}' is not a whole number")

@@ -31,9 +31,6 @@ def named(word: str, known: Inventory | None, options: InventoryOptions) -> Host
 
     ``word`` is a host of the inventory, or ``user@host:port``; empty for this machine. ``options`` have the user and
     the key of the command line.
-
-    Raises:
-        ConfigError: it is not a host.
     """
     if not word:
         return None

@@ -298,11 +298,7 @@ def prepared(options: ValidationOptions, wish: PodsOptions) -> tuple[PodsPlan, V
 
 
 def cluster(wish: PodsOptions) -> Kubectl:
-    """Return the cluster that a wish means, with its context and namespace known.
-
-    Raises:
-        ConfigError: the kubeconfig is missing or broken.
-    """
+    """Return the cluster that a wish means, with its context and namespace known."""
     kubectl = Kubectl(wish.kubeconfig, wish.context, wish.place)
     kubectl.resolve()
     return kubectl

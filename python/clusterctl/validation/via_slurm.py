@@ -215,11 +215,7 @@ def _asked(
 
 
 def limited(found: Iterable[SlurmNode], limit: str | None) -> list[SlurmNode]:
-    """Return the nodes that a limit leaves: names such as node[1-3],node7, and with a leading '!' those to leave out.
-
-    Raises:
-        ConfigError: it leaves none.
-    """
+    """Return the nodes that a limit leaves: names such as node[1-3],node7, with a leading '!' those to leave out."""
     nodes = list(found)
     if limit is None:
         return nodes

@@ -236,10 +236,6 @@ class FolderStore:
         """Yield a path to write to, whose folder is held open: no link that takes the folder's place leads elsewhere.
 
         A message names the path that cannot be written, and the disk that is full: it is often of another machine.
-
-        Raises:
-            ConfigError: it cannot be written, or a folder of the shared cache is a link.
-            FileNotFoundError: the folder is missing.
         """
         self._refuse_links()
         *folders, name = path.split("/")
@@ -281,12 +277,7 @@ class FolderStore:
             os.close(place)
 
     def _opened(self, path: str) -> IO[bytes]:
-        """Open a regular file below the root; others may write there, so no link is followed, and no pipe waited for.
-
-        Raises:
-            UnreachableError: it is a link, a pipe, a device or a folder, or a link leads to it.
-            OSError: it cannot be opened.
-        """
+        """Open a regular file below the root; others may write there, so no link is followed and no pipe waited for."""
         *folders, name = path.split("/")
         try:
             with self._walked(folders) as place:
@@ -309,11 +300,7 @@ class FolderStore:
         )
 
     def _refuse_links(self) -> None:
-        """Refuse to write where a link leads out of the shared cache.
-
-        Raises:
-            ConfigError: one of its folders is a link.
-        """
+        """Refuse to write where a link leads out of the shared cache."""
         for name in _OWN_FOLDERS:
             if (self.root / name).is_symlink():
                 raise ConfigError(f"{self.root / name} is a link, so nothing is written there; make it a folder.")

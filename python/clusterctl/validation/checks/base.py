@@ -345,11 +345,7 @@ class Registration(Declaration):
     make: Callable[[Any], Check]
 
     def check(self, options: CheckOptions) -> Check:
-        """Return the check with these options; a deadline among them replaces the check's own.
-
-        Raises:
-            TypeError: the options are of another check.
-        """
+        """Return the check with these options; a deadline among them replaces the check's own."""
         if not isinstance(options, self.options):
             raise TypeError(f"{self.name} takes {self.options.__name__}, not {type(options).__name__}")
         made = self.make(options)
