@@ -21,47 +21,30 @@ JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{7,63}")
 
 
 class DetachedJob(Fact):
-    """A job whose supervisor stays on its launch node.
-
-    Attributes:
-        job: its id.
-        node: what its launch node calls itself.
-        command: the user's program and its arguments, as typed: a terminal must not get them as they are.
-        nodes: where it runs, by the inventory's names.
-        since: when it was started, by the node's clock in seconds since 1970.
-        ended_at: when it ended, 0 while it runs.
-        state: ``lost`` is a job whose keeper is gone, as after a restart of the node.
-        reason: why it ended, in the supervisor's words.
-        remains: what may still run, in sentences.
-        tail: the end of its output.
-        folder: where its log is.
-        log_from: the first byte of the log that is kept.
-        log_end: the bytes that the log ever had.
-        log_lost: bytes that could not be written, because of ``log_problem``.
-        prefix: what lines of output begin with.
-        hosts: the node of each rank where a prefix needs it.
-    """
+    """A job whose supervisor stays on its launch node."""
 
     job: Annotated[str, StringConstraints(pattern=rf"^{JOB_ID.pattern}$")]
-    node: Text
+    node: Text  # what its launch node calls itself
+    # the user's program and its arguments, as typed: a terminal must not get them as they are
     command: tuple[_Words, ...] = Field(max_length=1 << 14)
-    nodes: tuple[_Name, ...] = Field(default=(), max_length=1 << 14)
-    since: _Seconds
-    ended_at: _Seconds = 0.0
+    nodes: tuple[_Name, ...] = Field(default=(), max_length=1 << 14)  # where it runs, by the inventory's names
+    since: _Seconds  # when it was started, by the node's clock in seconds since 1970
+    ended_at: _Seconds = 0.0  # when it ended, 0 while it runs
+    # ``lost`` is a job whose keeper is gone, as after a restart of the node
     state: Literal["starting", "running", "ended", "lost"]
-    reason: _Words = ""
+    reason: _Words = ""  # why it ended, in the supervisor's words
     rc: Annotated[int, Field(ge=0, le=255, strict=True)] | None = None
     signal: Annotated[int, Field(ge=1, le=64, strict=True)] | None = None
     problem: _Words = ""
-    remains: tuple[_Words, ...] = Field(default=(), max_length=256)
-    tail: _Words = ""
-    folder: Text = ""
-    log_from: _Bytes = 0
-    log_end: _Bytes = 0
-    log_lost: _Bytes = 0
+    remains: tuple[_Words, ...] = Field(default=(), max_length=256)  # what may still run, in sentences
+    tail: _Words = ""  # the end of its output
+    folder: Text = ""  # where its log is
+    log_from: _Bytes = 0  # the first byte of the log that is kept
+    log_end: _Bytes = 0  # the bytes that the log ever had
+    log_lost: _Bytes = 0  # bytes that could not be written, because of ``log_problem``
     log_problem: _Words = ""
-    prefix: Literal["none", "rank", "host"] = "none"
-    hosts: tuple[_Name, ...] = Field(default=(), max_length=1 << 17)
+    prefix: Literal["none", "rank", "host"] = "none"  # what lines of output begin with
+    hosts: tuple[_Name, ...] = Field(default=(), max_length=1 << 17)  # the node of each rank where a prefix needs it
 
     @property
     def runs(self) -> bool:

@@ -243,51 +243,29 @@ class ClusterMark(Fact):
 
 
 class NodeLock(Fact):
-    """The run that works on a node.
-
-    Attributes:
-        run: its id.
-        host: the inventory's name of the node.
-        user: who started it.
-        controller: the machine on which it runs.
-        machine: a digest of that machine's id; '' where it has none.
-        boot: the boot of that machine.
-        namespace: the namespace of its process number.
-        pid: its process there.
-        ticks: when the process started, in clock ticks since the boot.
-        command: as it may be shown.
-        since: when the lock was taken.
-    """
+    """The run that works on a node."""
 
     run: Text
-    host: Text = ""
-    user: Text = ""
-    controller: Text = ""
-    machine: Text = ""
-    boot: Text = ""
-    namespace: Text = ""
-    pid: int = 0
-    ticks: int = 0
-    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(escaped)] = ""
-    since: Text = ""
+    host: Text = ""  # the inventory's name of the node
+    user: Text = ""  # who started it
+    controller: Text = ""  # the machine on which it runs
+    machine: Text = ""  # a digest of that machine's id; '' where it has none
+    boot: Text = ""  # the boot of that machine
+    namespace: Text = ""  # the namespace of its process number
+    pid: int = 0  # its process there
+    ticks: int = 0  # when the process started, in clock ticks since the boot
+    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(escaped)] = ""  # as it may be shown
+    since: Text = ""  # when the lock was taken
 
 
 class ClaimAnswer(Fact):
-    """What a node says to a claim.
+    """What a node says to a claim."""
 
-    Attributes:
-        mark: of its cluster, before the claim.
-        lost: the members that this cluster would lose.
-        holder: the lock of another run.
-        taken: whether this run has the lock now.
-        problem: why the node could not do it, a clause.
-    """
-
-    mark: ClusterMark | None = None
-    lost: tuple[Text, ...] = ()
-    holder: NodeLock | None = None
-    taken: bool = False
-    problem: Text = ""
+    mark: ClusterMark | None = None  # of its cluster, before the claim
+    lost: tuple[Text, ...] = ()  # the members that this cluster would lose
+    holder: NodeLock | None = None  # the lock of another run
+    taken: bool = False  # whether this run has the lock now
+    problem: Text = ""  # why the node could not do it, a clause
 
 
 # --- Decide whether a run may have its nodes: the members of other clusters, and the locks of other runs --------------

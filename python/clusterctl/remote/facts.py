@@ -34,30 +34,22 @@ NODE_PROBE = python.NODE_PROBE
 
 
 class Questions(TypedDict, total=False):
-    """What a node is asked.
+    """What a node is asked."""
 
-    Attributes:
-        watch: by host name, the entries whose present state is wanted.
-        content: slices of the watched artifacts' files whose content is compared, from 0 to 6.
-        artifacts: artifacts to verify, each with ``name`` and ``link``, and optionally ``inputs``: names of inputs to
-            report. A relative link is below the host's prefix. None verifies every installed artifact.
-        libraries: libraries to find as the loader does, each with ``soname``, and optionally ``also``: patterns of
-            further files to report, which may be relative to the host's prefix.
-        resolve: names that every node looks up in addition to its own, as for ssh; None looks up nothing.
-        leftovers: also find ranks whose launcher is gone.
-        busy: also find ranks, and processes that use an artifact.
-        check_sudo: also find out whether the login user has sudo without a password.
-        job_users: by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
-    """
-
-    watch: Mapping[str, Sequence[WatchEntry]] | None
-    content: Sequence[int]
+    watch: Mapping[str, Sequence[WatchEntry]] | None  # by host name, the entries whose present state is wanted
+    content: Sequence[int]  # slices of the watched artifacts' files whose content is compared, from 0 to 6
+    # artifacts to verify, each with ``name`` and ``link``, and optionally ``inputs``: names of inputs to report. A
+    # relative link is below the host's prefix. None verifies every installed artifact.
     artifacts: Sequence[Mapping[str, Any]] | None
+    # libraries to find as the loader does, each with ``soname``, and optionally ``also``: patterns of further files to
+    # report, which may be relative to the host's prefix
     libraries: Sequence[Mapping[str, Any]]
+    # names that every node looks up in addition to its own, as for ssh; None looks up nothing
     resolve: Sequence[str] | None
-    leftovers: bool
-    busy: bool
-    check_sudo: bool
+    leftovers: bool  # also find ranks whose launcher is gone
+    busy: bool  # also find ranks, and processes that use an artifact
+    check_sudo: bool  # also find out whether the login user has sudo without a password
+    # by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
     job_users: Mapping[str, str] | None
 
 

@@ -219,39 +219,24 @@ def _has_unit(value: object) -> bool:
 
 
 class ExternalCheck(Record):
-    """A program of the user, and how to read its output.
+    """A program of the user, and how to read its output."""
 
-    Attributes:
-        name: the name of the check: small letters, digits and underscores.
-        title: what it proves, in a few words.
-        command: its argv, which does not pass a shell.
-        where: ``launch_node`` (once), ``each_node`` (once on each, by itself) or ``mpi`` (as the ranks of one job).
-        ranks_per_node: for ``mpi``, ranks on each node; None is one rank per slot.
-        deadline_s: seconds after which it is ended.
-        parser: the benchmark whose output it prints.
-        regex: a regular expression whose group ``value`` (or only group) is the figure, on any line.
-        json_path: path to the figure in printed JSON, such as ``results[0].bandwidth``; the JSON begins a line.
-        quantity: what the figure measures; the default is the check's name.
-        unit: of the figure, as it is kept; ``unit: MB/s`` in a file is kept as ``B/s`` and multiplies ``scale``.
-        scale: factor of the printed number.
-        better: which way is good; ``none`` is reported and never judged.
-        reference: the expected value of the figure.
-    """
-
-    name: Text
-    title: Text = ""
-    command: Annotated[tuple[Text, ...], BeforeValidator(_command)]
+    name: Text  # the name of the check: small letters, digits and underscores
+    title: Text = ""  # what it proves, in a few words
+    command: Annotated[tuple[Text, ...], BeforeValidator(_command)]  # its argv, which does not pass a shell
+    # ``launch_node`` (once), ``each_node`` (once on each, by itself) or ``mpi`` (as the ranks of one job)
     where: Literal["launch_node", "each_node", "mpi"] = "launch_node"
-    ranks_per_node: Count | None = None
-    deadline_s: Seconds = 60.0
-    parser: Literal["nccl-tests", "osu", "imb"] | None = None
-    regex: Text = ""
-    json_path: Text = ""
-    quantity: Text = ""
+    ranks_per_node: Count | None = None  # for ``mpi``, ranks on each node; None is one rank per slot
+    deadline_s: Seconds = 60.0  # seconds after which it is ended
+    parser: Literal["nccl-tests", "osu", "imb"] | None = None  # the benchmark whose output it prints
+    regex: Text = ""  # a regular expression whose group ``value`` (or only group) is the figure, on any line
+    json_path: Text = ""  # path to the figure in printed JSON, such as ``results[0].bandwidth``; the JSON begins a line
+    quantity: Text = ""  # what the figure measures; the default is the check's name
+    # of the figure, as it is kept; ``unit: MB/s`` in a file is kept as ``B/s`` and multiplies ``scale``
     unit: Unit = "1"
-    scale: float = 1.0
-    better: Better = "none"
-    reference: Limits | None = None
+    scale: float = 1.0  # factor of the printed number
+    better: Better = "none"  # which way is good; ``none`` is reported and never judged
+    reference: Limits | None = None  # the expected value of the figure
 
     @model_validator(mode="before")
     @classmethod
