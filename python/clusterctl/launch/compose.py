@@ -11,7 +11,6 @@ from clusterctl.launch import affinity, launchers, mig_worker, mpirun, mpirun_jo
 from clusterctl.launch.launchers import TRAITS, Launcher
 from clusterctl.launch.mpirun import NO_PATH_OPTIONS, Affinity, PathOptions, Transport
 from clusterctl.model.fabric import INCLUSION_OF, plain
-from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.model.rank_slots import gpu_devices
 from clusterctl.support.errors import ConfigError
 
@@ -30,54 +29,30 @@ if TYPE_CHECKING:
 _ITS_OWN = ("pml", "btl")
 
 
-@dataclass(frozen=True)
-class HorovodrunLaunch:
-    """What is to be launched.
+def argv(launch: mpirun.MpirunLaunch, horovodrun: str, interfaces: Sequence[str] = ()) -> list[str]:
+    """Return the tokens of the horovodrun line.
 
-    horovodrun gives the ranks every variable of its own environment, so there is nothing to export here. Without
-    ``interfaces`` it looks for some that all nodes can be reached by, which takes it seconds.
+    horovodrun gives the ranks every variable of its own environment, so nothing is exported. Without ``interfaces`` it
+    looks for some that all nodes can be reached by, which takes it seconds.
+
+    Raises:
+        ConfigError: as :func:`mpirun.argv`, or for a parameter that horovodrun sets by itself.
     """
-
-    version: str
-    slots: Mapping[str, int]
-    program: tuple[str, ...]
-    job: str = ""
-    ranks: int | None = None
-    interfaces: tuple[str, ...] = ()
-    mca: Mapping[str, str] = field(default_factory=dict)
-    oversubscribe: bool = False
-    bind: mpirun.Bind = mpirun.Bind.NONE
-    map_by: mpirun.MapBy = mpirun.MapBy.SLOT
-    directory: str = ""
-    horovodrun: str = DEFAULT_LAYOUT.horovodrun
-
-
-def argv(launch: HorovodrunLaunch) -> list[str]:
-    """Return the tokens of the horovodrun line."""
     own = next((name for name in launch.mca if name in _ITS_OWN), None)
     if own is not None:
         raise ConfigError(
             f"horovodrun sets {own} by itself (pml ob1, btl ^openib), and mpirun takes it once only; "
             "use --launcher mpirun for another choice."
         )
-    same = mpirun.MpirunLaunch(
-        version=launch.version,
-        slots=launch.slots,
-        program=launch.program,
-        ranks=launch.ranks,
-        oversubscribe=launch.oversubscribe,
-        bind=launch.bind,
-        map_by=launch.map_by,
-    )
-    mpirun.argv(same)  # refuses what no mpirun takes
+    mpirun.argv(launch)  # refuses what no mpirun takes
     speech = mpirun.dialect(launch.version)
-    line = [launch.horovodrun, "-np", str(mpirun.count(same)), "-H", mpirun.words(launch.slots)]
-    line += ["--network-interfaces", ",".join(launch.interfaces)] if launch.interfaces else []
-    more = mpirun.parameters(speech, launch.mca, None, launch.job)
+    line = [horovodrun, "-np", str(mpirun.count(launch)), "-H", mpirun.words(launch.slots)]
+    line += ["--network-interfaces", ",".join(interfaces)] if interfaces else []
+    more = mpirun.parameters(speech, launch.mca, launch.job)
     more += ["--wdir", launch.directory] if launch.directory else []
     chosen = (launch.bind, launch.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT)
     if chosen or (launch.oversubscribe and speech is mpirun.Dialect.PRRTE):
-        line += [f"--binding-args={shlex.join(mpirun.placed(same))}"]
+        line += [f"--binding-args={shlex.join(mpirun.placed(launch))}"]
     if launch.oversubscribe and speech is mpirun.Dialect.ORTE:
         more += ["--oversubscribe"]
     # It puts these into a line for a shell as they are.
@@ -381,20 +356,20 @@ def _horovodrun(
     program = with_python(wish.program, first.facts.layout)
     path = mpirun_job.decide(members, slots, replace(wish.path, network=Transport.TCP))
     line = argv(
-        HorovodrunLaunch(
+        mpirun.MpirunLaunch(
             version=first.version,
-            horovodrun=first.facts.layout.horovodrun,
             slots={called[name]: count for name, count in slots.items()},
             program=(*_paced(wish, first.facts.layout), *path.before, *program),
             job=job,
             ranks=wish.ranks,
-            interfaces=tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),
             mca={**mpirun_job.name_parameters(called), **wish.mca},
             oversubscribe=wish.oversubscribe,
             bind=path.bind,
             map_by=path.map_by,
             directory=wish.directory,
-        )
+        ),
+        first.facts.layout.horovodrun,
+        tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),
     )
     given = {variable.name: variable.value for variable in variables if variable.value is not None}
     # It hands its whole environment to all ranks; the job's own folder for temporary files is on the launch node alone.

@@ -94,11 +94,11 @@ class MpirunLaunch:
     """What is to be launched.
 
     ``exported`` are variables that the ranks get, ``NAME`` of mpirun's environment or ``NAME=VALUE``. ``mca`` are
-    parameters of the MPI library, ``runtime_mca`` those of the runtime that starts the ranks (``orte_…``/``plm_…`` and
-    ``prte_…``). ``slots`` are in the order of the ranks; every slot gets a rank unless ``ranks`` says otherwise.
-    ``per_node`` starts one process per node instead, for any number of slots, and the n-th node has rank n. ``tagged``
-    begins each line of output with what :func:`untagged` reads. Without a ``job`` a sweep cannot find its processes.
-    ``mpirun`` is to be an absolute path, which makes it use its own prefix on the other nodes.
+    parameters of the MPI library and of the runtime that starts the ranks. ``slots`` are in the order of the ranks;
+    every slot gets a rank unless ``ranks`` says otherwise. ``per_node`` starts one process per node instead, for any
+    number of slots, and the n-th node has rank n. ``tagged`` begins each line of output with what :func:`untagged`
+    reads. Without a ``job`` a sweep cannot find its processes. ``mpirun`` is to be an absolute path, which makes it use
+    its own prefix on the other nodes.
     """
 
     version: str
@@ -109,7 +109,6 @@ class MpirunLaunch:
     per_node: bool = False
     exported: tuple[str, ...] = ()
     mca: Mapping[str, str] = field(default_factory=dict)
-    runtime_mca: Mapping[str, str] = field(default_factory=dict)
     oversubscribe: bool = False
     bind: Bind = Bind.NONE
     map_by: MapBy = MapBy.SLOT
@@ -139,7 +138,7 @@ def argv(launch: MpirunLaunch) -> list[str]:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is not the name of an environment variable.")
         line += ["-x", word]
-    line += parameters(speech, launch.mca, launch.runtime_mca, launch.job)
+    line += parameters(speech, launch.mca, launch.job)
     if launch.program and launch.program[0].startswith("-"):
         raise ConfigError(f"The program {launch.program[0]!r} is an option; name the program first, then its options.")
     return [*line, *launch.program]
@@ -169,9 +168,7 @@ def count(launch: MpirunLaunch) -> int:
     return ranks
 
 
-def parameters(
-    speech: Dialect, mca: Mapping[str, str], runtime_mca: Mapping[str, str] | None = None, job: str = ""
-) -> list[str]:
+def parameters(speech: Dialect, mca: Mapping[str, str], job: str = "") -> list[str]:
     """Return the tokens that set MCA parameters, each with the option of the project that reads it."""
     line: list[str] = []
     for name, value in mca.items():
@@ -181,9 +178,7 @@ def parameters(
             )
         option, own = ("--mca", name) if speech is Dialect.ORTE else _of_project(name)
         line += [option, own, value]
-    runtime = "--mca" if speech is Dialect.ORTE else "--prtemca"
-    for name, value in {**(runtime_mca or {}), **({JOB_PARAMETER: job} if job else {})}.items():
-        line += [runtime, name, value]
+    line += ["--mca" if speech is Dialect.ORTE else "--prtemca", JOB_PARAMETER, job] if job else []
     return line
 
 
