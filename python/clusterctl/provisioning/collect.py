@@ -18,12 +18,11 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset, run_record
 from clusterctl.model.run_record import AskingObserver
 from clusterctl.provisioning import playbook
-from clusterctl.provisioning.host_run import HostRun, now, recorded
+from clusterctl.provisioning.host_run import HostRun, now, started
 from clusterctl.provisioning.look import HostRequest
 from clusterctl.provisioning.preview import CollectPreview
 from clusterctl.provisioning.task_results import TaskResults
-from clusterctl.state import environments, locks, paths, runs, snapshots
-from clusterctl.state import snapshots as kept
+from clusterctl.state import environments, paths, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -316,10 +315,9 @@ def collect(request: CollectRequest, observer: AskingObserver[CollectPreview]) -
     observer.phase("reading the inventory")
     cluster = ansible_inventory.load(request.inventory, request.options)
     playbook.check_files(cluster, request.options)
-    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
-        run = runs.start("gc", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Collect(request, observer, cluster, run) as it:
-            return it.go()
+    chosen = cluster.selected_hosts
+    with started("gc", cluster, request, chosen) as run, _Collect(request, observer, cluster, run) as it:
+        return it.go()
 
 
 def kept_by(cluster: str, keep: int) -> set[str]:
@@ -333,7 +331,7 @@ def kept_by(cluster: str, keep: int) -> set[str]:
 
 def kept_in_sets(cluster: str, keep: int) -> set[str]:
     """Return the folders that a cluster needs for its own software, without its projects' environments."""
-    return kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep)
+    return kept_folders(snapshots.sets(cluster), snapshots.hold(cluster), snapshots.read(cluster), keep)
 
 
 def kept_by_all(keep: int) -> set[str]:
@@ -373,7 +371,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             files = old_cache_files(limits, staying)
         lines = artifact_lines(old, files)
         if not lines:
-            words = "Nothing to do: every artifact is in use, or of a set that is kept."
+            words = "Nothing to do: every artifact is in use, or of a set that is snapshots."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._expected({}), message=words)
         if self.request.check:
             self.messages = tuple(lines)
@@ -415,7 +413,8 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         if not old:
             self.messages = (*artifact_lines({}, gone), *_staying(left))
             return self.finish("done", ExitCode.OK, hosts=self._expected({}))
-        kept.note_collected(self.run.record.cluster_id, {tree.path for trees in old.values() for tree in trees}, now())
+        going = {tree.path for trees in old.values() for tree in trees}
+        snapshots.note_collected(self.run.record.cluster_id, going, now())
         names = {host: [tree.path for tree in trees] for host, trees in old.items()}
         self.task_results = TaskResults()
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"gc_trees": names})

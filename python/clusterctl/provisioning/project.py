@@ -18,9 +18,9 @@ from clusterctl.launch import scheduler_env
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import RunObserver
 from clusterctl.provisioning import playbook
-from clusterctl.provisioning.host_run import HostRun, now, recorded
+from clusterctl.provisioning.host_run import HostRun, now, started
 from clusterctl.provisioning.look import HostRequest
-from clusterctl.state import cache_entries, environments, locks, paths, runs
+from clusterctl.state import cache_entries, environments, paths
 from clusterctl.state.environments import Environment
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
@@ -254,10 +254,9 @@ def install(request: ProjectRequest, observer: RunObserver) -> Installed:
     """
     cluster = Cluster.of(request.inventory, request.options).inventory
     playbook.check_files(cluster, request.options)
-    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
-        run = runs.start("project", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Install(request, observer, cluster, run) as it:
-            return it.go()
+    chosen = cluster.selected_hosts
+    with started("project", cluster, request, chosen) as run, _Install(request, observer, cluster, run) as it:
+        return it.go()
 
 
 class _Install(HostRun[ProjectRequest, RunObserver]):
