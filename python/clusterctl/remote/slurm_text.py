@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from module_utils import known_messages  # mypy finds it by mypy_path
+
+    from clusterctl.model.hosts import Host
 else:
     known_messages = content.module_util("known_messages")
 
@@ -193,6 +195,19 @@ def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
         )
         found.setdefault(name, node)
     return tuple(found.values())
+
+
+def of_hosts(hosts: Iterable[Host], found: Iterable[SlurmNode]) -> dict[str, SlurmNode]:
+    """Return by host name Slurm's node of each host that it knows: by name, by the name's first part, or by address."""
+    by_name = {node.name.lower(): node for node in found}
+    by_address = {node.address: node for node in by_name.values()}
+    pairs: dict[str, SlurmNode] = {}
+    for host in hosts:
+        name = host.name.lower()
+        node = by_name.get(name) or by_name.get(name.partition(".")[0]) or by_address.get(host.address)
+        if node is not None:
+            pairs[host.name] = node
+    return pairs
 
 
 def default_partition(text: str) -> str:

@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from clusterctl.analysis import agreement, robust_stats, speed_verdict
 from clusterctl.analysis.packet_loss import SENT_AGAIN
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from clusterctl.analysis.robust_stats import OutlierPolicy
     from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix
     from clusterctl.validation.checks.base import Check, MeasuresOn
+    from clusterctl.validation.expectations import Expectations
 
 
 # Measuring on: several runs of a check as one, until it judges finely enough or the time is up.
@@ -166,27 +167,13 @@ _BY_CHANCE = 0.0005  # links that chance may put into all runs; above it, those 
 _MOST_RUNS = 4
 
 
-class Judges(Protocol):
-    """What figures are held against (:class:`clusterctl.validation.expectations.Expectations`)."""
-
-    @property
-    def policy(self) -> OutlierPolicy:
-        """When a node or a link stands out."""
-
-    def assess(self, found: CheckResult) -> CheckResult:
-        """Return the result with comparisons and culprits."""
-
-    def confirmed(self, first: CheckResult, second: CheckResult) -> CheckResult:
-        """Return the second run of a check, blamed only for what the first run shows as well."""
-
-
 def confirmed(
     check: Check,
     first: CheckResult,
     assessed: CheckResult,
     take: Callable[..., CheckResult],
     tell: Callable[[str], None],
-    judges: Judges,
+    judges: Expectations,
     patience_s: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> CheckResult:

@@ -21,7 +21,7 @@ from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import drains, nodeset
 from clusterctl.model.drains import SlurmState
 from clusterctl.model.results import ValidationRecord, Verdict, worst
-from clusterctl.remote import reach
+from clusterctl.remote import reach, slurm_text
 from clusterctl.remote.slurm import Slurm
 from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.state import proofs as state_proofs
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory, Host, Inventory, InventorySources
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult, ValidationEvent
-    from clusterctl.remote.slurm_text import SlurmNode
     from clusterctl.validation.checks.base import Check
 
 
@@ -93,39 +92,25 @@ def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: Dr
         found = slurm.every_node()
     except ValidationCouldNotRunError as error:
         return (f"Slurm was not told of this run: {error}",)
-    names, nodes = slurm_names(hosts, found), {node.name: node for node in found}
-    states = {host: SlurmState(nodes[name].state, nodes[name].reason) for host, name in names.items()}
+    nodes = slurm_text.of_hosts(hosts, found)
+    states = {host: SlurmState(node.state, node.reason) for host, node in nodes.items()}
     decided = drains.decide(record, states, wish)
     done: dict[str, str] = {}
     resumed: list[str] = []
     refused: list[str] = []
     for host, why in decided.drain.items():
         try:
-            slurm.drain(names[host], why)
+            slurm.drain(nodes[host].name, why)
             done[host] = why
         except ValidationCouldNotRunError as error:
             refused.append(f"{host} was not drained: {error}")
     for host in decided.resume:
         try:
-            slurm.resume(names[host])
+            slurm.resume(nodes[host].name)
             resumed.append(host)
         except ValidationCouldNotRunError as error:
             refused.append(f"{host} stays drained: {error}")
     return (*drains.words_of(done, resumed), *decided.notes, *refused)
-
-
-def slurm_names(hosts: Sequence[Host], found: Sequence[SlurmNode]) -> Mapping[str, str]:
-    """Return the NodeName of each host that Slurm knows, by name, by the first part of the name, or by address."""
-    by_name = {node.name.lower(): node for node in found}
-    by_address = {node.address: node for node in found}
-    names = {host.name: host.name.lower() for host in hosts}
-    pairs = {
-        host.name: by_name.get(names[host.name])
-        or by_name.get(names[host.name].partition(".")[0])
-        or by_address.get(host.address)
-        for host in hosts
-    }
-    return {host: node.name for host, node in pairs.items() if node is not None}
 
 
 __all__ = ["ValidationOptions", "exit_code", "validate"]

@@ -13,13 +13,15 @@ from clusterctl.suite import Declaration
 from clusterctl.validation.checks.rank_output import CPUS, LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from clusterctl.analysis.carriers import FabricPath
     from clusterctl.analysis.nccl_path import GidTable
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.suite import CheckOptions
+    from clusterctl.validation.checks.rank_output import Output
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
@@ -194,13 +196,6 @@ def unique(hosts: Iterable[str]) -> tuple[str, ...]:
 
 # How long the start of a job may take on nodes that share cores, and whether too few cores explain a late job.
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import RankReport
-    from clusterctl.validation.checks.rank_output import Output
-
 SLACK = 4.0  # times the expected start that a job may take; processes that share a core also share its caches
 _RANK_CPU_S = 0.6  # processor time in which a rank starts Python, numpy and MPI
 _NODE_CPU_S = 0.3  # the same for a node's ssh session and MPI daemon
@@ -331,11 +326,6 @@ def _shown(machine: Machine, load: float, cores: int) -> str:
 
 
 # The registration of a check: what suites know of it, and how it is made of its options.
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.suite import CheckOptions
 
 
 @dataclass(frozen=True, kw_only=True)
