@@ -314,6 +314,11 @@ class CheckOptions(Record):
 
     deadline_s: Seconds | None = None
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the program of the check takes them."""
+        return ()
+
 
 class MeasuringOptions(CheckOptions):
     """How long a figure is measured: until its interval is narrow enough or the budget is spent.
@@ -328,7 +333,7 @@ class MeasuringOptions(CheckOptions):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the programs of the checks take them."""
+        """How long the program measures."""
         named = (("--budget", self.budget_s), ("--confidence", self.confidence), ("--precision", self.precision))
         return tuple(word for name, value in named for word in (name, f"{value:g}"))
 

@@ -15,14 +15,14 @@ from clusterctl.analysis import agreement, robust_stats, speed_verdict
 from clusterctl.analysis.packet_loss import SENT_AGAIN
 from clusterctl.analysis.speed_verdict import GOAL
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks.pairs import Pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from clusterctl.analysis.robust_stats import OutlierPolicy
     from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix
-    from clusterctl.validation.checks.base import Check, MeasuresOn
+    from clusterctl.validation.checks.base import Check
     from clusterctl.validation.expectations import Expectations
 
 
@@ -184,7 +184,7 @@ def confirmed(
     """
     named: tuple[Culprit, ...] = ()
     result, runs, number = assessed, [assessed.culprits], 1
-    if isinstance(check, base.MeasuresOn) and check.measure_on and not patience_s:
+    if isinstance(check, Pairs) and check.options.measure_on and not patience_s:
         pursued = MeasuringOn(check, take, tell, judges.policy, clock).pursued(first, result)
         if pursued.is_final or not pursued.is_open:
             return pursued.result
@@ -220,7 +220,7 @@ class MeasuringOn:
 
     def __init__(
         self,
-        check: MeasuresOn,
+        check: Pairs,
         take: Callable[[Check], CheckResult],
         tell: Callable[[str], None],
         policy: OutlierPolicy,
@@ -234,7 +234,7 @@ class MeasuringOn:
         from clusterctl.analysis import sequential  # noqa: PLC0415 - numpy, for runs that measure
 
         matrices = sequential.chosen(assessed)
-        seconds, a_round_s = self._check.measure_on * first.deadline_s, self._check.round_s(first)
+        seconds, a_round_s = self._check.options.measure_on * first.deadline_s, self._check.round_s(first)
         if not matrices or seconds <= 0 or a_round_s is None:
             return Pursued(assessed)
         began, longest_s, jobs = self._clock(), 0.0, 0

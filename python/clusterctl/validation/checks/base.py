@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.launch import mpirun
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.model.results import CheckResult, Verdict
-from clusterctl.suite import Declaration
+from clusterctl.suite import CheckOptions, Declaration
 from clusterctl.validation.checks.rank_output import CPUS, LOAD
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
-    from clusterctl.suite import CheckOptions
     from clusterctl.validation.checks.rank_output import Output
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
@@ -88,69 +88,51 @@ class Judgement:
         return CheckResult(check=check, **{**vars(self), **more})
 
 
-class Check(Protocol):
-    """One thing to prove: what to launch, and how to judge what it prints."""
+class Check(ABC):
+    """One thing to prove: what to launch, and how to judge what it prints. Each kind is a frozen dataclass."""
 
-    @property
-    def name(self) -> str:
-        """The name on the command line."""
+    name: str  # on the command line
+    title: str  # what it proves, in a few words
+    deadline_s: float  # seconds for a few ranks with a core each
+    per_node: bool = False  # whether mpirun starts one process per node, which fills the node's slots by itself
+    options: CheckOptions = CheckOptions()
+    file: str  # a node program of the role ``validation``
 
-    @property
-    def title(self) -> str:
-        """What it proves, in a few words."""
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds for a few ranks with a core each."""
-
-    @property
-    def per_node(self) -> bool:
-        """Whether mpirun starts one process per node, which fills the node's slots by itself."""
-
-    def absent(self, stack: NodeStack) -> str:
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI and numpy are on every node that takes part
         """Return why a node with this stack cannot take part ("no PyTorch"), empty when it can."""
+        return ""
+
+    def ranks_on(self, site: Site) -> Mapping[str, int]:
+        """Return the ranks of each node, in hostfile order."""
+        return site.slots
+
+    def measuring_s(self, site: Site) -> float:  # noqa: ARG002 - most checks measure as long on many nodes
+        """Return the seconds of measuring on this site, on top of a deadline that the user has not set."""
+        return 0.0
+
+    def arguments(self, site: Site) -> tuple[str, ...]:  # noqa: ARG002 - most programs are told nothing of it
+        """Return what the program is told beside its check and its deadline."""
+        return self.options.words
 
     def program(self, site: Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one process."""
+        limits = ("--deadline", f"{deadline_s:g}", "--heartbeat", f"{deadline_s / BEATS:.3g}")
+        head = (site.layout.python, site.layout.program(self.file))
+        return (*head, "--check", self.word, *limits, *self.arguments(site))
 
+    @property
+    def word(self) -> str:
+        """The value of the program's option ``--check``."""
+        return self.name
+
+    @abstractmethod
     def judge(self, site: Site, outcome: JobOutcome) -> Judgement:
         """Turn the outcome of the job into a verdict."""
 
 
-@runtime_checkable
-class Lasting(Protocol):
-    """A check that measures longer on more nodes."""
-
-    def measuring_s(self, site: Site) -> float:
-        """Seconds of measuring on this site, on top of ``deadline_s``."""
-
-
-@runtime_checkable
-class Placed(Protocol):
-    """A check that sets its own number of ranks per node."""
-
-    def ranks_on(self, site: Site) -> Mapping[str, int]:
-        """Return the ranks of each node, in hostfile order."""
-
-
-@runtime_checkable
-class MeasuresOn(Check, Protocol):
-    """A check whose undecided pairs are measured on in further jobs."""
-
-    @property
-    def measure_on(self) -> float:
-        """The share of the check's deadline that this may take, 0 for none."""
-
-    def round_s(self, result: CheckResult) -> float | None:
-        """Return the seconds that a round of one size took, None where the result does not tell."""
-
-    def measuring_on(self, about: tuple[str, int], rounds: Sequence[Sequence[tuple[int, int]]], repeats: int) -> Check:
-        """Return the check that measures these pairs of nodes alone, each so many times, with one quantity and size."""
-
-
 def placed(check: Check, site: Site) -> Site:
     """Return the site with the number of ranks that the check sets."""
-    return replace(site, slots=dict(check.ranks_on(site))) if isinstance(check, Placed) else site
+    return replace(site, slots=dict(check.ranks_on(site)))
 
 
 def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
@@ -158,7 +140,7 @@ def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
 
     ``started_s`` are the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
     """
-    measuring_s = check.measuring_s(site) if isinstance(check, Lasting) else 0.0
+    measuring_s = check.measuring_s(site) if check.options.deadline_s is None else 0.0
     start_s = max(allowance_s(site.placement, site.cores, site.machines), SLACK * started_s)
     return round(check.deadline_s * site.ranks_per_core + measuring_s + start_s, 3)
 
@@ -166,16 +148,6 @@ def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
 def one_a_node(site: Site) -> Site:
     """Return the site with one rank per node, as a check with ``per_node`` fills it."""
     return replace(site, slots=dict.fromkeys(site.slots, 1))
-
-
-def rank_program(site: Site, program: str, check: str, deadline: float, *more: str) -> tuple[str, ...]:
-    """Return the argv of one process of a check.
-
-    ``program`` is the file name of a node program of the role ``validation``, ``check`` the value of its option
-    ``--check``.
-    """
-    limits = ("--deadline", f"{deadline:g}", "--heartbeat", f"{deadline / BEATS:.3g}")
-    return (site.layout.python, site.layout.program(program), "--check", check, *limits, *more)
 
 
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:

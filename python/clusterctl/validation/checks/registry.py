@@ -41,7 +41,7 @@ def build(suite: Suite) -> tuple[Check, ...]:
     """Return the checks of a suite in the order in which they run, the user's own last."""
     known = registrations()
     made = (known[name].check(options) for name, options in suite.checks.items() if name in known)
-    return (*made, *(External(check) for check in suite.external))
+    return (*made, *(External.of(check) for check in suite.external))
 
 
 def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Check, ...]:
