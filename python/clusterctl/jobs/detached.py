@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from clusterctl.jobs.first_look import FirstLook
     from clusterctl.jobs.prefixer import Take
     from clusterctl.jobs.run import RunOptions
-    from clusterctl.model.detached_job import DetachedJob
     from clusterctl.model.hosts import AnyInventory, Inventory, InventoryOptions
+    from clusterctl.remote.detached_job import DetachedJob
     from clusterctl.remote.supervised_job import JobLogin
 
 _PROGRAMS = (supervisor_files.DETACHED, supervisor_files.SUPERVISOR, "job_members.py", "bounded_run.py")

@@ -83,7 +83,7 @@ class FirstLook:
             artifacts=training_stack.ARTIFACTS,
             libraries=training_stack.LIBRARIES,
         )
-        return await one_trip.asking(
+        return await one_trip.ask(
             requests,
             facts.NODE_PROBE,
             _unread,

@@ -16,7 +16,7 @@ from clusterctl.analysis import rank_deaths
 from clusterctl.model.job_outcome import NodeLook, Stack
 from clusterctl.model.nodeset import folded
 from clusterctl.model.probe import Probe
-from clusterctl.remote import python, reach, ssh_failure
+from clusterctl.remote import python, ssh_failure, supervised_job
 from clusterctl.state import hardware_looks
 from clusterctl.support.words import and_more
 
@@ -222,17 +222,13 @@ def looks(
     thread.
     """
     limit_s = within_s or (_RANKS_S if stacks == "none" else _STACKS_S)
-    if not logins:
-        return ()
-    at_once = max(1, min(reach.at_once(login.host for login in logins), len(logins)))
 
     def look(login: JobLogin) -> NodeLook:
         found = _look(login, job, stacks, limit_s)
         on_look(login.host.name)
         return found
 
-    with ThreadPoolExecutor(at_once) as pool:
-        return tuple(pool.map(look, logins))
+    return tuple(supervised_job.of_each(logins, look))
 
 
 def _look(login: JobLogin, job: str, stacks: Stacks, limit_s: float) -> NodeLook:

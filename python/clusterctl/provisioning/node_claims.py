@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import json
@@ -213,7 +214,7 @@ def ask(
         The answers and the failures by the host's name; nothing is raised for a host.
     """
     lines = {host: json.dumps(request).encode() for host, request in requests.items()}
-    return one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s, control_dir=control_dir)
+    return asyncio.run(one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s, control_dir=control_dir))
 
 
 def _read(host: Host, ending: python.Ending) -> ClaimAnswer | ProbeFailure:

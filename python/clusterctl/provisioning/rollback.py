@@ -210,7 +210,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
             links: tuple[str, ...] = ()
             if name in left.hosts:
                 now_there = hosts[name].links if name in hosts else ()
-                links = (*left.hosts[name].links, *now_there, *software.watched_links(snapshot))
+                links = (*left.hosts[name].links, *now_there, *software.links_in(snapshot.watch))
             holds = software.watch_after(snapshot.watch, watch.get(name, ()), links)
             fresh[name] = snapshot.model_copy(
                 update={

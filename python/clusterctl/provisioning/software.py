@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.facts import BusyProcess, NodeFacts
     from clusterctl.model.hosts import InventorySources
-    from clusterctl.model.snapshot import Hold, HostSnapshot, Links, Snapshot
+    from clusterctl.model.snapshot import Hold, Links, Snapshot
     from clusterctl.provisioning.preview import Preview
 
 
@@ -52,11 +52,11 @@ def left_by(
     hosts = present(facts)
     for name, entries in watch.items():
         known = hosts.get(name) or HostSoftware(platform="", links={})
-        hosts[name] = HostSoftware(platform=known.platform, links={**known.links, **_links_in(entries)})
+        hosts[name] = HostSoftware(platform=known.platform, links={**known.links, **links_in(entries)})
     return SoftwareSet(run_id=run_id, verb=verb, left=left, hosts=hosts)
 
 
-def _links_in(entries: Iterable[Mapping[str, Any]]) -> Links:
+def links_in(entries: Iterable[Mapping[str, Any]]) -> Links:
     """Return the links among watch entries that lead to an artifact among them."""
     given = list(entries)
     trees = {str(entry["path"]) for entry in given if entry.get("kind") == "artifact"}
@@ -202,17 +202,6 @@ def at_work(switched: Mapping[str, Iterable[str]], facts: Mapping[str, NodeFacts
 def _shown(process: BusyProcess) -> str:
     what = "rank" if process.rank else "process"
     return f"{what} {process.pid} of {process.user}: {process.command[:_LONGEST_COMMAND]}"
-
-
-def watched_links(snapshot: HostSnapshot) -> list[str]:
-    """Return the links of artifacts that a snapshot watches: each leads to a folder that it watches as well."""
-    trees = {str(entry["path"]) for entry in snapshot.watch if entry.get("kind") == "artifact"}
-    return [
-        str(entry["path"])
-        for entry in snapshot.watch
-        if entry.get("kind") == "link"
-        and posixpath.join(posixpath.dirname(str(entry["path"])), str(entry.get("target", ""))) in trees
-    ]
 
 
 def watch_after(

@@ -7,6 +7,7 @@ The program that answers is the package ``plugins/module_utils/node_look``.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -72,10 +73,10 @@ def gather(
         A record or a failure for every host; nothing is raised for a host.
     """
     asked = requests(hosts, **questions)
-    found, failures = one_trip.ask(
+    trip = one_trip.ask(
         asked, NODE_PROBE, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, ended=ended
     )
-    return Probe(found, failures)
+    return Probe(*asyncio.run(trip))
 
 
 def requests(hosts: Iterable[Host], **questions: Unpack[Questions]) -> dict[Host, bytes]:
@@ -111,8 +112,6 @@ def _asked(entry: WatchEntry) -> dict[str, Any]:
 
 def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
     """Return the record in the output, which may have lines of a login script around it."""
-    from pydantic import ValidationError  # noqa: PLC0415 - see above
-
     from clusterctl.model.facts import NodeFacts  # noqa: PLC0415 - see above
 
     line = next((line for line in reversed(ending.output.splitlines()) if line.startswith(b'{"schema_version"')), b"")
@@ -120,15 +119,22 @@ def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
         return ended_early(host, ending.returncode, ending.errors, ending.output)
     try:
         found = NodeFacts.model_validate(collection.module_util("node_record_gate").passed(node_json.loads(line)))
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        cause = f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
     except ValueError as problem:
-        cause = str(problem)
+        cause = _first_error(problem)
     else:
         return found.model_copy(update={"clock": _clock(found.time, ending)})
     evidence = f" {shortened(ending.errors)}" if ending.errors.strip() else ""
     return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record ({cause}).{evidence}")
+
+
+def _first_error(problem: ValueError) -> str:
+    """Return what a record has that is not of its form."""
+    from pydantic import ValidationError  # noqa: PLC0415 - see above
+
+    if not isinstance(problem, ValidationError):
+        return str(problem)
+    first = problem.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
 
 
 def _clock(told: float, ending: python.Ending) -> Clock | None:
@@ -175,12 +181,11 @@ def gather_hardware(
         for host in hosts
     }
     read = functools.partial(_read_hardware, tuple(sections or ()))
-    return one_trip.ask(requests, PROGRAM, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
+    trip = one_trip.ask(requests, PROGRAM, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
+    return asyncio.run(trip)
 
 
 def _read_hardware(sections: tuple[str, ...], host: Host, ending: python.Ending) -> Hardware | ProbeFailure:
-    from pydantic import ValidationError  # noqa: PLC0415 - see above
-
     from clusterctl.model.hardware import OF_FABRIC, Hardware  # noqa: PLC0415 - see above
 
     answer = python.last_answer(ending.output, _KEYS)
@@ -189,9 +194,6 @@ def _read_hardware(sections: tuple[str, ...], host: Host, ending: python.Ending)
     try:
         found = Hardware.model_validate(answer)
         return found if sections == OF_FABRIC else found.without_fabric()
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        cause = f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
     except ValueError as problem:
-        cause = str(problem)
+        cause = _first_error(problem)
     return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record of its hardware ({cause}).")

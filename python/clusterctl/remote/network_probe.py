@@ -418,7 +418,7 @@ def gather(
     }
     if not requests:
         return {}
-    answers, _ = one_trip.ask(requests, MODULE, _read, timeout_s=timeout_s, control_dir=control_dir)
+    answers, _ = asyncio.run(one_trip.ask(requests, MODULE, _read, timeout_s=timeout_s, control_dir=control_dir))
     return _by_pair(asked, answers)
 
 

@@ -30,7 +30,7 @@ _GREETING, _GREETING_S = b"SSH-2.0-", 3.0
 Answer = TypeVar("Answer")
 
 
-def ask(
+async def ask(
     requests: Mapping[Host, bytes],
     module: str,
     read: Callable[[Host, python.Ending], Answer | ProbeFailure],
@@ -50,22 +50,6 @@ def ask(
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
-    return asyncio.run(
-        asking(requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, ended=ended)
-    )
-
-
-async def asking(
-    requests: Mapping[Host, bytes],
-    module: str,
-    read: Callable[[Host, python.Ending], Answer | ProbeFailure],
-    *,
-    timeout_s: float,
-    fanout: int = 64,
-    control_dir: Path | None = None,
-    ended: Callable[[int], None] = lambda _count: None,
-) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
-    """Do what :func:`ask` does, inside a loop of the caller's."""
     room = memory_room.for_questions(len(requests), min(fanout, reach.at_once(requests)))
     questions = _Questions(requests, module, timeout_s, control_dir if room.shared else None)
     endings = await questions.everyone(room.at_once, ended)

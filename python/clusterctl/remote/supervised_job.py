@@ -17,7 +17,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.model.job_outcome import Ending, JobOutcome, MemoryKills, OutputLine, Stack, Sweep
 from clusterctl.remote import python, reach, supervisor_files
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
 
 
+T = TypeVar("T")
 STACKS = "rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
@@ -124,7 +125,7 @@ class _Stacks:
         """Ask, or look whether all have answered and let the supervisor go on; this never waits."""
         if not self._until:
             self._until = time.monotonic() + _STACKS_WAIT_S
-            pool = ThreadPoolExecutor(_at_once(self._logins))
+            pool = _pool(self._logins)
             self._answers = [pool.submit(self._ask, login) for login in self._logins]
             pool.shutdown(wait=False)
         elif time.monotonic() > self._until or all(answer.done() for answer in self._answers):
@@ -244,10 +245,7 @@ def sweep(logins: Sequence[JobLogin], job: str, session: str = "") -> tuple[Swee
 
     ``session`` is ``host-pid`` of its mpirun where that is known, by which PRRTE names folders in /tmp.
     """
-    if not logins:
-        return ()
-    with ThreadPoolExecutor(_at_once(logins)) as pool:
-        return tuple(pool.map(lambda login: _sweep_one(login, job, session), logins))
+    return tuple(of_each(logins, lambda login: _sweep_one(login, job, session)))
 
 
 def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, str], directory: str = "") -> list[Look]:
@@ -264,12 +262,17 @@ def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, s
         reply = python.ask(argv, json.dumps(request).encode() + b"\n", _SWEEP_WAIT_S, _LOOK_KEYS)
         return Look(name, problem=reply.problem) if reply.answer is None else _look_of(name, reply.answer)
 
-    with ThreadPoolExecutor(_at_once(logins)) as pool:
-        return list(pool.map(one, logins))
+    return of_each(logins, one)
 
 
-def _at_once(logins: Sequence[JobLogin]) -> int:
-    return max(1, min(reach.at_once(login.host for login in logins), len(logins)))
+def of_each(logins: Sequence[JobLogin], ask: Callable[[JobLogin], T]) -> list[T]:
+    """Ask nodes, as many at once as the way to them allows, and return their answers in order."""
+    with _pool(logins) as pool:
+        return list(pool.map(ask, logins))
+
+
+def _pool(logins: Sequence[JobLogin]) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, min(reach.at_once(login.host for login in logins), len(logins))))
 
 
 def _sweep_argv(login: JobLogin, job: str) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+from clusterctl.remote.shared_cache.store import FolderStore, SharedStore
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from clusterctl.model.shared_cache import EntryName, Statement
-    from clusterctl.remote.shared_cache.store import SharedStore
 
 _SCHEMES = "a folder, http://…, https://… or s3://BUCKET/PREFIX"
 _T = TypeVar("_T")
@@ -49,17 +49,13 @@ def opened(where: str, within_s: float | None = None) -> SharedStore:
 
 def _store(where: str) -> SharedStore:
     if "://" not in where:
-        from clusterctl.remote.shared_cache.store import FolderStore  # noqa: PLC0415 - one kind is used
-
         return FolderStore(Path(where).expanduser())
     refuse(where)
     scheme, _, rest = where.partition("://")
     if scheme == "file":
-        from clusterctl.remote.shared_cache.store import FolderStore  # noqa: PLC0415 - the same
-
         return FolderStore(Path(rest))
     if scheme in {"http", "https"}:
-        from clusterctl.remote.shared_cache.http import HttpStore  # noqa: PLC0415 - the same
+        from clusterctl.remote.shared_cache.http import HttpStore  # noqa: PLC0415 - one kind is used
 
         return HttpStore(where)
     from clusterctl.remote.shared_cache import s3  # noqa: PLC0415 - the same
@@ -91,7 +87,7 @@ def refuse(where: str) -> None:
         )
 
 
-class PatientStore:
+class PatientStore(SharedStore):
     """A store whose reading ends in time; what writes has the user before it, who can stop it."""
 
     def __init__(self, where: str, make: Callable[[], SharedStore], within_s: float | None = None) -> None:
