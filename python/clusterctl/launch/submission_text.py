@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launch import nccl_options, srun, submission
 from clusterctl.launch.submission import refuse
+from clusterctl.launch.torchrun import DEFAULT_PORT
 from clusterctl.model.drains import OF_CHECK_NODE
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from clusterctl.launch.submission import Submission
 
 
-RENDEZVOUS_PORT = 29500
 _POLICY = {"cleanPodPolicy": "Running"}
 
 
@@ -122,7 +122,7 @@ def mpijob(job: Submission) -> str:
     if job.by_torchrun:
         handed_on = {
             "MASTER_ADDR": f"{job.name}-worker-0.{job.name}",
-            "MASTER_PORT": str(RENDEZVOUS_PORT),
+            "MASTER_PORT": str(DEFAULT_PORT),
             **handed_on,
         }
     for name in ("PATH", "LD_LIBRARY_PATH", *handed_on):

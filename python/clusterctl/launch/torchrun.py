@@ -12,9 +12,9 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEFAULT_PORT = 29500  # PyTorch's own, for a line that is shown and not run
+DEFAULT_PORT = 29500  # PyTorch's own
 _MAX_PORT = 65535
-_ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
+ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _RENDEZVOUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PYTHON_WORD = re.compile(r"python3?")  # any other is somebody's own choice
 
@@ -133,7 +133,7 @@ def _refuse(spec: Torchrun) -> None:
         if spec.nnodes > 1:
             raise ConfigError(f"{spec.nnodes} nodes need a place to meet; give torchrun an address and a port.")
         return
-    if not _ADDRESS.fullmatch(spec.master_addr):
+    if not ADDRESS.fullmatch(spec.master_addr):
         raise ConfigError(f"The rendezvous address {spec.master_addr!r} is neither a name nor an address.")
     if not 0 < spec.master_port <= _MAX_PORT:
         raise ConfigError(

@@ -170,7 +170,7 @@ def of_cluster(
     with locks.HostLock(cluster.selected_hosts, command):
 
         def work(run: runs.Run) -> ValidationRecord:
-            validation = _Validation(cluster, options, checks, run, on_event or _ignore, gone or _ours)
+            validation = _Validation(cluster, options, checks, run, on_event or ignore, gone or _ours)
             return validation.followed_up(validation.go(), slurm)
 
         return in_a_run(cluster.sources, options, work)
@@ -184,10 +184,10 @@ def in_a_run(
     try:
         record = work(run)
     except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
+        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
         raise
     except BaseException as error:
-        run.update(outcome="failed", exit_code=failed, message=str(error), finished=_now())
+        run.update(outcome="failed", exit_code=failed, message=str(error), finished=now())
         raise
     finally:
         run.close()
@@ -195,7 +195,7 @@ def in_a_run(
         outcome="done" if record.verdict is Verdict.PASS else "failed",
         exit_code=int(exit_code(record)),
         message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
-        finished=_now(),
+        finished=now(),
     )
     return record
 
@@ -246,7 +246,7 @@ class _Validation:
         """Pass the gate."""
         self._look_whether_gone, self._gone = gone, ""
         self._cluster, self._options, self._checks, self._run, self._tell = cluster, options, checks, run, tell
-        self._started = _now()
+        self._started = now()
         last = state_proofs.read(paths.cluster_id(cluster.sources)) if options.left_out else {}
         self._of_idle_part = state_proofs.notes(cluster.selected, options.left_out, last, self._started)
         self._results = CheckResults(tell)
@@ -429,7 +429,7 @@ class _Validation:
             run_id=self._run.record.run_id,
             inventory=str(self._cluster.sources),
             started=self._started,
-            finished=max(_now(), self._started),  # a clock may be set back meanwhile
+            finished=max(now(), self._started),  # a clock may be set back meanwhile
             launch_node=self._placed.launch_node if self._placed else "",
             hosts=tuple(host.name for host in self._cluster.selected_hosts),
             slots=self._placed.slots if self._placed else {},
@@ -449,7 +449,7 @@ class _Validation:
         )
 
 
-def _ignore(_event: ValidationEvent) -> None:
+def ignore(_event: ValidationEvent) -> None:
     """Take an event that is not shown."""
 
 
@@ -458,5 +458,5 @@ def _ours(*, look: bool) -> str:  # noqa: ARG001 - as Gone
     return ""
 
 
-def _now() -> datetime:
+def now() -> datetime:
     return datetime.now(timezone.utc)
