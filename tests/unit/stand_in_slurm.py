@@ -12,6 +12,8 @@ main*|node2|192.0.2.12|1|2|1|(null)|idle|none
 gpu|n[1]|192.0.2.21|2|32|2|gpu:a100:8(S:0-1)|mixed|none
 """
 _SALLOC = r"""#!/bin/sh
+child=
+trap 'echo cancelled >>"$STAND_IN/log"; kill $child 2>/dev/null; exit 143' TERM
 echo $$ >"$STAND_IN/pid"
 while case $1 in --*) true;; *) false;; esac; do echo "$1" >>"$STAND_IN/options"; shift; done
 mode=$(cat "$STAND_IN/mode")
@@ -22,8 +24,6 @@ case $mode in
     exit 1;;
 esac
 echo "salloc: Pending job allocation 42" >&2
-child=
-trap 'echo cancelled >>"$STAND_IN/log"; kill $child 2>/dev/null; exit 143' TERM
 exec 3<&0
 if [ "$mode" = pending ]; then
   echo "salloc: job 42 queued and waiting for resources" >&2

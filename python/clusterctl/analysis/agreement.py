@@ -100,10 +100,6 @@ def by_chance(named: Sequence[Culprit], runs: Sequence[Sequence[Culprit]]) -> fl
     """Return how many links chance alone would put into all of these runs; 0 where none is named.
 
     What a run names beside the links that all of them name tells how often it names a healthy one.
-
-    Args:
-        named: whom all runs name.
-        runs: whom each run names.
     """
     tested = min((one.tested for one in named if one.kind in _LINKS and one.tested), default=0)
     if not tested:

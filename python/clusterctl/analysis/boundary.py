@@ -41,30 +41,17 @@ _FARTHER = math.log(2)  # latency: one more switch costs up to so much where all
 
 @dataclass(frozen=True)
 class Boundary:
-    """Groups of nodes that are slow towards each other.
+    """Groups of nodes that are slow towards each other."""
 
-    Attributes:
-        group: of each node the number of its group, -1 for a node without links.
-        across: which links join two groups.
-        distance: how much worse these links are than those within the worst of the groups, as a logarithm.
-        score: that distance in standard errors.
-        tested: how many cuts of the nodes there are, at most 10^15.
-    """
-
-    group: Indices
-    across: Flags
-    distance: float
-    score: float
-    tested: int
+    group: Indices  # of each node the number of its group, -1 for a node without links
+    across: Flags  # which links join two groups
+    distance: float  # how much worse these links are than those within the worst of the groups, as a logarithm
+    score: float  # that distance in standard errors
+    tested: int  # how many cuts of the nodes there are, at most 10^15
 
 
 def find(known: LinkValues, policy: OutlierPolicy) -> Boundary | None:
-    """Return the groups that are slow towards each other, None where the links show none.
-
-    Args:
-        known: the links.
-        policy: when somebody is named.
-    """
+    """Return the groups that are slow towards each other, None where the links show none."""
     table = known.table
     present = np.flatnonzero(table.judged)
     if present.size < 2 * _LEAST_SIDE:

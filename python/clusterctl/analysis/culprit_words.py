@@ -65,12 +65,7 @@ def between(groups: Sequence[Sequence[str]], switches: Sequence[tuple[str, ...]]
 
 
 def apart(groups: Sequence[Sequence[str]], switches: Mapping[str, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Return the switches of each group where all nodes of all groups have some and no two groups share one, else ().
-
-    Args:
-        groups: the nodes on the sides of a boundary.
-        switches: those that each node hangs on, where they are known.
-    """
+    """Return the switches of each group, () where a node has none or two groups share one."""
     if not all(switches.get(name) for names in groups for name in names):
         return ()
     found = [set().union(*(switches[name] for name in names)) for names in groups]

@@ -64,12 +64,8 @@ class _Strategy:
     ) -> None:
         """Begin with a job that failed on all of these nodes.
 
-        Args:
-            nodes: their names.
-            trials: holds the launches; the caller adds each before it sends the answer.
-            blamed: gets the culprits, and the words at the end.
-            limit: launches that are not exceeded.
-            launcher: the node that launched the job; it launches every group, also where it is not in it.
+        The launcher launches every group, also where it is not in it. The caller adds each launch to ``trials`` before
+        it sends the answer.
         """
         self.by: Group = ()
         self._launcher = launcher
@@ -396,11 +392,8 @@ def _from(size: int) -> str:
 def _roles(bad: Mapping[int, int], launcher: int, attempt: Attempt) -> Steps[dict[int, Role] | None]:
     """Launch each bad node once more, by itself, and find its role where that passes; None where it passes and fails.
 
-    Args:
-        bad: bad nodes, each with a good partner; partners are not shared, and none is the launcher unless there is no
-            other.
-        launcher: the node that launched every job so far.
-        attempt: launches groups at once, and returns which of them failed.
+    ``bad`` has a good partner for each bad node; partners are not shared, and none is the launcher unless there is no
+    other. ``attempt`` launches groups at once, and returns which of them failed.
     """
     # The launcher has launched already: its partner does it now. The others have not: each launches a job of its own.
     left = {node: (partner, node) if node == launcher else (node, partner) for node, partner in bad.items()}

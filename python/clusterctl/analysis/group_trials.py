@@ -117,13 +117,7 @@ class Blamed:
         trials: GroupTrials,
         switches: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ) -> None:
-        """Begin without a culprit.
-
-        Args:
-            names: the name of each node.
-            trials: the launches that are cited as evidence.
-            switches: those that each node hangs on, where they are known; a boundary names them.
-        """
+        """Begin without a culprit."""
         self._names, self._trials, self._switches = names, trials, switches
         self._found: list[_Blame] = []
         self._sides: tuple[Group, Group] | None = None

@@ -33,9 +33,7 @@ _NEIGHBOURS = "its neighbours'"
 def among_nodes(figures: Sequence[Figure], policy: OutlierPolicy) -> tuple[Culprit, ...]:
     """Return the nodes that stand out on the bad side, worst first.
 
-    Args:
-        figures: one for each node, of one quantity, operation and size; figures of no or several nodes are left out.
-        policy: when somebody is named.
+    There is one figure for each node, of one quantity, operation and size; figures of no or several nodes are left out.
     """
     usable = _usable(figures)
     if not usable:

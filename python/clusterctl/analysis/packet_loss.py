@@ -83,11 +83,8 @@ def links(figures: Sequence[Figure], matrices: Sequence[PairMatrix]) -> tuple[Cu
 
     A node is named for at least two of them that are half of its links or more, the node with most first; the links
     that are left are named as pairs, or with their sender and receiver where one direction alone loses packets. Where
-    all links of three nodes or more do it, it is all of them together.
-
-    Args:
-        figures: of a check; those of other quantities are left out. Each names a sender and a receiver.
-        matrices: tell which links were measured.
+    all links of three nodes or more do it, it is all of them together. Figures of other quantities are left out. Each
+    names a sender and a receiver.
     """
     if not any(one.quantity == SENT_AGAIN for one in figures):
         return ()

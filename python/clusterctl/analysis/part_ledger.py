@@ -20,13 +20,7 @@ _SEEN_BY_ALL = {"gpu": ("gpu", "pci"), "hca": ("rdma_device", "rdma_ports"), "di
 
 
 def updated(ledger: PartLedger, seen: Mapping[str, Hardware], at: datetime) -> PartLedger:
-    """Return the ledger after a look.
-
-    Args:
-        ledger: the ledger before.
-        seen: the looks by host.
-        at: the time of the look.
-    """
+    """Return the ledger after a look."""
     stays = list(ledger.stays)
     now = list(_known(stays, seen))
     for silent in _silent(stays, now, seen):
@@ -56,10 +50,6 @@ def changes(ledger: PartLedger, seen: Mapping[str, Hardware]) -> tuple[PartChang
     """Return what differs from the last look at each of these hosts.
 
     A part is gone where the look would have seen it: its kind could be read, and nothing is in its place.
-
-    Args:
-        ledger: the ledger before this look.
-        seen: the looks by host.
     """
     stays = ledger.stays
     now = list(_known(stays, seen))

@@ -126,11 +126,8 @@ def lost_a_daemon(output: str) -> bool:
 def told_of_node(output: str, names: Mapping[str, str]) -> tuple[str, str] | None:
     """Return a node of which mpirun or ssh tell, with cause and cure in words; None where they tell of none.
 
-    A lost daemon often follows from another fault, so another message goes before it.
-
-    Args:
-        output: the end of the job's output.
-        names: the node of each name and address that the output may use.
+    A lost daemon often follows from another fault, so another message goes before it. ``output`` is the end of the
+    job's output; ``names`` has the node of each name and address that it may use.
     """
     told = []
     for block in _RULE.split(output):
@@ -150,11 +147,8 @@ def told_of_node(output: str, names: Mapping[str, str]) -> tuple[str, str] | Non
 def lost_peers(output: str, names: Mapping[str, str]) -> tuple[str, ...]:
     """Return the nodes of the peers that ranks say they have lost, in the order of the output.
 
-    When the launcher ends the others, they lose each other too. Under load, such words may come first.
-
-    Args:
-        output: the end of the job's output.
-        names: the node of each name and address that the output may use.
+    When the launcher ends the others, they lose each other too. Under load, such words may come first. ``output`` is
+    the end of the job's output; ``names`` has the node of each name and address that it may use.
     """
     told = (names.get(match["host"] or match["address"], "") for match in _LOST_PEER.finditer(output))
     return tuple(dict.fromkeys(name for name in told if name))
@@ -202,19 +196,12 @@ _LOST_WORKER = re.compile(
 
 @dataclass(frozen=True)
 class NodeLoss:
-    """What a node has lost to the kernel since the job began.
+    """What a node has lost to the kernel since the job began."""
 
-    Attributes:
-        count: so many processes, at least.
-        own: whether the count is of a group that only the job's user or job has.
-        log: the new kills in the kernel's log, None where it could not be read.
-        uid: of the job's user on the node.
-    """
-
-    count: int
-    own: bool = False
-    log: tuple[LoggedKill, ...] | None = None
-    uid: int = -1
+    count: int  # so many processes, at least
+    own: bool = False  # whether the count is of a group that only the job's user or job has
+    log: tuple[LoggedKill, ...] | None = None  # the new kills in the kernel's log, None where it could not be read
+    uid: int = -1  # of the job's user on the node
 
 
 @dataclass(frozen=True)
@@ -263,11 +250,8 @@ def blame(
 ) -> MemoryBlame:
     """Return which of the losses were the job's.
 
-    Args:
-        lost: of each node that lost processes.
-        output: the end of the job's output.
-        names: the node of each name and address that the output may use.
-        pids: of the job's ranks, by node, as far as they were seen.
+    ``output`` and ``names`` are those of :func:`told_of_node`. ``pids`` are those of the job's ranks, by node, as far
+    as they were seen.
     """
     death = first_death(output)
     died_on = names.get(death.host, "") if death else ""

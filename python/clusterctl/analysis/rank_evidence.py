@@ -33,19 +33,12 @@ _NO_PLACE = re.compile(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is.
+    """Where a rank is."""
 
-    Attributes:
-        call: the communication that it waits in, such as ``all_reduce`` or ``MPI_Recv``; empty outside of one.
-        where: the function and line of the program, such as ``load (train.py:12)``; empty if there is no stack.
-        may_compute: the call is also one of computation, such as the backward pass.
-        has_ended: the program has ended, and the process has not.
-    """
-
-    call: str = ""
-    where: str = ""
-    may_compute: bool = False
-    has_ended: bool = False
+    call: str = ""  # the communication that it waits in, such as ``all_reduce`` or ``MPI_Recv``; empty outside of one
+    where: str = ""  # the function and line of the program, such as ``load (train.py:12)``; empty if there is no stack
+    may_compute: bool = False  # the call is also one of computation, such as the backward pass
+    has_ended: bool = False  # the program has ended, and the process has not
 
     @property
     def has_line(self) -> bool:
@@ -155,11 +148,7 @@ class Behind:
 
 
 def behind(flights: Mapping[int, Sequence[FlightGroup]]) -> Behind | None:
-    """Return the ranks for which others of their process groups wait; None where none are set apart.
-
-    Args:
-        flights: how far each rank is in each of its groups.
-    """
+    """Return the ranks for which others of their process groups wait; None where none are set apart."""
     by_group: dict[str, dict[int, FlightGroup]] = {}
     for rank, groups in flights.items():
         for one in groups:
@@ -227,10 +216,7 @@ class _Launched:
 def behind_by_ras(lines: Iterable[str], rank_of: Callable[[str, int], int | None], ranks: int) -> Behind | None:
     """Return the few ranks for which the others wait; None where RAS sets none apart.
 
-    Args:
-        lines: the answer.
-        rank_of: returns the job's rank of a process, by node as RAS names it and process number.
-        ranks: how many the job has.
+    ``rank_of`` returns the job's rank of a process, by node as RAS names it and process number.
     """
     text = list(lines)
     found = [few for kind, launched in _counts(text) if (few := _fewest(kind, launched, rank_of)) is not None]

@@ -33,31 +33,19 @@ _FILE = "validation.yml"
 
 @dataclass(frozen=True)
 class Sources:
-    """Who may speak of the figures of one check's run; call it with a figure.
-
-    Attributes:
-        check: the check's name.
-        nodes: how many nodes took part.
-        ranks: how many ranks took part.
-        entries: the references of the user's file.
-        file: how the report calls that file.
-        history: returns the values of a figure in the last good runs, newest first.
-        options: when the history speaks.
-        level: how often a healthy run of the check may have any figure beyond its history.
-        figures: how many figures of the check are compared; they share that level.
-        machine: the GPUs that took part, None where there were none.
-    """
+    """Who may speak of the figures of one check's run; call it with a figure."""
 
     check: str
-    nodes: int
-    ranks: int
-    entries: Sequence[ReferenceEntry] = ()
-    file: str = _FILE
+    nodes: int  # how many nodes took part
+    ranks: int  # how many ranks took part
+    entries: Sequence[ReferenceEntry] = ()  # the references of the user's file
+    file: str = _FILE  # how the report calls that file
+    # returns the values of a figure in the last good runs, newest first
     history: Callable[[Figure], Sequence[float]] | None = None
-    options: HistoryOptions = field(default_factory=HistoryOptions)
-    level: float = 0.01
-    figures: int = 1
-    machine: MachineType | None = None
+    options: HistoryOptions = field(default_factory=HistoryOptions)  # when the history speaks
+    level: float = 0.01  # how often a healthy run of the check may have any figure beyond its history
+    figures: int = 1  # how many figures of the check are compared; they share that level
+    machine: MachineType | None = None  # the GPUs that took part, None where there were none
 
     def __call__(self, figure: Figure) -> Reference | None:
         """Return the reference of this figure, None where it has none."""
@@ -75,15 +63,8 @@ def find(
 ) -> Reference | None:
     """Return the entry of the user's file that speaks of a figure.
 
-    What an entry leaves out is any. Of those that match, the one that gives most speaks, and of equals the last.
-
-    Args:
-        entries: in the order of the file, in the units of what they are about.
-        check: the check that measured the figure.
-        figure: what was measured.
-        nodes: how many nodes took part.
-        ranks: how many ranks took part.
-        file: how the report is to call the file.
+    What an entry leaves out is any. Of those that match, the one that gives most speaks, and of equals the last. The
+    entries are in the order of the file, and in the units of what they are about.
     """
     has = (figure.operation, figure.backend, figure.algorithm, figure.size_bytes, nodes, ranks)
     best: tuple[int, ReferenceEntry] | None = None

@@ -95,10 +95,7 @@ class SampleFit:
 def fit_samples(samples: Samples, nodes: Floats, free: Flags) -> SampleFit:
     """Fit moments and nodes by least squares over the samples that are no outliers.
 
-    Args:
-        samples: all.
-        nodes: where to begin, effects that are robust.
-        free: the links that have an effect of their own.
+    The fit begins with effects of ``nodes`` that are robust. The ``free`` links have an effect of their own.
     """
     table, moment, count = samples.table, samples.moment, nodes.size
     first, second = samples.ends
@@ -143,13 +140,7 @@ class Effects:
 
 
 def effects(samples: Samples, fitted: SampleFit, which: Flags) -> Effects:
-    """Return the mean of each link over its samples within three standard deviations of their median.
-
-    Args:
-        samples: all.
-        fitted: what is left of them.
-        which: the samples that count.
-    """
+    """Return the mean of each link over its samples within three standard deviations of their median."""
     size = samples.table.first.size
     link, left = samples.link[which], fitted.left[which]
     order = np.argsort(link, kind="stable")
@@ -256,12 +247,8 @@ def of_suspects(
 ) -> Ask | None:
     """Ask for suspects, as many as fit, and for controls; then let trusted nodes that would rest play as well.
 
-    Args:
-        table: all links that may be asked for.
-        suspects: links, the strongest suspicion first.
-        controls: links of the same nodes that are trusted.
-        budget: rounds.
-        repeats: how often each shall be measured at least, where the budget allows that of one round.
+    ``suspects`` begin with the strongest suspicion; ``controls`` are trusted links of the same nodes. The budget is in
+    rounds. Each link is measured at least ``repeats`` times, where the budget allows that of one round.
     """
     rounds, most = Rounds(table), max(1, budget // repeats)
     for link in suspects:

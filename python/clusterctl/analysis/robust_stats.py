@@ -139,20 +139,15 @@ def poisson_at_least(count: float, mean: float) -> float:
 
 @dataclass(frozen=True)
 class OutlierPolicy:
-    """When somebody is named.
+    """When somebody is named."""
 
-    Attributes:
-        floor: the least effect: 0.03 ignores a node that is less than 3 % worse than its neighbours.
-        false_alarms: the share of healthy runs in which anybody may be named, after ``runs`` independent runs.
-        runs: how many runs have to name the same node or pair (:func:`agreement.confirm`). Each may then name somebody
-            in ``false_alarms ** (1 / runs)`` of healthy cases, one in ten by default, and is worth a second run.
-        families: how many groups of figures and matrices are looked at in a run; they share the false alarms.
-    """
-
-    floor: float = 0.03
+    floor: float = 0.03  # the least effect: 0.03 ignores a node that is less than 3 % worse than its neighbours
+    # the share of healthy runs in which anybody may be named, after ``runs`` independent runs
     false_alarms: float = 0.01
+    # how many runs have to name the same node or pair (:func:`agreement.confirm`). Each may then name somebody in
+    # ``false_alarms ** (1 / runs)`` of healthy cases, one in ten by default, and is worth a second run.
     runs: int = 2
-    families: int = 1
+    families: int = 1  # how many groups of figures and matrices are looked at in a run; they share the false alarms
 
     def over(self, families: int) -> OutlierPolicy:
         """Return the policy for one of so many groups of figures and matrices of the same run."""

@@ -42,17 +42,11 @@ _MOST_NODES = 4  # suspected nodes that are measured with more partners
 
 @dataclass(frozen=True)
 class Bounds:
-    """What counts as healthy and as a fault, and how often either may be taken for the other.
+    """What counts as healthy and as a fault, and how often either may be taken for the other."""
 
-    Attributes:
-        floor: the least fault, as a logarithm.
-        wrong: how often anybody in a healthy matrix may be named.
-        missed: how often a fault of the floor's size may be cleared.
-    """
-
-    floor: float = math.log1p(0.03)
-    wrong: float = 0.001
-    missed: float = 0.005
+    floor: float = math.log1p(0.03)  # the least fault, as a logarithm
+    wrong: float = 0.001  # how often anybody in a healthy matrix may be named
+    missed: float = 0.005  # how often a fault of the floor's size may be cleared
 
     @property
     def tolerance(self) -> float:
@@ -91,11 +85,7 @@ class Decision:
 def decide(known: LinkValues, plays: Sequence[Repeats], budget: int, bounds: Bounds) -> Decision:
     """Name, clear, and say what to measure next.
 
-    Args:
-        known: the links of the tournament.
-        plays: what was measured further so far.
-        budget: the rounds that are left.
-        bounds: of both errors.
+    ``plays`` is what was measured further so far, ``budget`` the rounds that are left.
     """
     if known.is_small:
         return _of_few(known, plays, budget, bounds)

@@ -33,12 +33,8 @@ def assess(
 ) -> CheckResult:
     """Add comparisons and culprits to a PASS, and turn it into a FAIL where one of them is bad.
 
-    A FAIL is a suspicion until the check was run once more: see :func:`confirmed`.
-
-    Args:
-        result: what the check found.
-        policy: when a node or a link stands out.
-        references: returns the reference of a figure, None where it has none.
+    A FAIL is a suspicion until the check was run once more: see :func:`confirmed`. ``references`` returns the reference
+    of a figure, None where it has none.
     """
     if result.verdict is not Verdict.PASS:
         return result
@@ -61,12 +57,7 @@ def confirmed(
     What the first alone showed is told in the reason of a PASS, since once is chance. A second run that ended badly by
     itself (a wrong answer, a hang) stands as it is; one that could not be run at all (ERROR, SKIP) confirms nothing and
     refutes nothing, so that the first stands, and says so. So does a figure that the second run had no time to measure.
-
-    Args:
-        first: the first run, assessed.
-        second: the second run, not yet assessed.
-        policy: when a node or a link stands out.
-        references: returns the reference of a figure, None where it has none.
+    ``first`` is assessed, ``second`` is not.
     """
     if second.verdict in {Verdict.ERROR, Verdict.SKIP}:
         words = f"{first.reason}; a second run confirmed nothing: {second.reason}"
@@ -98,11 +89,7 @@ def confirmed(
 def settled(first: CheckResult, assessed: CheckResult, named: Sequence[Culprit], policy: OutlierPolicy) -> CheckResult:
     """Return a run whose suspects were measured on: blamed for those that the test named, and for nothing else.
 
-    Args:
-        first: the run, not assessed.
-        assessed: the same, assessed.
-        named: whom the sequential test named.
-        policy: when a node or a link stands out.
+    ``named`` are those that the sequential test named.
     """
     return _with_fineness(_judged(first, assessed.comparisons, tuple(named)), policy)
 
@@ -306,13 +293,7 @@ _COARSEST = 9.99  # a latency that may rise tenfold unseen is not judged
 
 
 def fineness(result: CheckResult, groups: Iterable[Sequence[Figure]], policy: OutlierPolicy) -> tuple[Fineness, ...]:
-    """Return the smallest fault of each kind and quantity that a check would have named, at its finest size.
-
-    Args:
-        result: what was measured, with its comparisons.
-        groups: the figures of single nodes that are compared with each other.
-        policy: when somebody is named, for one of the groups and matrices.
-    """
+    """Return the smallest fault of each kind and quantity that a check would have named, at its finest size."""
     from clusterctl.analysis import outliers  # noqa: PLC0415 - numpy, for runs that measure
 
     found: dict[tuple[str, str], float] = {}

@@ -34,20 +34,13 @@ _INSTALL = "install py-spy, eu-stack or gdb on the nodes"
 
 @dataclass(frozen=True)
 class Spent:
-    """What a rank took between two looks.
+    """What a rank took between two looks."""
 
-    Attributes:
-        moved: bytes that it read or wrote.
-        cpu_s: processor time.
-        cpu_share: of a core.
-        system_share: of its processor time, in calls of the kernel.
-        wanted_share: of the time, that its threads ran or waited for a core; None where that is unknown.
-    """
-
-    moved: int = 0
-    cpu_s: float = 0.0
-    cpu_share: float = 0.0
-    system_share: float = 0.0
+    moved: int = 0  # bytes that it read or wrote
+    cpu_s: float = 0.0  # processor time
+    cpu_share: float = 0.0  # of a core
+    system_share: float = 0.0  # of its processor time, in calls of the kernel
+    # of the time, that its threads ran or waited for a core; None where that is unknown
     wanted_share: float | None = None
 
     @property
@@ -58,45 +51,28 @@ class Spent:
 
 @dataclass(frozen=True)
 class RankSight:
-    """What two looks showed of a rank.
-
-    Attributes:
-        rank: its number.
-        host: its node.
-        state: of the process at the last look, a letter of proc_pid_stat(5).
-        cpu_share: of a core between the looks.
-        wanted_share: of the time between the looks, that it ran or waited for a core; None where that is unknown.
-        system: shares of its processor time in calls of the kernel, since long before and between the looks; None
-            where that is unknown.
-        moved: bytes that it read or wrote between the looks.
-        now: where it is.
-        before: where it was.
-        file: for which it waits.
-        silent_hosts: the nodes that do not acknowledge what it sent, at both looks.
-        lock: the file for whose lock it waits.
-        holder: who holds that lock, in words; empty where it is unknown.
-        holder_rank: the rank that holds it, -1 where that is no rank of the job.
-        full: the full file systems that it uses.
-        kernel: the function of the kernel in which it sleeps.
-        was_idle: it did nothing, too, between a look long before and the first of the two; None where that is unknown.
-    """
+    """What two looks showed of a rank."""
 
     rank: int
     host: str
-    state: str = "S"
-    cpu_share: float = 0.0
+    state: str = "S"  # of the process at the last look, a letter of proc_pid_stat(5)
+    cpu_share: float = 0.0  # of a core between the looks
+    # of the time between the looks, that it ran or waited for a core; None where that is unknown
     wanted_share: float | None = None
+    # shares of its processor time in calls of the kernel, since long before and between the looks; None where that is
+    # unknown
     system: tuple[float, float] | None = None
-    moved: int = 0
-    now: Place = field(default_factory=Place)
-    before: Place = field(default_factory=Place)
-    file: str = ""
-    silent_hosts: tuple[str, ...] = ()
-    lock: str = ""
-    holder: str = ""
-    holder_rank: int = -1
-    full: tuple[str, ...] = ()
-    kernel: str = ""
+    moved: int = 0  # bytes that it read or wrote between the looks
+    now: Place = field(default_factory=Place)  # where it is
+    before: Place = field(default_factory=Place)  # where it was
+    file: str = ""  # for which it waits
+    silent_hosts: tuple[str, ...] = ()  # the nodes that do not acknowledge what it sent, at both looks
+    lock: str = ""  # the file for whose lock it waits
+    holder: str = ""  # who holds that lock, in words; empty where it is unknown
+    holder_rank: int = -1  # the rank that holds it, -1 where that is no rank of the job
+    full: tuple[str, ...] = ()  # the full file systems that it uses
+    kernel: str = ""  # the function of the kernel in which it sleeps
+    # it did nothing, too, between a look long before and the first of the two; None where that is unknown
     was_idle: bool | None = None
 
     @property
@@ -386,9 +362,7 @@ class FailedWay:
 def after_probe(verdict: StallVerdict, broken: Sequence[FailedWay]) -> StallVerdict:
     """Return a verdict on the network after nodes have tried to connect to each other.
 
-    Args:
-        verdict: the verdict without the trial; it stays where the trial tells no more.
-        broken: the ways that failed.
+    The verdict stays where the trial tells no more.
     """
     links = {frozenset((way.source, way.target)) for way in broken}
     sentence = verdict.sentence

@@ -60,30 +60,21 @@ class LateRank:
 
 @dataclass(frozen=True)
 class Pace:
-    """The steps of a job.
+    """The steps of a job."""
 
-    Attributes:
-        ranks: how many ranks reported.
-        step_s: the time of a step, the median over the ranks.
-        own_s: the own part of each rank.
-        late: the late ranks, the latest first.
-        finest: a rank is named from this share above the others on (0.3: 30 % more); None where it is not known.
-        unknown: why nobody can be named; empty where the ranks were compared.
-    """
-
-    ranks: int
-    step_s: float
-    own_s: Mapping[int, float]
-    late: tuple[LateRank, ...] = ()
+    ranks: int  # how many ranks reported
+    step_s: float  # the time of a step, the median over the ranks
+    own_s: Mapping[int, float]  # the own part of each rank
+    late: tuple[LateRank, ...] = ()  # the late ranks, the latest first
+    # a rank is named from this share above the others on (0.3: 30 % more); None where it is not known
     finest: float | None = None
-    unknown: str = ""
+    unknown: str = ""  # why nobody can be named; empty where the ranks were compared
 
 
 def judge(reports: Mapping[int, Sequence[StepReport]]) -> Pace:
     """Return who is late.
 
-    Args:
-        reports: by rank, in the order in which they came; there is one at least.
+    The reports of a rank are in the order in which they came; there is one at least.
     """
     counted = min(map(len, reports.values()))
     own = {rank: statistics.median(one.own_s for one in each) for rank, each in reports.items()}

@@ -76,10 +76,6 @@ def changed_at(values: Sequence[float], noise: Noise) -> int | None:
 
     From this smallest index on, every value lies outside the band of all values before it, and on the same side. None
     where the last value is as the earlier ones were, or where too few came before.
-
-    Args:
-        values: oldest first.
-        noise: what counts as the same.
     """
     for start in range(max(1, noise.at_least), len(values)):
         earlier = band(values[:start], noise)

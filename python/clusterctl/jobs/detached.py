@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from clusterctl.jobs.first_look import FirstLook
     from clusterctl.jobs.prefixer import Take
     from clusterctl.jobs.run import RunOptions
-    from clusterctl.model.detached_job import DetachedJob
     from clusterctl.model.hosts import AnyInventory, Inventory, InventoryOptions
+    from clusterctl.remote.detached_job import DetachedJob
     from clusterctl.remote.supervised_job import JobLogin
 
 _PROGRAMS = (supervisor_files.DETACHED, supervisor_files.SUPERVISOR, "job_members.py", "bounded_run.py")
@@ -42,12 +42,7 @@ def detach(
 ) -> int:
     """Start the user's program and leave it to its launch node.
 
-    Args:
-        inventory: the inventory.
-        options: what the user asked for; nothing watches the job.
-        take: gets the log of a job that failed at once.
-        tell: gets sentences for the user.
-        started: gets the id of the job.
+    Nothing watches the job. ``take`` gets the log of a job that failed at once, ``started`` the id of the job.
 
     Returns:
         0 where it runs. The job's own code where it has ended already.

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from clusterctl.remote.python import Ending
 
 _PROBE_TIMEOUT_S = 30.0
-_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")  # so that nobody waits for a frozen node
 
 
 class FirstLook:
@@ -37,10 +35,7 @@ class FirstLook:
     def __init__(self, cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> None:
         """Begin to ask.
 
-        Args:
-            cluster: the inventory.
-            hosts: the hosts as the job's user reaches them, by name.
-            control: folder of shared connections.
+        The hosts are as the job's user reaches them; ``control`` is the folder of shared connections.
         """
         self.cluster, self.hosts, self.control = cluster, hosts, control
         self._answers: Future[tuple[dict[str, Ending], dict[str, ProbeFailure]]] = Future()
@@ -86,7 +81,7 @@ class FirstLook:
             artifacts=training_stack.ARTIFACTS,
             libraries=training_stack.LIBRARIES,
         )
-        return await one_trip.asking(
+        return await one_trip.ask(
             requests,
             facts.NODE_PROBE,
             _unread,
@@ -114,7 +109,7 @@ def _ours(host: Host) -> Host:
             f"{host.name} is not reached by plain ssh with a key, which a job needs: {host.not_by_ssh}. Give it a "
             "key, or leave it out with --limit."
         )
-    return replace(job_login.job_host(host), ssh_args=(*host.ssh_args, *_ALIVE))  # what ranks will see
+    return reach.lasting(job_login.job_host(host))  # what ranks will see
 
 
 def _unread(_host: Host, ending: Ending) -> Ending | ProbeFailure:

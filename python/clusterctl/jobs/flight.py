@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
 from clusterctl.launch import launchers
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import python, reach
+from clusterctl.remote import python, supervised_job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -88,12 +87,7 @@ def is_for(wish: JobOptions) -> bool:
 
 
 def exported(folder: str, release: str) -> tuple[str, ...]:
-    """Return the values of ``-x`` for a job.
-
-    Args:
-        folder: a private folder that every node has.
-        release: of PyTorch, such as ``2.13.0``.
-    """
+    """Return the values of ``-x`` for a job."""
     numbers = _numbers(release)
     size = "TORCH_FR_BUFFER_SIZE" if numbers >= _BUFFER_RENAMED else "TORCH_NCCL_TRACE_BUFFER_SIZE"
     file = "TORCH_FR_DUMP_TEMP_FILE" if numbers >= _FILE_RENAMED else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
@@ -135,6 +129,4 @@ def _ask(logins: Sequence[JobLogin], job: str, word: str, keys: set[str]) -> dic
         reply = python.ask(argv, b"", _WAIT_S, keys)
         return dict(reply.answer or {}), "" if reply.answer is not None else reply.problem or "it did not answer"
 
-    at_once = max(1, min(reach.at_once(login.host for login in logins), len(logins)))
-    with ThreadPoolExecutor(at_once) as pool:
-        return dict(zip([login.host.name for login in logins], pool.map(one, logins), strict=True))
+    return dict(zip([login.host.name for login in logins], supervised_job.of_each(logins, one), strict=True))

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _PROBE_S = 30.0
 _RETRY_S = 1.0
-_ACTIVE = "ACTIVE"
 _DEVICES = Path("/dev")
 _CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
@@ -64,12 +63,7 @@ def prepare(
 ) -> allocation_line.AllocationPlan:
     """Decide what this process becomes, and change nothing.
 
-    Args:
-        program: what the user names.
-        options: what the user asks for.
-        tell: gets sentences while this waits.
-        environment: of this process.
-        before: returns what each worker starts in place of the program, which it gets with the chosen Python.
+    ``before`` returns what each worker starts in place of the program, which it gets with the chosen Python.
 
     Raises:
         ConfigError: the variables, an option or the program are wrong, the master's name means nothing here, or there
@@ -148,7 +142,7 @@ def _look(where: scheduler_env.RankPlace, wait_s: float, tell: Callable[[str], N
     return allocation_line.LocalMachine(
         node=node,
         master_addresses=meaning.addresses if meaning is not None else (),
-        rdma=tuple(_rdma_port(choice) for choice in fabric.rdma_of({"rdma": node.rdma})),
+        rdma=fabric.rdma_of({"rdma": node.rdma}),
         gpu_devices=_gpu_devices(),
         cpu_quota=_cpu_quota(),
     )
@@ -166,19 +160,6 @@ def _facts(resolve: Sequence[str]) -> LocalFacts:
             problem = f"its record is not valid, {error}"
     cure = "; check for a file system that hangs" if reply.timed_out else ""
     raise HostFailedError(f"The probe of this machine failed: {problem}{cure}.")
-
-
-def _rdma_port(choice: fabric.RdmaChoice) -> allocation_line.LocalRdmaPort:
-    active = choice.state == _ACTIVE
-    return allocation_line.LocalRdmaPort(
-        choice.device,
-        choice.port,
-        choice.link_layer,
-        active,
-        choice.rate_gbps,
-        "" if choice.usable or not active else choice.reason,
-        choice.gid_index,
-    )
 
 
 def _gpu_devices() -> int:

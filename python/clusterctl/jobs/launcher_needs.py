@@ -46,11 +46,7 @@ class Synced:
 
 
 def refuse_without(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> None:
-    """Refuse nodes without the framework or the Horovod that the launcher needs.
-
-    Raises:
-        ConfigError: a node lacks it; the sentence says what to do.
-    """
+    """Refuse nodes without the framework or the Horovod that the launcher needs."""
     if any(node.layout.environment for node in nodes.values()):
         _refuse_horovod(wish.launcher)
         return  # its packages are looked for in it
@@ -107,14 +103,7 @@ def refuse_without_packages(
 ) -> None:
     """Refuse nodes whose Python lacks a package.
 
-    Args:
-        launcher: that needs them.
-        files: of :func:`package_files`.
-        looks: where each node has them.
-        in_project: whether the Python is that of a project.
-
-    Raises:
-        ConfigError: a node lacks one; the sentence says what to do.
+    ``files`` are those of :func:`package_files`, and ``looks`` says where each node has them.
     """
     for need in dict.fromkeys(need for own in files.values() for need in own):
         lacks = [one.host for one in looks if need in (own := files.get(one.host, {})) and not one.found.get(own[need])]

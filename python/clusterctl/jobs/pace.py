@@ -54,9 +54,6 @@ def run(
 
     Returns:
         The exit code of the job; a late rank does not change it.
-
-    Raises:
-        ClusterctlError: as ``clusterctl.jobs.run.run``.
     """
     taker = PaceTaker(take, tell, pattern)
     if pattern is not None:
@@ -73,13 +70,7 @@ class PaceTaker:
     """Pass on the output of a job without the reports of its ranks, and judge these."""
 
     def __init__(self, take: Take, tell: Callable[[str], None], pattern: re.Pattern[str] | None = None) -> None:
-        """Begin with nothing.
-
-        Args:
-            take: gets the output that is left.
-            tell: gets sentences for the user.
-            pattern: of the step times that ranks print, None for the usual ones.
-        """
+        """Begin with nothing."""
         self._printed = PrintedSteps(pattern)
         self._take, self._tell = take, tell
         self._held: dict[str, bytes] = {}
@@ -254,8 +245,7 @@ class PrintedSteps:
     def reports(self, node_of: Callable[[int, str], str]) -> dict[int, list[StepReport]]:
         """Return the steps of the ranks whose lines tell how long they waited, oldest first.
 
-        Args:
-            node_of: returns the node of a rank, or the given name where it is not known.
+        ``node_of`` returns the node of a rank, or the given name where it is not known.
         """
         found: dict[int, list[StepReport]] = {}
         for rank, steps in self._steps.items():

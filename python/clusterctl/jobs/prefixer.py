@@ -24,11 +24,7 @@ class Prefixer:
     def __init__(self, hosts: Sequence[str], prefix: Prefix, take: Take, hear: Hear | None = None) -> None:
         """Begin with nothing.
 
-        Args:
-            hosts: the node of each rank.
-            prefix: what to begin lines with.
-            take: gets what is made of them.
-            hear: gets each line of a rank as well.
+        ``take`` gets the lines with their prefix, and ``hear`` each line of a rank as well.
         """
         self._hosts, self._prefix, self._take, self._hear = hosts, prefix, take, hear
         self._rest: dict[str, bytes] = {"stdout": b"", "stderr": b""}

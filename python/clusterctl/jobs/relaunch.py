@@ -46,14 +46,7 @@ def run(
 def relaunched(
     start: Callable[[RunOptions], RunEnd], options: RunOptions, asked: RelaunchOptions, tell: Callable[[str], None]
 ) -> int:
-    """Start, and start again without the suspects; see :func:`run`.
-
-    Args:
-        start: runs the program once.
-        options: of the first run.
-        asked: what is done about a run that stopped.
-        tell: gets sentences for the user.
-    """
+    """Start, and start again without the suspects; see :func:`run`."""
     out: tuple[str, ...] = ()
     again = options
     every: tuple[str, ...] = ()
@@ -83,14 +76,7 @@ class _Search:
     def __init__(
         self, start: Callable[[RunOptions], RunEnd], options: RunOptions, stopped_s: float, tell: Callable[[str], None]
     ) -> None:
-        """Begin with no run.
-
-        Args:
-            start: runs the program once.
-            options: of the run that stopped.
-            stopped_s: how long that run took.
-            tell: gets sentences for the user.
-        """
+        """Begin with no run."""
         self._start, self._options, self._tell = start, options, tell
         self._enough_s = max(_LONG_ENOUGH * options.stall_after_s, _LONGER * stopped_s)
         self._runs, self._hosts = 0, 0

@@ -82,11 +82,7 @@ class EnvironmentGoneError(ClusterctlError):
 
 
 def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> str:
-    """Return the launch line as it can be pasted on the launch node; nothing is started or copied.
-
-    Raises:
-        ClusterctlError: as :func:`run`.
-    """
+    """Return the launch line as it can be pasted on the launch node; nothing is started or copied."""
     with team_of_job.gathered(inventory, of_team(options), tell) as team:
         return _plan(team, started_in(team, options), tell).shown()
 
@@ -128,12 +124,8 @@ def run_watched(
 ) -> RunEnd:
     """Run the user's program and stay until nothing of it is left.
 
-    Args:
-        inventory: the inventory.
-        options: what the user asked for.
-        take: gets the output as it comes, ``stdout`` or ``stderr`` and bytes; nothing of it is kept here.
-        tell: gets sentences for the user.
-        placed: gets where the ranks are, before the program starts.
+    ``take`` gets the output as it comes, ``stdout`` or ``stderr`` and bytes; nothing of it is kept here. ``placed``
+    gets where the ranks are, before the program starts.
 
     Returns:
         How it ended. The code is the job's own; 128 and its number where a signal ended the launcher; 124 after the
@@ -396,12 +388,6 @@ def refuse_missing(
 ) -> dict[str, MemoryKills]:
     """Refuse nodes that lack the program, its script or the folder; return what the kernel has killed on each so far.
 
-    Args:
-        logins: the nodes of the job.
-        nodes: their facts.
-        launch_node: one of them.
-        wish: what the user asked for.
-
     Returns:
         What was killed for lack of memory before, by host.
 
@@ -442,11 +428,7 @@ def refuse_missing(
 
 
 def refuse_silent(looks: Sequence[Look]) -> None:
-    """Refuse nodes that could not be asked.
-
-    Raises:
-        UnreachableError: there is one.
-    """
+    """Refuse nodes that could not be asked."""
     silent = [one for one in looks if one.problem]
     if silent:
         raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")

@@ -16,7 +16,7 @@ from clusterctl.analysis import rank_deaths
 from clusterctl.model.job_outcome import NodeLook, Stack
 from clusterctl.model.nodeset import folded
 from clusterctl.model.probe import Probe
-from clusterctl.remote import python, reach, ssh_failure
+from clusterctl.remote import python, ssh_failure, supervised_job
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -38,19 +38,12 @@ _LOOK_S = 12.0  # of one trip: a node that does not answer must not hide what th
 
 @dataclass(frozen=True)
 class JobNodes:
-    """The nodes of a job, for a look at some of them.
+    """The nodes of a job, for a look at some of them."""
 
-    Attributes:
-        cluster: the cluster's id, whose earlier looks are compared with.
-        hosts: all hosts of the job; one with ``become`` is asked through sudo.
-        facts: by host name, from before the job.
-        control: folder of shared connections.
-    """
-
-    cluster: str
-    hosts: Sequence[Host]
-    facts: Mapping[str, NodeFacts]
-    control: Path
+    cluster: str  # the cluster's id, whose earlier looks are compared with
+    hosts: Sequence[Host]  # all hosts of the job; one with ``become`` is asked through sudo
+    facts: Mapping[str, NodeFacts]  # by host name, from before the job
+    control: Path  # folder of shared connections
 
 
 def facts_of(names: Sequence[str], job: JobNodes) -> tuple[str, ...]:
@@ -58,10 +51,6 @@ def facts_of(names: Sequence[str], job: JobNodes) -> tuple[str, ...]:
 
     The look is doctor's, at the suspects, at two more nodes of the job that are like them, and at the past. What is
     found of these two is left out. A node that does not answer holds up the others for seconds only.
-
-    Args:
-        names: the suspects.
-        job: the nodes of the job.
     """
     # A job that goes on needs no rules, and their import takes a twentieth of a second of each run.
     from clusterctl.diagnosis import hardware  # noqa: PLC0415
@@ -117,12 +106,7 @@ def lost_since(
     """Return what the kernel has killed for lack of memory since the job began, by node that has some.
 
     With it goes, for each node that does not tell of kills, why it was not asked; '' where its counts do not compare. A
-    node that does not answer is asked twice.
-
-    Args:
-        logins: the nodes.
-        job: the job's id.
-        before: what it had killed before the job.
+    node that does not answer is asked twice. ``before`` is what each node had killed before the job.
     """
     seen = {look.host: look for look in looks(logins, job, within_s=_KILLS_S)}
     again = [login for login in logins if seen[login.host.name].problem]
@@ -177,12 +161,8 @@ def _processes(count: int) -> str:
 def death_words(death: RankDeath, node: str, killed: int | None, facts: Sequence[str]) -> str:
     """Return a sentence about a rank that a signal ended, with what its node knows of the reason.
 
-    Args:
-        death: what the launcher told.
-        node: the inventory's name of its node, empty where the launcher's name for it is unknown.
-        killed: how many processes of the job the kernel has killed on the node for lack of memory; None if that is
-            hidden, and the log of a whole day is asked.
-        facts: what :func:`facts_of` returned for the node.
+    ``node`` is empty where the launcher's name for it is unknown. ``killed`` is how many processes of the job the
+    kernel has killed there for lack of memory; None if that is hidden, and the log of a whole day is asked.
     """
     sentence = f"{node or death.host} rank {death.rank} {death.words}"
     if killed:
@@ -237,25 +217,18 @@ def looks(
 ) -> tuple[NodeLook, ...]:
     """Look at every node; a node that does not answer has a look that says so.
 
-    Args:
-        logins: the nodes of the job.
-        job: the job's id.
-        stacks: also take the stacks of the ranks, which takes some seconds; the quick ones lack a library's functions.
-        within_s: seconds until a node counts as silent; by default 10, and 20 with stacks.
-        on_look: gets each node whose look has ended, from any thread.
+    Stacks of the ranks take some seconds; the quick ones lack a library's functions. A node counts as silent after
+    ``within_s``, by default 10 s, and 20 s with stacks. ``on_look`` gets each node whose look has ended, from any
+    thread.
     """
     limit_s = within_s or (_RANKS_S if stacks == "none" else _STACKS_S)
-    if not logins:
-        return ()
-    at_once = max(1, min(reach.at_once(login.host for login in logins), len(logins)))
 
     def look(login: JobLogin) -> NodeLook:
         found = _look(login, job, stacks, limit_s)
         on_look(login.host.name)
         return found
 
-    with ThreadPoolExecutor(at_once) as pool:
-        return tuple(pool.map(look, logins))
+    return tuple(supervised_job.of_each(logins, look))
 
 
 def _look(login: JobLogin, job: str, stacks: Stacks, limit_s: float) -> NodeLook:

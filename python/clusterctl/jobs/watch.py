@@ -50,22 +50,15 @@ _STALL_WORDS = re.compile(rb"(?:\[[^\]]*\](?:<\w+>:?)?\s*)*(?:.*stall_inspector\
 
 @dataclass(frozen=True)
 class WatchedJob:
-    """What the watch knows of a job.
-
-    Attributes:
-        job: its id.
-        logins: its nodes.
-        ranks: the node of each rank, empty where the launcher alone knows.
-        addresses: the name of the node that has an address.
-        memory: what each node had killed for lack of memory before the job.
-        counts: how many ranks each node has at most, as far as that is known.
-    """
+    """What the watch knows of a job."""
 
     job: str
     logins: Sequence[JobLogin]
-    ranks: Sequence[str]
-    addresses: Mapping[str, str]
+    ranks: Sequence[str]  # the node of each rank, empty where the launcher alone knows
+    addresses: Mapping[str, str]  # the name of the node that has an address
+    # what each node had killed for lack of memory before the job
     memory: Mapping[str, MemoryKills] = field(default_factory=dict)
+    # how many ranks each node has at most, as far as that is known
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -87,13 +80,9 @@ class Watch:
     ) -> None:
         """Begin to count from now.
 
-        Args:
-            job: the job.
-            stall_after_s: how long a job may be silent, in seconds.
-            facts: reads what the hardware of some nodes tells, a sentence each; it may take seconds.
-            broken: has the nodes connect to each other, and returns what failed, in seconds.
-            on_stall: gets what was found, once for each silence.
-            tell: gets a sentence about looks that failed, that are late, or that found no stall.
+        ``facts`` reads what the hardware of some nodes tells, a sentence each. ``broken`` has the nodes connect to each
+        other and returns what failed. Both may take seconds. ``on_stall`` gets what was found, once for each silence.
+        ``tell`` gets a sentence about looks that failed, that are late, or that found no stall.
         """
         self._job, self._patience = job, stall_after_s
         self._facts, self._broken, self._on_stall, self._tell = facts, broken, on_stall, tell
@@ -446,12 +435,8 @@ def verdict_of(
 ) -> StallVerdict | None:
     """Return who keeps a job from going on; None if it goes on.
 
-    Args:
-        job: the job.
-        half: an earlier look, whose ranks should still be there.
-        first: a look with stacks.
-        second: a later one.
-        seen: the ranks that any look before has seen.
+    ``half`` is an earlier look, whose ranks should still be there; ``first`` has stacks, and ``second`` is later.
+    ``seen`` are the ranks that any look before has seen.
     """
     sights = sights_of(job, half, first, second)
     mute = {look.host for look in first if look.silent}

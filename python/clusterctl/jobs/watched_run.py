@@ -40,28 +40,18 @@ _LAUNCHER = ""  # in the place of a node
 
 @dataclass(frozen=True)
 class WatchedNodes:
-    """The nodes of a job.
-
-    Attributes:
-        cluster: the cluster's id.
-        hosts: the hosts as the inventory has them, with ``become`` where root may be asked.
-        facts: by host name.
-        logins: how the job's user is reached.
-        ranks: the node of each rank, as far as it is known before the start.
-        control: folder of shared connections.
-        memory: what each node had killed for lack of memory before the job.
-        counts: how many ranks each node has at most.
-        speakers: the node of each rank that mpirun tags a line of output with; None where lines have no tags.
-    """
+    """The nodes of a job."""
 
     cluster: str
-    hosts: Sequence[Host]
-    facts: Mapping[str, NodeFacts]
-    logins: Sequence[JobLogin]
-    ranks: Sequence[str]
-    control: Path
+    hosts: Sequence[Host]  # the hosts as the inventory has them, with ``become`` where root may be asked
+    facts: Mapping[str, NodeFacts]  # by host name
+    logins: Sequence[JobLogin]  # how the job's user is reached
+    ranks: Sequence[str]  # the node of each rank, as far as it is known before the start
+    control: Path  # folder of shared connections
+    # what each node had killed for lack of memory before the job
     memory: Mapping[str, MemoryKills] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)  # how many ranks each node has at most
+    # the node of each rank that mpirun tags a line of output with; None where lines have no tags
     speakers: Sequence[str] | None = None
 
 
@@ -123,12 +113,7 @@ class WatchedRun:
     ) -> None:
         """Begin to watch.
 
-        Args:
-            job: the job's id.
-            nodes: where it runs.
-            stall_after_s: how long it may be silent, in seconds.
-            tell: gets sentences for the user.
-            ends: a job that stands still is ended.
+        With ``ends``, a job that stands still is ended.
         """
         self._ends = ends
         self.stood_still = False
@@ -183,10 +168,8 @@ class WatchedRun:
         """Say which rank a signal ended or which node lacked memory, where the launcher or a node tells of one.
 
         A rank that loses its peer may end before the launcher hears of that one. So a kill for lack of memory goes
-        before the launcher's words, where it was surely one of the job's processes. What is said is kept.
-
-        Args:
-            by_itself: nobody ended the job. Otherwise the launcher's words tell of what ended it.
+        before the launcher's words, where it was surely one of the job's processes. What is said is kept. Where
+        somebody ended the job, the launcher's words tell of what ended it.
         """
         began = time.monotonic()
         output = self._heard.text()

@@ -51,31 +51,19 @@ class _WithoutAliases(yaml.SafeLoader):
     """A safe loader that refuses aliases, by which a short file becomes a huge one."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Return the next node.
-
-        Raises:
-            YAMLError: it is an alias.
-        """
+        """Return the next node."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias")
         return super().compose_node(parent, index)
 
 
 def config_file(program: Sequence[str]) -> str:
-    """Return the configuration file that the words before the program name, empty without one.
-
-    Raises:
-        ConfigError: as :meth:`OwnOptions.parted`.
-    """
+    """Return the configuration file that the words before the program name, empty without one."""
     return OPTIONS.value(OPTIONS.parted(program)[0], "config_file")
 
 
 def parse(path: str, text: str) -> AccelerateConfig:
     """Read a configuration file.
-
-    Args:
-        path: as the user names it.
-        text: of the file, YAML or JSON.
 
     Raises:
         ConfigError: the file or a value in it is malformed, or it is for SageMaker.
@@ -101,11 +89,6 @@ def parse(path: str, text: str) -> AccelerateConfig:
 
 def words(facts: RunFacts, options: Sequence[str], config: AccelerateConfig | None) -> list[str]:
     """Return the options of ``accelerate launch`` that the run sets, without the rank of the node.
-
-    Args:
-        facts: what the run knows.
-        options: the user's own.
-        config: the user's file.
 
     Raises:
         ConfigError: the nodes differ in their processes, which accelerate cannot express.

@@ -64,12 +64,7 @@ class _Rank:
 
 
 def places(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int]) -> dict[str, tuple[RankPlace, ...]]:
-    """Return the place of each rank of each node, by its number on the node.
-
-    Args:
-        nodes: the facts of each node.
-        slots: the ranks of each node.
-    """
+    """Return the place of each rank of each node, by its number on the node."""
     pools: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for name in slots:
         one = nodes[name]
@@ -83,10 +78,8 @@ def places(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int]) -> dict[str
 def notes(placed: Mapping[str, Sequence[RankPlace]], *, ports: bool) -> tuple[str, ...]:
     """Return one sentence for each different place, with the nodes and ranks that have it, and its reason.
 
-    Args:
-        placed: of :func:`places`.
-        ports: whether a rank takes its port. NCCL gets none: it chooses by the same topology, it may reach another
-            GPU's port over NVLink (PXN), and ranks of a node with different ``NCCL_IB_HCA`` would take that from it.
+    With ``ports``, a rank takes its port. NCCL gets none: it chooses by the same topology, it may reach another GPU's
+    port over NVLink (PXN), and ranks of a node with different ``NCCL_IB_HCA`` would take that from it.
     """
     same: dict[tuple[int, RankPlace], list[str]] = defaultdict(list)
     for name, found in placed.items():
@@ -103,9 +96,7 @@ def notes(placed: Mapping[str, Sequence[RankPlace]], *, ports: bool) -> tuple[st
 def before_ranks(placed: Mapping[str, Sequence[RankPlace]], *, ports: bool) -> tuple[str, ...]:
     """Return what stands before a program of mpirun so that each rank takes its place; empty where all are free.
 
-    Args:
-        placed: of :func:`places`, in mpirun's order of nodes.
-        ports: whether MPI goes over UCX, which takes the port from ``UCX_NET_DEVICES``; a value of the user stays.
+    With ``ports``, MPI goes over UCX, which takes the port from ``UCX_NET_DEVICES``; a value of the user stays.
     """
     own = [f"{place.cpus}+{place.port if ports else ''}" for found in placed.values() for place in found]
     return ("/bin/sh", "-c", _OF_RANK, "sh", "/".join(own)) if set(own) - {"+"} else ()
@@ -265,11 +256,7 @@ def of_ranks(
 ) -> tuple[str, ...]:
     """Return what stands before a program of mpirun so that each rank sees its own instance; empty without MIG.
 
-    Args:
-        nodes: the facts of each node.
-        slots: the ranks of each node, in mpirun's order.
-        hosts: the node of each rank.
-        per_node: each node has one process, which gets all instances of the node.
+    With ``per_node``, each node has one process, which gets all instances of the node.
     """
     if not has_instances([nodes[name] for name in slots]):
         return ()

@@ -20,22 +20,10 @@ if TYPE_CHECKING:
 # torchrun reads every option's default from PET_…; those of another rendezvous would overrule the static one.
 _OTHER_RENDEZVOUS = ("PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_STANDALONE")
 _NO_GPU = frozenset({"", "-1", "none", "NoDevFiles"})
+_ACTIVE = "ACTIVE"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - spoken of, not written to
 _SMALL_SHM_BYTES = 128 << 20
 _SMALL_MEMLOCK_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class LocalRdmaPort:
-    """A port of an RDMA device of this machine; ``problem`` says why NCCL cannot use it although it is active."""
-
-    device: str
-    number: int
-    link_layer: str
-    is_active: bool
-    rate_gbps: float | None = None
-    problem: str = ""
-    gid_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +32,7 @@ class LocalMachine:
 
     node: LocalFacts
     master_addresses: tuple[str, ...] = ()
-    rdma: tuple[LocalRdmaPort, ...] = ()
+    rdma: tuple[fabric.RdmaChoice, ...] = ()
     gpu_devices: int = 0
     cpu_quota: float | None = None
 
@@ -185,54 +173,52 @@ def _wanted(
     return tuple(it for it in asked if it.name not in environment), tuple(kept)
 
 
-def _of_the_user(ports: Sequence[LocalRdmaPort], nccl: nccl_options.NcclOptions) -> list[EnvironmentSetting]:
-    """Return the options of NCCL that the user asks for; ``auto`` becomes this pod's own GID index.
-
-    Raises:
-        ConfigError: ``auto``, and the pod's ports have different indices.
-    """
+def _of_the_user(ports: Sequence[fabric.RdmaChoice], nccl: nccl_options.NcclOptions) -> list[EnvironmentSetting]:
+    """Return the options of NCCL that the user asks for; ``auto`` becomes this pod's own GID index."""
     options = [
         EnvironmentSetting(name, value, "asked for on the command line")
         for name, value in nccl_options.variables(nccl).items()
     ]
     if nccl.gid_index != nccl_options.AUTO:
         return options
-    roce = [port for port in ports if port.is_active and not port.problem and port.gid_index is not None]
+    roce = [port for port in ports if _is_usable(port) and port.gid_index is not None]
     if len({port.gid_index for port in roce}) > 1:
-        words = ", ".join(f"{port.device} port {port.number} at {port.gid_index}" for port in roce)
+        words = ", ".join(f"{port.device} port {port.port} at {port.gid_index}" for port in roce)
         raise ConfigError(
             f"--gid-index auto: NCCL takes one index for all ports, and this pod has {words}; leave the option out, or"
             " name ports of one index in NCCL_IB_HCA and give that index."
         )
     for port in roce[:1]:
-        reason = f"RoCE v2 over IPv4 of {port.device} port {port.number}"
+        reason = f"RoCE v2 over IPv4 of {port.device} port {port.port}"
         options.append(EnvironmentSetting(nccl_options.GID_INDEX, str(port.gid_index), reason))
     return options
 
 
-def serving(ports: Sequence[LocalRdmaPort]) -> list[LocalRdmaPort]:
+def serving(ports: Sequence[fabric.RdmaChoice]) -> list[fabric.RdmaChoice]:
     """Return the RDMA ports that NCCL can use, of the link layer of the fastest."""
-    usable = [port for port in ports if port.is_active and not port.problem]
+    usable = list(filter(_is_usable, ports))
     if not usable:
         return []
     fastest = max(usable, key=lambda port: (port.rate_gbps or 0.0, port.link_layer == "InfiniBand"))
     return [port for port in usable if port.link_layer == fastest.link_layer]
 
 
-def _devices(ports: Sequence[LocalRdmaPort]) -> list[EnvironmentSetting]:
+def _is_usable(port: fabric.RdmaChoice) -> bool:
+    return port.usable and port.state == _ACTIVE
+
+
+def _devices(ports: Sequence[fabric.RdmaChoice]) -> list[EnvironmentSetting]:
     """Name the RDMA ports for NCCL, but only where it would otherwise take one that does not serve.
 
     NCCL takes every active port by itself, and a list that is not needed is a common cause of failure.
     """
     chosen = serving(ports)
-    left = [port for port in ports if port.is_active and port not in chosen]
+    left = [port for port in ports if port.state == _ACTIVE and port not in chosen]
     if not chosen or not left:
         return []
-    reasons = [
-        f"{port.device} port {port.number} {port.problem or f'is {port.link_layer}, not {chosen[0].link_layer}'}"
-        for port in left
-    ]
-    names = ",".join(f"{port.device}:{port.number}" for port in chosen)
+    other = f"is not {chosen[0].link_layer}"
+    reasons = [f"{port.device} port {port.port} {other if port.usable else port.reason}" for port in left]
+    names = ",".join(f"{port.device}:{port.port}" for port in chosen)
     return [EnvironmentSetting("NCCL_IB_HCA", f"={names}", "; ".join(reasons))]
 
 
@@ -244,7 +230,7 @@ def _findings(where: RankPlace, machine: LocalMachine) -> list[str]:
         notes.append(
             f"no program can use {count} {'GPU' if count == 1 else 'GPUs'}: MIG mode is on, without an instance"
         )
-    active = [port for port in machine.rdma if port.is_active]
+    active = [port for port in machine.rdma if port.state == _ACTIVE]
     if machine.rdma and not active:
         names = ", ".join(dict.fromkeys(port.device for port in machine.rdma))
         notes.append(f"no port of {names} is active, so NCCL takes sockets")
@@ -321,13 +307,7 @@ class PodInstances:
 def of_pod(environment: Mapping[str, str], node: LocalFacts, gpu_devices: int) -> PodInstances:
     """Return the instances that the processes of this pod or job step share out.
 
-    Args:
-        environment: of the process.
-        node: the facts of this machine, with the instances that ``nvidia-smi`` lists here.
-        gpu_devices: how many GPUs have a device file here.
-
-    Raises:
-        ConfigError: processes could not tell their instances apart; the sentence says what to do.
+    ``gpu_devices`` is how many GPUs have a device file here.
     """
     for variable in (CUDA, NVIDIA):
         value = environment.get(variable)

@@ -11,7 +11,6 @@ from clusterctl.launch import affinity, launchers, mig_worker, mpirun, mpirun_jo
 from clusterctl.launch.launchers import TRAITS, Launcher
 from clusterctl.launch.mpirun import NO_PATH_OPTIONS, Affinity, PathOptions, Transport
 from clusterctl.model.fabric import INCLUSION_OF, plain
-from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.model.rank_slots import gpu_devices
 from clusterctl.support.errors import ConfigError
 
@@ -30,30 +29,11 @@ if TYPE_CHECKING:
 _ITS_OWN = ("pml", "btl")
 
 
-@dataclass(frozen=True)
-class HorovodrunLaunch:
-    """What is to be launched.
-
-    horovodrun gives the ranks every variable of its own environment, so there is nothing to export here. Without
-    ``interfaces`` it looks for some that all nodes can be reached by, which takes it seconds.
-    """
-
-    version: str
-    slots: Mapping[str, int]
-    program: tuple[str, ...]
-    job: str = ""
-    ranks: int | None = None
-    interfaces: tuple[str, ...] = ()
-    mca: Mapping[str, str] = field(default_factory=dict)
-    oversubscribe: bool = False
-    bind: mpirun.Bind = mpirun.Bind.NONE
-    map_by: mpirun.MapBy = mpirun.MapBy.SLOT
-    directory: str = ""
-    horovodrun: str = DEFAULT_LAYOUT.horovodrun
-
-
-def argv(launch: HorovodrunLaunch) -> list[str]:
+def argv(launch: mpirun.MpirunLaunch, horovodrun: str, interfaces: Sequence[str] = ()) -> list[str]:
     """Return the tokens of the horovodrun line.
+
+    horovodrun gives the ranks every variable of its own environment, so nothing is exported. Without ``interfaces`` it
+    looks for some that all nodes can be reached by, which takes it seconds.
 
     Raises:
         ConfigError: as :func:`mpirun.argv`, or for a parameter that horovodrun sets by itself.
@@ -64,24 +44,15 @@ def argv(launch: HorovodrunLaunch) -> list[str]:
             f"horovodrun sets {own} by itself (pml ob1, btl ^openib), and mpirun takes it once only; "
             "use --launcher mpirun for another choice."
         )
-    same = mpirun.MpirunLaunch(
-        version=launch.version,
-        slots=launch.slots,
-        program=launch.program,
-        ranks=launch.ranks,
-        oversubscribe=launch.oversubscribe,
-        bind=launch.bind,
-        map_by=launch.map_by,
-    )
-    mpirun.argv(same)  # refuses what no mpirun takes
+    mpirun.argv(launch)  # refuses what no mpirun takes
     speech = mpirun.dialect(launch.version)
-    line = [launch.horovodrun, "-np", str(mpirun.count(same)), "-H", mpirun.words(launch.slots)]
-    line += ["--network-interfaces", ",".join(launch.interfaces)] if launch.interfaces else []
-    more = mpirun.parameters(speech, launch.mca, None, launch.job)
+    line = [horovodrun, "-np", str(mpirun.count(launch)), "-H", mpirun.words(launch.slots)]
+    line += ["--network-interfaces", ",".join(interfaces)] if interfaces else []
+    more = mpirun.parameters(speech, launch.mca, launch.job)
     more += ["--wdir", launch.directory] if launch.directory else []
     chosen = (launch.bind, launch.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT)
     if chosen or (launch.oversubscribe and speech is mpirun.Dialect.PRRTE):
-        line += [f"--binding-args={shlex.join(mpirun.placed(same))}"]
+        line += [f"--binding-args={shlex.join(mpirun.placed(launch))}"]
     if launch.oversubscribe and speech is mpirun.Dialect.ORTE:
         more += ["--oversubscribe"]
     # It puts these into a line for a shell as they are.
@@ -157,11 +128,7 @@ class LaunchPlan:
 def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, job: str = "") -> LaunchPlan:
     """Return the line that starts the job on the launch node.
 
-    Args:
-        members: the nodes by their names in the inventory.
-        launch_node: one of them.
-        wish: what the user asked for.
-        job: the id by which what is left of it can be found; without one the line is to be shown.
+    ``job`` is the id by which what is left of it can be found; without one the line is to be shown.
 
     Raises:
         ConfigError: it cannot be done; the sentence says what to do.
@@ -221,9 +188,6 @@ def _without_collisions(
     """Leave out exclusions of networks, and note each; the cluster's own choice of a network makes them needless.
 
     Open MPI refuses an exclusion beside its inclusion, and the role ``fabric`` writes the inclusions into files.
-
-    Raises:
-        ConfigError: the interface of the cluster's network is excluded.
     """
     speech = mpirun.dialect(version)
     files = [file for member in members.values() for file in member.facts.parameter_files]
@@ -392,20 +356,20 @@ def _horovodrun(
     program = with_python(wish.program, first.facts.layout)
     path = mpirun_job.decide(members, slots, replace(wish.path, network=Transport.TCP))
     line = argv(
-        HorovodrunLaunch(
+        mpirun.MpirunLaunch(
             version=first.version,
-            horovodrun=first.facts.layout.horovodrun,
             slots={called[name]: count for name, count in slots.items()},
             program=(*_paced(wish, first.facts.layout), *path.before, *program),
             job=job,
             ranks=wish.ranks,
-            interfaces=tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),
             mca={**mpirun_job.name_parameters(called), **wish.mca},
             oversubscribe=wish.oversubscribe,
             bind=path.bind,
             map_by=path.map_by,
             directory=wish.directory,
-        )
+        ),
+        first.facts.layout.horovodrun,
+        tuple(names) if len(names) == 1 and all(fabrics) and len(slots) > 1 else (),
     )
     given = {variable.name: variable.value for variable in variables if variable.value is not None}
     # It hands its whole environment to all ranks; the job's own folder for temporary files is on the launch node alone.
@@ -450,11 +414,7 @@ class Variable:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a variable.
-
-    Raises:
-        ConfigError: it is not a valid name, and might be taken for an option.
-    """
+    """Return the name of a variable."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is not the name of an environment variable; it has letters, digits and '_', as in -x NAME or "
@@ -464,11 +424,7 @@ def check_name(name: str) -> str:
 
 
 def parse(text: str) -> Variable:
-    """Read the value of ``-x``: ``NAME`` or ``NAME=VALUE``.
-
-    Raises:
-        ConfigError: it is malformed.
-    """
+    """Read the value of ``-x``: ``NAME`` or ``NAME=VALUE``."""
     name, sign, value = text.partition("=")
     check_name(name)
     if "\n" in value or "\0" in value:
@@ -485,9 +441,6 @@ def of_job(
         asked: the user's values of ``-x``. One without a value takes the caller's, else the launch node's own.
         caller: the environment in which the user called us. NCCL's variables in it go along.
         session: names among :data:`ALWAYS` that the launch node's session has; mpirun warns of others.
-
-    Raises:
-        ConfigError: one of ``asked`` is malformed.
     """
     given = caller or {}
     found = {name: Variable(name) for name in ALWAYS if name in set(session)}

@@ -41,22 +41,15 @@ class Launcher(str, Enum):
 
 @dataclass(frozen=True)
 class LauncherTraits:
-    """What sets a launcher apart.
+    """What sets a launcher apart."""
 
-    Attributes:
-        per_node: mpirun starts one process a node, which starts the node's ranks.
-        numbers_ranks: the numbers of the ranks are its own, and not mpirun's.
-        runs_scripts: it takes a script or ``-m MODULE`` and brings the Python.
-        places_workers: its workers can take cores and MIG instances by ``LOCAL_RANK``.
-        options: those of the launcher's own that the user may give before the program; None where it takes none.
-        needs: what the nodes have to have: ``PyTorch``, ``Horovod``, or the name of a package of Python.
-    """
-
-    per_node: bool = False
-    numbers_ranks: bool = False
-    runs_scripts: bool = False
-    places_workers: bool = False
+    per_node: bool = False  # mpirun starts one process a node, which starts the node's ranks
+    numbers_ranks: bool = False  # the numbers of the ranks are its own, and not mpirun's
+    runs_scripts: bool = False  # it takes a script or ``-m MODULE`` and brings the Python
+    places_workers: bool = False  # its workers can take cores and MIG instances by ``LOCAL_RANK``
+    # those of the launcher's own that the user may give before the program; None where it takes none
     options: OwnOptions | None = None
+    # what the nodes have to have: ``PyTorch``, ``Horovod``, or the name of a package of Python
     needs: tuple[str, ...] = ()
 
 
@@ -138,11 +131,7 @@ class StartWords:
 
 
 def on_nodes(launcher: Launcher, job: NodesJob) -> StartWords:
-    """Return what mpirun starts on each node.
-
-    Raises:
-        ConfigError: it cannot be done; the sentence says what to do.
-    """
+    """Return what mpirun starts on each node."""
     if launcher is Launcher.TORCHRUN:
         return _torchrun(job)
     if launcher is Launcher.ACCELERATE:
@@ -270,10 +259,7 @@ def jax_counts(nodes: Mapping[str, NodeFacts], slots: Mapping[str, int], process
 def before_jax(nodes: Mapping[str, NodeFacts], hosts: Sequence[str], address: str) -> tuple[str, ...]:
     """Return what stands before a program of mpirun so that ``jax.distributed.initialize()`` needs no arguments.
 
-    Args:
-        nodes: the facts of each node.
-        hosts: the node of each rank.
-        address: of the first node, where the processes meet.
+    The processes meet at ``address``, that of the first node.
     """
     place = f"[{address}]" if ":" in address else address
     return ("sh", "-c", _AS_JAX, "sh", f"{place}:{PORT}", "/".join(_jax_devices(nodes, hosts)))

@@ -21,8 +21,7 @@ _ONE_OF_VISIBLE = (
 def one_of_visible(local_rank: str) -> str:
     """Return the words of a shell by which a process keeps one of several instances.
 
-    Args:
-        local_rank: the variable that has the number of the process on its node.
+    ``local_rank`` is the variable that has the number of the process on its node.
     """
     return _ONE_OF_VISIBLE.replace("{LOCAL}", local_rank)
 
@@ -33,9 +32,7 @@ _OF_WORKER = one_of_visible("LOCAL_RANK") + START
 def of_workers(program: Sequence[str], python: str) -> tuple[str, ...]:
     """Return a program of torchrun such that each worker sees one of the instances that its node was given.
 
-    Args:
-        program: a script, a module (``-m``), either with ``python`` before it, or a command.
-        python: the interpreter of a script or a module.
+    The program is a script, a module (``-m``), either with ``python`` before it, or a command.
     """
     return ("/bin/sh", "-c", _OF_WORKER, "sh", *command(program, python))
 

@@ -94,11 +94,11 @@ class MpirunLaunch:
     """What is to be launched.
 
     ``exported`` are variables that the ranks get, ``NAME`` of mpirun's environment or ``NAME=VALUE``. ``mca`` are
-    parameters of the MPI library, ``runtime_mca`` those of the runtime that starts the ranks (``orte_…``/``plm_…`` and
-    ``prte_…``). ``slots`` are in the order of the ranks; every slot gets a rank unless ``ranks`` says otherwise.
-    ``per_node`` starts one process per node instead, for any number of slots, and the n-th node has rank n. ``tagged``
-    begins each line of output with what :func:`untagged` reads. Without a ``job`` a sweep cannot find its processes.
-    ``mpirun`` is to be an absolute path, which makes it use its own prefix on the other nodes.
+    parameters of the MPI library and of the runtime that starts the ranks. ``slots`` are in the order of the ranks;
+    every slot gets a rank unless ``ranks`` says otherwise. ``per_node`` starts one process per node instead, for any
+    number of slots, and the n-th node has rank n. ``tagged`` begins each line of output with what :func:`untagged`
+    reads. Without a ``job`` a sweep cannot find its processes. ``mpirun`` is to be an absolute path, which makes it use
+    its own prefix on the other nodes.
     """
 
     version: str
@@ -109,7 +109,6 @@ class MpirunLaunch:
     per_node: bool = False
     exported: tuple[str, ...] = ()
     mca: Mapping[str, str] = field(default_factory=dict)
-    runtime_mca: Mapping[str, str] = field(default_factory=dict)
     oversubscribe: bool = False
     bind: Bind = Bind.NONE
     map_by: MapBy = MapBy.SLOT
@@ -139,7 +138,7 @@ def argv(launch: MpirunLaunch) -> list[str]:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"{name!r} is not the name of an environment variable.")
         line += ["-x", word]
-    line += parameters(speech, launch.mca, launch.runtime_mca, launch.job)
+    line += parameters(speech, launch.mca, launch.job)
     if launch.program and launch.program[0].startswith("-"):
         raise ConfigError(f"The program {launch.program[0]!r} is an option; name the program first, then its options.")
     return [*line, *launch.program]
@@ -156,11 +155,7 @@ def placed(launch: MpirunLaunch) -> list[str]:
 
 
 def count(launch: MpirunLaunch) -> int:
-    """Return how many processes mpirun is to start.
-
-    Raises:
-        ConfigError: they do not fit, and ``oversubscribe`` is off.
-    """
+    """Return how many processes mpirun is to start."""
     room = len(launch.slots) if launch.per_node else sum(launch.slots.values())
     ranks = room if launch.ranks is None else launch.ranks
     if ranks > room and not launch.oversubscribe:
@@ -173,14 +168,8 @@ def count(launch: MpirunLaunch) -> int:
     return ranks
 
 
-def parameters(
-    speech: Dialect, mca: Mapping[str, str], runtime_mca: Mapping[str, str] | None = None, job: str = ""
-) -> list[str]:
-    """Return the tokens that set MCA parameters, each with the option of the project that reads it.
-
-    Raises:
-        ConfigError: a name is not valid.
-    """
+def parameters(speech: Dialect, mca: Mapping[str, str], job: str = "") -> list[str]:
+    """Return the tokens that set MCA parameters, each with the option of the project that reads it."""
     line: list[str] = []
     for name, value in mca.items():
         if not _PARAMETER.fullmatch(name):
@@ -189,9 +178,7 @@ def parameters(
             )
         option, own = ("--mca", name) if speech is Dialect.ORTE else _of_project(name)
         line += [option, own, value]
-    runtime = "--mca" if speech is Dialect.ORTE else "--prtemca"
-    for name, value in {**(runtime_mca or {}), **({JOB_PARAMETER: job} if job else {})}.items():
-        line += [runtime, name, value]
+    line += ["--mca" if speech is Dialect.ORTE else "--prtemca", JOB_PARAMETER, job] if job else []
     return line
 
 
@@ -202,12 +189,8 @@ def transport(speech: Dialect, *, ucx: bool, rdma: bool = True) -> dict[str, str
     """Return the parameters that settle what MPI's messages go through.
 
     TCP between nodes and shared memory within one, by their present names: Open MPI 4.1's shared memory is ``vader``,
-    5.0's is ``sm``, and ``openib``, which 4.1 would try on any RDMA device, is in neither list.
-
-    Args:
-        speech: the dialect of the release.
-        ucx: whether UCX takes the messages.
-        rdma: whether every node has RDMA. Without it, Open MPI refuses UCX unless any transport and device will do.
+    5.0's is ``sm``, and ``openib``, which 4.1 would try on any RDMA device, is in neither list. ``rdma`` says whether
+    every node has RDMA. Without it, Open MPI refuses UCX unless any transport and device will do.
     """
     if ucx:
         no_openib = {"btl": "^openib"} if speech is Dialect.ORTE else {}
@@ -247,11 +230,7 @@ def _of_project(name: str) -> tuple[str, str]:
 
 
 def environment(version: str, user: str) -> dict[str, str]:
-    """Return the variables that mpirun needs; as root it refuses to start unless told twice.
-
-    Raises:
-        ConfigError: the version is unknown.
-    """
+    """Return the variables that mpirun needs; as root it refuses to start unless told twice."""
     if user != "root":
         return {}
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -61,15 +61,8 @@ def decide(
 ) -> JobPath:
     """Decide the path of a job.
 
-    Args:
-        members: the nodes by their names in the inventory.
-        slots: the ranks of each node that takes part, in the order of the ranks.
-        wish: what the user asks for.
-        per_node: each node has one process, which starts its ranks itself.
-        workers: then, the ranks that it starts; by default its slots.
-
-    Raises:
-        ConfigError: it cannot be done; the sentence says what to do.
+    ``slots`` has the ranks of each node that takes part, in their order. With ``per_node``, each node has one process,
+    which starts its ranks itself: ``workers``, by default its slots.
     """
     here = {name: members[name] for name in slots}
     first = next(iter(here.values()))
@@ -234,14 +227,8 @@ def line(
 ) -> MpirunLine:
     """Return the mpirun line of a job.
 
-    Args:
-        members: the nodes by their names in the inventory.
-        slots: the ranks of each node that takes part, the launch node first.
-        job: what is to be started.
-        launch_node: where the line is started, by default the first node of the slots.
-
-    Raises:
-        ConfigError: it cannot be done; the sentence says what to do.
+    ``slots`` has the ranks of each node that takes part, the launch node first. The line is started on ``launch_node``,
+    by default the first node of the slots.
     """
     here = {name: members[name] for name in slots}
     first = next(iter(here.values()))
@@ -274,11 +261,7 @@ def node_names(members: Mapping[str, Member], launch_node: str) -> dict[str, str
 
     mpirun finds itself by the launch node's own host name; under an address it finds no slots there. The other nodes
     get a name that the inventory gives. What such a node calls itself means nothing elsewhere, so a node under another
-    name than the inventory's gets its address.
-
-    Args:
-        members: the nodes by their names in the inventory.
-        launch_node: where mpirun is started; it may be none of the members.
+    name than the inventory's gets its address. The launch node may be none of the members.
     """
     if all(one.called for one in members.values()):
         return {name: one.called for name, one in members.items()}

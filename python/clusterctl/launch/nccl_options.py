@@ -36,11 +36,7 @@ NO_OPTIONS = NcclOptions()
 
 
 def refuse(options: NcclOptions) -> None:
-    """Refuse what NCCL would not take.
-
-    Raises:
-        ConfigError: a value is outside of its limits.
-    """
+    """Refuse what NCCL would not take."""
     index = options.gid_index
     if index not in {"", AUTO} and not (_INDEX.fullmatch(index) and int(index) <= _LAST_INDEX):
         raise ConfigError(f"--gid-index {index!r} is not an entry of a GID table; give 0 to {_LAST_INDEX}, or auto.")

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.launch.torchrun import ADDRESS, DEFAULT_PORT
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
 
 _MOST_NAMED = 4
-DEFAULT_PORT = 29500  # torchrun's own
 
 _MPI = "OMPI_COMM_WORLD_"
 _POD_VARIABLES = ("WORLD_SIZE", "RANK", "PET_NNODES", "PET_NODE_RANK")
@@ -30,7 +30,6 @@ _SLURM_VARIABLES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_NODEID", "SLU
 # Ports that no client gets by chance: Linux hands out 32768 and above.
 _FIRST_PORT, _PORTS = 20000, 10000
 _STEPS_APART = 97
-_ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _MAX_STEP = 1 << 31  # Slurm's own steps (batch, extern, interactive) have numbers above
 
 
@@ -56,10 +55,6 @@ def refuse_outside(environment: Mapping[str, str], hosts: Sequence[Host]) -> Non
 
     Hosts none of which is in the allocation are another cluster's, and free.
 
-    Args:
-        environment: of this process.
-        hosts: where a job is to run.
-
     Raises:
         ConfigError: some are in the allocation, and some are not.
     """
@@ -79,11 +74,8 @@ def place(
 ) -> RankPlace:
     """Read from the scheduler's variables which node this is.
 
-    Args:
-        environment: of the process that the scheduler started.
-        hosts: the names that :func:`nodelist` folds.
-        master_addr: where node 0 is, above what the variables say.
-        master_port: likewise.
+    ``hosts`` are the names that :func:`nodelist` folds. ``master_addr`` and ``master_port`` stand above what the
+    variables say.
 
     Raises:
         ConfigError: a variable is missing or none, two contradict each other, or the scheduler starts more than one
@@ -99,7 +91,7 @@ def place(
             f"{_first(ranks_said)} is not a place among {nodes} nodes ({_first(nodes_said)}); nodes are counted from 0."
         )
     address, by = _master(environment, hosts, master_addr, nodes)
-    if address and not _ADDRESS.fullmatch(address):
+    if address and not ADDRESS.fullmatch(address):
         raise ConfigError(f"{by} is {address!r}, which is neither a name nor an address.")
     port, port_note = _port(environment, master_port) if address else (0, "")
     notes = [port_note, _unlaunched(environment, nodes)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.launch import mpirun, mpirun_job
@@ -29,52 +28,42 @@ _AS_RANK = (
 )
 
 
-@dataclass(frozen=True)
-class SrunLaunch:
-    """What is to be launched; ``slots`` are by NodeName, in the order of the ranks, as for mpirun."""
-
-    slots: Mapping[str, int]
-    program: tuple[str, ...]
-    ranks: int | None = None
-    per_node: bool = False
-    mpi: str = PMIX
-    directory: str = ""
-
-
-def argv(launch: SrunLaunch) -> list[str]:
+def argv(
+    slots: Mapping[str, int], program: Sequence[str], mpi: str = PMIX, ranks: int | None = None, directory: str = ""
+) -> list[str]:
     """Return the tokens of the srun line, a step of the job that shares its nodes with the job's other steps.
 
-    ``--distribution=arbitrary`` places the n-th rank on the n-th node of the list. Slurm would sort the nodes.
+    ``--distribution=arbitrary`` places the n-th rank on the n-th node of the list. Slurm would sort the nodes. The
+    slots are by NodeName, in the order of the ranks.
 
     Raises:
         ConfigError: the program is an option, or there are more ranks than slots.
     """
-    if launch.program and launch.program[0].startswith("-"):
-        raise ConfigError(f"The program {launch.program[0]!r} is an option; name the program first, then its options.")
-    slots = dict.fromkeys(launch.slots, 1) if launch.per_node else dict(launch.slots)
-    places = [name for name, count in slots.items() for _ in range(count)]
-    ranks = len(places) if launch.ranks is None else launch.ranks
+    if program and program[0].startswith("-"):
+        raise ConfigError(f"The program {program[0]!r} is an option; name the program first, then its options.")
+    places = mpirun.placement(slots)
+    ranks = len(places) if ranks is None else ranks
     if not 0 < ranks <= len(places):
         raise ConfigError(f"{ranks} ranks do not fit into {len(places)} slots; raise slots= on the hosts.")
     places = places[:ranks]
     return [
         "srun",
         "--overlap",
-        f"--mpi={launch.mpi}",
+        f"--mpi={mpi}",
         "--distribution=arbitrary",
         f"--nodelist={','.join(places)}",
         f"--ntasks={ranks}",
         "--cpu-bind=none",
         "--kill-on-bad-exit=1",
         "--export=ALL",
-        *([f"--chdir={launch.directory}"] if launch.directory else []),
+        *([f"--chdir={directory}"] if directory else []),
         "sh",
         "-c",
         _AS_RANK,
         "sh",
         str(ranks),
         _local_sizes(places),
-        *launch.program,
+        *program,
     ]
 
 
@@ -83,15 +72,8 @@ def line(
 ) -> MpirunLine:
     """Return the srun line of a job, and the variables that take the place of mpirun's parameters.
 
-    Args:
-        members: the nodes by their names in the inventory; ``called`` is Slurm's NodeName.
-        slots: the ranks of each node that takes part.
-        job: what is to be started.
-        launch_node: the node whose ranks come first.
-        mpi: the type of PMIx as srun names it.
-
-    Raises:
-        ConfigError: it cannot be done; the sentence says what to do.
+    ``called`` of a member is Slurm's NodeName. The ranks of ``launch_node`` come first. ``mpi`` is the type of PMIx as
+    srun names it.
     """
     here = {name: members[name] for name in slots}
     if (job.path.bind, job.path.map_by) != (mpirun.Bind.NONE, mpirun.MapBy.SLOT):
@@ -99,16 +81,8 @@ def line(
     ordered = mpirun.ordered(dict(slots), launch_node)
     path = mpirun_job.decide(here, ordered, job.path, per_node=job.per_node, workers=job.workers)
     chosen = any(name in job.mca for name in ("pml", "btl"))
-    tokens = argv(
-        SrunLaunch(
-            slots={here[name].called or name: count for name, count in ordered.items()},
-            program=(*path.before, *job.program),
-            ranks=job.ranks,
-            per_node=job.per_node,
-            mpi=mpi,
-            directory=job.directory,
-        )
-    )
+    named = {here[name].called or name: 1 if job.per_node else count for name, count in ordered.items()}
+    tokens = argv(named, (*path.before, *job.program), mpi, job.ranks, job.directory)
     variables = environment({**({} if chosen else path.mca), **job.mca})
     return MpirunLine(tuple(tokens), {**dict([FENCE]), **variables, mpirun.JOB_VARIABLE: job.job}, path)
 

@@ -202,11 +202,7 @@ def pod_annotations(job: Submission) -> dict[str, str]:
 def pod(job: Submission, container: str, command: Sequence[str], environment: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the template of a pod.
 
-    Args:
-        job: gives image, sizes, networks and annotations.
-        container: the name of its only container.
-        command: what it runs; without one, what its image or an operator says.
-        environment: see :func:`variables`.
+    ``command`` is what the container runs; without one, what its image or an operator says.
     """
     limits: dict[str, Any] = {GPU: job.gpus_per_node} if job.gpus_per_node else {}
     limits |= dict(job.rdma)
@@ -237,12 +233,8 @@ def mpijob(
 ) -> dict[str, Any]:
     """Return an MPIJob (kubeflow.org/v2beta1).
 
-    Args:
-        job: names and sizes it.
-        slots: the ranks of a worker.
-        command: what the launcher runs; the workers run what the operator gives them, sshd.
-        environment: of the launcher, beside what lets a root's mpirun start.
-        policy: when the job ends and goes away.
+    Command and environment are the launcher's, which has also what lets a root's mpirun start. The workers run what the
+    operator gives them, sshd. ``policy`` says when the job ends and goes away.
     """
     # The launcher's pod computes nothing, so it asks for no GPU and no RDMA.
     alone = Submission(job.name, job.program, job.image, annotations=job.annotations, working_dir=job.working_dir)

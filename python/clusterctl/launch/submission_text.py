@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.launch import nccl_options, srun, submission
 from clusterctl.launch.submission import refuse
+from clusterctl.launch.torchrun import DEFAULT_PORT
 from clusterctl.model.drains import OF_CHECK_NODE
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from clusterctl.launch.submission import Submission
 
 
-RENDEZVOUS_PORT = 29500
 _POLICY = {"cleanPodPolicy": "Running"}
 
 
@@ -122,7 +122,7 @@ def mpijob(job: Submission) -> str:
     if job.by_torchrun:
         handed_on = {
             "MASTER_ADDR": f"{job.name}-worker-0.{job.name}",
-            "MASTER_PORT": str(RENDEZVOUS_PORT),
+            "MASTER_PORT": str(DEFAULT_PORT),
             **handed_on,
         }
     for name in ("PATH", "LD_LIBRARY_PATH", *handed_on):
@@ -247,10 +247,8 @@ exit 1
 def script(*, with_reason: bool, deadline_s: float, layout: Layout = DEFAULT_LAYOUT) -> str:
     """Return the script.
 
-    Args:
-        with_reason: drain the node by scontrol, with what is wrong as the reason; otherwise the prolog only fails.
-        deadline_s: of the look at the node.
-        layout: where the software lies on the nodes.
+    With a reason, scontrol drains the node and tells what is wrong; otherwise the prolog only fails. ``deadline_s`` is
+    that of the look at the node.
     """
     kill_s, program = deadline_s + 10, layout.program(_PROGRAM)
     head = _HEAD.format(kill_s=kill_s, python=_PYTHON, program=program, deadline_s=deadline_s, unknown=_UNKNOWN)

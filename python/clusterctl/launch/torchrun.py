@@ -12,9 +12,9 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEFAULT_PORT = 29500  # PyTorch's own, for a line that is shown and not run
+DEFAULT_PORT = 29500  # PyTorch's own
 _MAX_PORT = 65535
-_ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
+ADDRESS = re.compile(r"[A-Za-z0-9:](?:[A-Za-z0-9.:_%-]{0,252})")
 _RENDEZVOUS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PYTHON_WORD = re.compile(r"python3?")  # any other is somebody's own choice
 
@@ -72,12 +72,8 @@ _ON_LIKE_NODES = 'exec "$0" -m torch.distributed.run --node-rank="$OMPI_COMM_WOR
 def under_mpirun(spec: Torchrun, processes: Sequence[int]) -> list[str]:
     """Return what mpirun is to start once a node, so that each becomes the torchrun of its place.
 
-    Args:
-        spec: the line of any of the nodes; its ``node_rank`` and ``nproc_per_node`` are replaced.
-        processes: how many each node is to start, in the order of mpirun's ranks.
-
-    Raises:
-        ConfigError: as :func:`argv`.
+    ``node_rank`` and ``nproc_per_node`` of the line are replaced. ``processes`` says how many each node is to start, in
+    the order of mpirun's ranks.
     """
     first = argv(replace(spec, node_rank=0, nproc_per_node=processes[0]))
     head = [spec.python, "-m", "torch.distributed.run"]
@@ -99,9 +95,7 @@ def script(program: Sequence[str]) -> str:
 def kind(program: Sequence[str], python: str) -> tuple[str, tuple[str, ...]]:
     """Return what a launcher that brings the Python is to start: ``script``, ``module`` or ``command``, and its words.
 
-    Args:
-        program: a script, a module (``-m``), either with ``python`` before it, or a command.
-        python: the interpreter of a command that begins with ``python``.
+    The program is a script, a module (``-m``), either with ``python`` before it, or a command.
     """
     words = tuple(program)
     with_python = bool(_PYTHON_WORD.fullmatch(words[0]))
@@ -139,7 +133,7 @@ def _refuse(spec: Torchrun) -> None:
         if spec.nnodes > 1:
             raise ConfigError(f"{spec.nnodes} nodes need a place to meet; give torchrun an address and a port.")
         return
-    if not _ADDRESS.fullmatch(spec.master_addr):
+    if not ADDRESS.fullmatch(spec.master_addr):
         raise ConfigError(f"The rendezvous address {spec.master_addr!r} is neither a name nor an address.")
     if not 0 < spec.master_port <= _MAX_PORT:
         raise ConfigError(

@@ -46,23 +46,14 @@ class PlannedCheck:
 
 @dataclass(frozen=True)
 class ValidationJob:
-    """What is created in the cluster.
-
-    Attributes:
-        name: of the job and the ConfigMap.
-        kind: of the job, such as MPIJob.
-        job: the job's document.
-        programs: the ConfigMap's document.
-        ranks: the pods with ranks, in the order of ranks.
-        speakers: how many pods print results.
-    """
+    """What is created in the cluster."""
 
     name: str
-    kind: str
-    job: Mapping[str, Any]
-    programs: Mapping[str, Any]
-    ranks: tuple[str, ...]
-    speakers: int
+    kind: str  # of the job, such as MPIJob
+    job: Mapping[str, Any]  # the job's document
+    programs: Mapping[str, Any]  # the ConfigMap's document
+    ranks: tuple[str, ...]  # the pods with ranks, in the order of ranks
+    speakers: int  # how many pods print results
 
     @property
     def pod_count(self) -> int:
@@ -105,11 +96,6 @@ class ValidationJob:
 
 def build(name: str, wish: PodsOptions, checks: Sequence[PlannedCheck]) -> ValidationJob:
     """Return the manifests of a validation.
-
-    Args:
-        name: of the job.
-        wish: image and sizes.
-        checks: what the pods run.
 
     Raises:
         ConfigError: a value is malformed or missing.

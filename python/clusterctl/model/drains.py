@@ -66,10 +66,7 @@ class DrainDecision:
 def decide(record: ValidationRecord, states: Mapping[str, SlurmState], wish: DrainOptions) -> DrainDecision:
     """Decide what to tell Slurm after a validation.
 
-    Args:
-        record: of the validation.
-        states: by the record's name of a host, its state in Slurm before; a host that Slurm lacks is left out.
-        wish: what is wanted.
+    ``states`` has by the record's name of a host its state in Slurm before; a host that Slurm lacks is left out.
     """
     drain, notes = _failed(record, states) if wish.failed else ({}, [])
     resume = [

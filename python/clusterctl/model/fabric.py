@@ -50,10 +50,8 @@ def candidates(
 ) -> Candidates:
     """Return the networks in which every node has a distinct address that is up, best first.
 
-    Args:
-        nodes: facts by host.
-        cidrs: take these networks (the variable ``fabric_cidr``).
-        interfaces: take, on each node, the first of these interfaces that it has (``fabric_interfaces``).
+    ``cidrs`` are networks to take (the variable ``fabric_cidr``). Of ``interfaces``, each node takes the first that it
+    has (``fabric_interfaces``).
 
     Raises:
         ConfigError: a pin is malformed, or a node lacks it; the message names the node.

@@ -74,9 +74,6 @@ def srun_without_pmix(openmpi: str = "") -> str:
 
     A rank of Open MPI 5.0 becomes a world of its own. One of 4.1 sees Slurm's variables and ends with an error: 4.1.4
     did so on nodes, built with the site's PMIx, and open-mpi/ompi #10940 shows it of a build with its own.
-
-    Args:
-        openmpi: the version of Open MPI, '' where it is not known.
     """
     if is_series_41(openmpi):
         return "starts no rank: each ends with an error"
@@ -479,11 +476,7 @@ class NodeFacts(Fact):
         return Layout(self.prefix.path, self._project)
 
     def with_project(self, tree: str) -> NodeFacts:
-        """Return the node as a job sees it that runs in the environment of a project.
-
-        Args:
-            tree: folder of the environment on the node.
-        """
+        """Return the node as a job sees it that runs in the environment of a project."""
         path = ":".join(filter(None, (f"{tree}/bin", self.environment.get("PATH", ""))))
         found = self.model_copy(update={"environment": {**self.environment, "PATH": path}})
         found._project = tree  # noqa: SLF001 - its own class

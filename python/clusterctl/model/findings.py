@@ -76,9 +76,6 @@ class Majority(Generic[Member, Value]):
 def majority(values: Mapping[Member, Value]) -> Majority[Member, Value]:
     """Find the usual value and the members that differ from it.
 
-    Args:
-        values: the value of each member.
-
     Returns:
         The usual value and all others. Where all members agree, ``others`` is empty.
     """
@@ -106,19 +103,12 @@ class DoctorErrors(Record):
 
 
 class NodeHealth(Record):
-    """Whether a node is healthy.
+    """Whether a node is healthy."""
 
-    Attributes:
-        node: its name in the inventory.
-        state: ``failed`` where the newest run of the cluster named it. ``not proved`` where it was named, or doctor
-            found an error, and it has not passed since, or where it never passed.
-        checks: the checks of validation that named the node and that it has not passed since.
-        run_id: the last run in which one of these named it; empty without one.
-        doctor: what doctor found since the last run with the node that was a PASS.
-    """
-
-    node: str
+    node: str  # its name in the inventory
+    # ``failed`` where the newest run of the cluster named it. ``not proved`` where it was named, or doctor found an
+    # error, and it has not passed since, or where it never passed.
     state: HealthWord
-    checks: tuple[str, ...] = ()
-    run_id: str = ""
-    doctor: DoctorErrors | None = None
+    checks: tuple[str, ...] = ()  # the checks of validation that named the node and that it has not passed since
+    run_id: str = ""  # the last run in which one of these named it; empty without one
+    doctor: DoctorErrors | None = None  # what doctor found since the last run with the node that was a PASS

@@ -367,17 +367,12 @@ def _is_odd(one: HardwareReading) -> bool:
 
 @dataclass(frozen=True)
 class HardwareLooks:
-    """All looks at a node's hardware that a diagnosis has.
+    """All looks at a node's hardware that a diagnosis has."""
 
-    Attributes:
-        now: the last look.
-        first: the first look of this run, where counters were read twice, with those counters alone.
-        past: looks of earlier runs, the oldest first.
-    """
-
-    now: Hardware
+    now: Hardware  # the last look
+    # the first look of this run, where counters were read twice, with those counters alone
     first: Hardware | None = None
-    past: tuple[Hardware, ...] = field(default=())
+    past: tuple[Hardware, ...] = field(default=())  # looks of earlier runs, the oldest first
 
     def read_again(self, later: Hardware) -> HardwareLooks:
         """Return the looks after a second one of this run, which read counters."""

@@ -93,19 +93,13 @@ class LoggedKill(Fact):
 
 
 class MemoryKills(Fact):
-    """What a node tells of such kills; a count of -1 is hidden.
+    """What a node tells of such kills; a count of -1 is hidden."""
 
-    Attributes:
-        all: the count of the widest control group, which other work may share.
-        own: the count of a group that only the job's user or the job's Slurm job has.
-        log: the kills of the kernel's log, None where the job's user may not read it.
-        uid: of the job's user.
-    """
-
-    all: int = -1
-    own: int = -1
+    all: int = -1  # the count of the widest control group, which other work may share
+    own: int = -1  # the count of a group that only the job's user or the job's Slurm job has
+    # the kills of the kernel's log, None where the job's user may not read it
     log: tuple[LoggedKill, ...] | None = Field(default=None, max_length=256)
-    uid: int = -1
+    uid: int = -1  # of the job's user
 
     @classmethod
     def of(cls, told: object) -> MemoryKills:

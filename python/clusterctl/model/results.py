@@ -468,10 +468,6 @@ def worst(checks: Iterable[CheckResult]) -> Verdict:
 def load(text: str | bytes, place: str) -> ValidationRecord:
     """Read a record that was written as JSON, of this or an earlier schema.
 
-    Args:
-        text: the JSON.
-        place: where it comes from, for the message.
-
     Raises:
         ConfigError: it is not a record, is damaged, or a newer clusterctl wrote it.
     """
@@ -509,10 +505,7 @@ def keys(record: ValidationRecord, check: CheckResult) -> dict[FigureKey, Figure
 def key_maker(check: CheckResult, hosts: int, versions: Mapping[str, str]) -> Callable[[Figure], FigureKey]:
     """Return what gives figures of a check the key that they have in the history.
 
-    Args:
-        check: the check that measured them.
-        hosts: how many nodes were asked; they count where the check has no ranks of its own.
-        versions: of the run's software.
+    ``hosts`` says how many nodes were asked; they count where the check has no ranks of its own.
     """
     nodes = len({report.host for report in check.ranks if report.state == "answered"}) or hosts
     sorted_versions = tuple(sorted(versions.items()))

@@ -15,29 +15,17 @@ START_WITHIN_S = 300.0
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """How a validation gets its nodes from Slurm.
+    """How a validation gets its nodes from Slurm."""
 
-    Attributes:
-        partition: Slurm's default partition where it is empty.
-        account: the user's default account where it is empty.
-        time_s: the time limit of the job.
-        start_within_s: a job that has not started then is cancelled.
-        nodes: how many nodes Slurm chooses; None is all of them.
-        submit_host: the host that runs Slurm's commands, empty for this machine.
-        names_nodes: whether Slurm names the nodes, and not an inventory.
-        launcher: what starts the ranks: mpirun, or srun through Slurm's PMIx.
-        mpi: the type of PMIx that srun takes, one of ``srun --mpi=list``.
-    """
-
-    partition: str = ""
-    account: str = ""
-    time_s: float = AN_HOUR_S
-    start_within_s: float = START_WITHIN_S
-    nodes: int | None = None
-    submit_host: str = ""
-    names_nodes: bool = False
-    launcher: Literal["mpirun", "srun"] = "mpirun"
-    mpi: str = "pmix"
+    partition: str = ""  # Slurm's default partition where it is empty
+    account: str = ""  # the user's default account where it is empty
+    time_s: float = AN_HOUR_S  # the time limit of the job
+    start_within_s: float = START_WITHIN_S  # a job that has not started then is cancelled
+    nodes: int | None = None  # how many nodes Slurm chooses; None is all of them
+    submit_host: str = ""  # the host that runs Slurm's commands, empty for this machine
+    names_nodes: bool = False  # whether Slurm names the nodes, and not an inventory
+    launcher: Literal["mpirun", "srun"] = "mpirun"  # what starts the ranks: mpirun, or srun through Slurm's PMIx
+    mpi: str = "pmix"  # the type of PMIx that srun takes, one of ``srun --mpi=list``
 
     @property
     def by_srun(self) -> bool:
@@ -67,43 +55,24 @@ PYTHON = "python3"
 
 @dataclass(frozen=True)
 class PodsOptions:
-    """How a validation gets its pods.
+    """How a validation gets its pods."""
 
-    Attributes:
-        kind: an MPIJob, a PyTorchJob, or a PyTorchJob that Run:AI schedules.
-        image: the image of all pods; it brings Python and MPI or PyTorch.
-        nodes: how many pods have ranks.
-        slots: ranks of each of them; None is one for each GPU, or one.
-        gpus_per_node: GPUs that each of them asks for.
-        python: the image's interpreter, as a path or a name in PATH.
-        namespace: where the job is created; empty is the context's own, and Run:AI's of the project.
-        project: Run:AI's project.
-        context: of the kubeconfig; empty is its current one.
-        kubeconfig: its path; empty is what kubectl takes.
-        time_s: limit of the job once its pods run.
-        start_within_s: a job whose pods do not run then is deleted.
-        cpus: of each pod with ranks, as Kubernetes writes it.
-        memory: of each pod with ranks.
-        rdma: extended resources of each pod with ranks.
-        networks: network attachments of each pod with ranks.
-    """
-
-    kind: PodsKind
-    image: str
-    nodes: int
-    slots: int | None = None
-    gpus_per_node: int = 0
-    python: str = PYTHON
-    namespace: str = ""
-    project: str = ""
-    context: str = ""
-    kubeconfig: str = ""
-    time_s: float = AN_HOUR_S
-    start_within_s: float = START_WITHIN_S
-    cpus: str = ""
-    memory: str = ""
-    rdma: Mapping[str, int] = field(default_factory=dict)
-    networks: tuple[str, ...] = ()
+    kind: PodsKind  # an MPIJob, a PyTorchJob, or a PyTorchJob that Run:AI schedules
+    image: str  # the image of all pods; it brings Python and MPI or PyTorch
+    nodes: int  # how many pods have ranks
+    slots: int | None = None  # ranks of each of them; None is one for each GPU, or one
+    gpus_per_node: int = 0  # GPUs that each of them asks for
+    python: str = PYTHON  # the image's interpreter, as a path or a name in PATH
+    namespace: str = ""  # where the job is created; empty is the context's own, and Run:AI's of the project
+    project: str = ""  # Run:AI's project
+    context: str = ""  # of the kubeconfig; empty is its current one
+    kubeconfig: str = ""  # its path; empty is what kubectl takes
+    time_s: float = AN_HOUR_S  # limit of the job once its pods run
+    start_within_s: float = START_WITHIN_S  # a job whose pods do not run then is deleted
+    cpus: str = ""  # of each pod with ranks, as Kubernetes writes it
+    memory: str = ""  # of each pod with ranks
+    rdma: Mapping[str, int] = field(default_factory=dict)  # extended resources of each pod with ranks
+    networks: tuple[str, ...] = ()  # network attachments of each pod with ranks
 
     @property
     def ranks_per_pod(self) -> int:

@@ -33,21 +33,13 @@ class EntryName:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse what could lead elsewhere as a path.
-
-        Raises:
-            ValueError: the kind or the name is not one.
-        """
+        """Refuse what could lead elsewhere as a path."""
         if self.kind not in {"pack", "lock"} or not _NAME.fullmatch(self.name):
             _refuse(f"{self.kind}/{self.name}")
 
     @staticmethod
     def parse(text: str) -> EntryName:
-        """Return the name that an index holds.
-
-        Raises:
-            ValueError: it is not a name.
-        """
+        """Return the name that an index holds."""
         kind, _, name = text.partition("/")
         return EntryName("pack" if kind == "pack" else "lock" if kind == "lock" else _refuse(text), name)
 
@@ -202,11 +194,7 @@ class Envelope:
 
     @staticmethod
     def parse(data: bytes) -> Envelope:
-        """Return the envelope of a file; the signature is empty where it has none.
-
-        Raises:
-            ValueError: the content is not an envelope.
-        """
+        """Return the envelope of a file; the signature is empty where it has none."""
         try:
             fields = _fields(data)
             return Envelope(str(fields["statement"]).encode(), str(fields.get("signature") or ""))
@@ -228,11 +216,7 @@ def index_bytes(names: list[EntryName]) -> bytes:
 
 
 def index_names(data: bytes) -> list[EntryName]:
-    """Return the names in an index.
-
-    Raises:
-        ValueError: the content is not an index.
-    """
+    """Return the names in an index."""
     try:
         return sorted({EntryName.parse(str(text)) for text in _fields(data)["entries"]})
     except _UNREADABLE as error:

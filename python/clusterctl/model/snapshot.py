@@ -99,16 +99,6 @@ class HostSnapshot(Record):
 
     Later releases added the fields with a default. They are compared by what a snapshot holds, so an older snapshot
     stays valid: its host gets them with the next run.
-
-    Attributes:
-        traits: settings of the node that no file of the roles holds, by the words that name them, such as its host
-            name, the limits of a session and the settings of sshd.
-        address: the address by which the other nodes know it, where that is one of its own.
-        damaged: the artifacts in which a comparison of contents found a difference. The next run repairs them,
-            although sizes and modes are as they were.
-        offers: what of the node builds can rely on: libraries, CUDA and GPUs.
-        all_offers: the digest of what the nodes of the cluster offered when the host's builds were chosen.
-        parts: the digests of the parts of the inventory, see :class:`clusterctl.model.hosts.Inventory`.
     """
 
     run_id: Text
@@ -119,11 +109,16 @@ class HostSnapshot(Record):
     user: Text
     watch: tuple[dict[Text, Text | bool | int | float | None], ...]
     gpus: Text = ""
+    # settings of the node that no file of the roles holds, by the words that name them, such as its host name, the
+    # limits of a session and the settings of sshd
     traits: dict[Text, Text] = Field(default_factory=dict)
-    address: Text = ""
-    offers: Text = ""
-    all_offers: Text = ""
+    address: Text = ""  # the address by which the other nodes know it, where that is one of its own
+    offers: Text = ""  # what of the node builds can rely on: libraries, CUDA and GPUs
+    all_offers: Text = ""  # the digest of what the nodes of the cluster offered when the host's builds were chosen
+    # the digests of the parts of the inventory, see :class:`clusterctl.model.hosts.Inventory`
     parts: dict[str, Text] = Field(default_factory=dict)
+    # the artifacts in which a comparison of contents found a difference. The next run repairs them, although sizes and
+    # modes are as they were.
     damaged: tuple[HostDifference, ...] = ()
 
     @field_validator("watch")
@@ -146,15 +141,12 @@ class HostSnapshot(Record):
 
 
 class Snapshot(Record):
-    """The snapshots of a cluster's hosts, and what a run with ``--limit`` tells its hosts about the others.
-
-    Attributes:
-        removed: the hosts that ``remove`` took out of the cluster while the inventory named them. The next run that
-            provisions such a host takes it in again.
-    """
+    """The snapshots of a cluster's hosts, and what a run with ``--limit`` tells its hosts about the others."""
 
     schema_version: Literal[1] = 1
     members: tuple[dict[str, Any], ...] = ()
+    # the hosts that ``remove`` took out of the cluster while the inventory named them. The next run that provisions
+    # such a host takes it in again.
     removed: tuple[str, ...] = ()
     hosts: dict[str, HostSnapshot] = Field(default_factory=dict)
 

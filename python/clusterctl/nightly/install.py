@@ -206,11 +206,7 @@ def _job(
 
 
 def _absolute(options: InventoryOptions) -> InventoryOptions:
-    """Return the options with absolute paths; refuse an option that needs a terminal.
-
-    Raises:
-        ConfigError: a password would have to be typed, or the value of a variable would have to be kept.
-    """
+    """Return the options with absolute paths; refuse an option that needs a terminal."""
     if any(not value.startswith("@") for value in options.extra_vars):
         raise ConfigError(
             "A night takes extra variables from files alone (-e @FILE): their values may be secrets, and the job's "
@@ -290,13 +286,7 @@ _BROKEN_OFF = "It did not end: the machine or the process was stopped."
 
 
 def status(job: Job, now: datetime | None = None, *, most: int = 14) -> JobStatus:
-    """Return the status of a job.
-
-    Args:
-        job: the job.
-        now: the present; None means the real one.
-        most: how many nights to return.
-    """
+    """Return the status of a job."""
     now = now or datetime.now(timezone.utc)
     at, zone = schedule.parse_at(job.at), scheduler.zone()
     running = storage.is_running(job.job)

@@ -98,13 +98,8 @@ def call(
 ) -> HookResult:
     """Call the hook, and repeat a failed call as the policy allows; a failing hook never raises.
 
-    Args:
-        target: the hook.
-        record: the file on the standard input of a program, and in the body of a POST.
-        variables: additions to the environment of a program.
-        folder: the working directory of a program.
-        policy: how often and how long to try.
-        sleep: waits between two tries.
+    ``record`` is on the standard input of a program, and in the body of a POST. ``variables`` are additions to the
+    environment of a program, and ``folder`` is its working directory.
     """
     policy = policy or RetryPolicy()
     began = time.monotonic()

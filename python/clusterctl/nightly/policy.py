@@ -79,10 +79,8 @@ def drift_of(run: RunRecord) -> Drift:
 def next_slice(nights: Sequence[Night]) -> int:
     """Return the slice of the installed files that this night reads: the one whose last reading is the oldest.
 
-    So each byte is read within a week of nights, and a night without a look leaves its slice to the next one.
-
-    Args:
-        nights: the kept nights, newest first.
+    So each byte is read within a week of nights, and a night without a look leaves its slice to the next one. The
+    nights are the newest first.
     """
     read: dict[int, int] = {}
     for age, night in enumerate(nights):
@@ -130,12 +128,8 @@ def state_of(night: Night) -> tuple[str, ...]:
 def carried(before: Sequence[str], now: Sequence[str], left_out: Iterable[str]) -> tuple[str, ...]:
     """Return the state of a night with what the last notified one said of nodes that this night has left out.
 
-    A node that took no part is neither better nor worse, so its fault is not gone.
-
-    Args:
-        before: the :func:`state_of` the last notified night.
-        now: that of this night.
-        left_out: the nodes that took no part.
+    A node that took no part is neither better nor worse, so its fault is not gone. Both states are those of
+    :func:`state_of`.
     """
     names = set(left_out)
     kept = [entry for entry in before[1:] if names & set(entry.split()) and not entry.startswith("drift ")]
@@ -148,9 +142,7 @@ def carried(before: Sequence[str], now: Sequence[str], left_out: Iterable[str]) 
 def change(before: Sequence[str], now: Sequence[str]) -> str:
     """Return in words how a night differs from the last notified night; empty where it does not.
 
-    Args:
-        before: the :func:`state_of` the last notified night; empty counts as PASS, so a first good night is not news.
-        now: the state of this night.
+    Both states are those of :func:`state_of`. An empty one counts as PASS, so a first good night is not news.
     """
     was = tuple(before) or (Verdict.PASS.value,)
     if was == tuple(now):
@@ -198,10 +190,7 @@ def _reading(drift: Drift) -> str:
 def to_prune(nights: Iterable[tuple[str, datetime]], now: datetime, keep_days: int) -> tuple[str, ...]:
     """Return the nights to remove, oldest first; the newest night always stays.
 
-    Args:
-        nights: the name and the start of each.
-        now: the present.
-        keep_days: how many days a night is kept. One more day is added, since the schedule looks back that far.
+    ``nights`` has name and start of each. It is kept for one day more, since the schedule looks back that far.
     """
     ordered = sorted(nights, key=lambda night: night[1])
     limit = now - timedelta(days=keep_days + 1)

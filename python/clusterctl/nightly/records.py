@@ -41,31 +41,15 @@ class SchedulePlace(Record):
 
 
 class Job(Record):
-    """The nightly job of one inventory. Its file holds paths of passwords and keys, never the passwords.
-
-    Attributes:
-        job: its name, safe in names of files and units and in a comment of a crontab.
-        inventory: as messages name it.
-        sources: the paths and lists of hosts that make up the inventory; none means ``inventory`` itself.
-        since: the start of this schedule; earlier nights do not count.
-        at: local time of the machine, ``HH:MM``.
-        environment: variables of a night in addition to those of systemd or cron.
-        folder: the working directory of ``enable``; relative paths in an inventory or an ansible.cfg start there.
-        via: how Slurm is asked for the nodes; None reaches them by ssh.
-        skip_busy: whether a night leaves out nodes with other work.
-        drains: what a night tells Slurm of its nodes; None tells it nothing.
-        wait_s: how long a night waits for another run that holds a host.
-        keep_days: how long nights and their reports are kept.
-        reports: the folder of the reports; None means beside the record of the night.
-        prometheus: a file with the newest metrics, for node_exporter's textfile collector.
-    """
+    """The nightly job of one inventory. Its file holds paths of passwords and keys, never the passwords."""
 
     schema_version: Literal[1] = 1
-    job: str
-    inventory: str
+    job: str  # its name, safe in names of files and units and in a comment of a crontab
+    inventory: str  # as messages name it
+    # the paths and lists of hosts that make up the inventory; none means ``inventory`` itself
     sources: tuple[str, ...] = ()
-    since: datetime
-    at: str
+    since: datetime  # the start of this schedule; earlier nights do not count
+    at: str  # local time of the machine, ``HH:MM``
     suite: str
     suite_file: str | None = None
     limit: str | None = None
@@ -75,16 +59,17 @@ class Job(Record):
     user: str | None = None
     private_key: str | None = None
     become: bool = False
-    via: SlurmOptions | None = None
-    skip_busy: bool = False
-    drains: DrainOptions | None = None
+    via: SlurmOptions | None = None  # how Slurm is asked for the nodes; None reaches them by ssh
+    skip_busy: bool = False  # whether a night leaves out nodes with other work
+    drains: DrainOptions | None = None  # what a night tells Slurm of its nodes; None tells it nothing
+    # variables of a night in addition to those of systemd or cron
     environment: dict[str, str] = Field(default_factory=dict)
-    folder: str
+    folder: str  # the working directory of ``enable``; relative paths in an inventory or an ansible.cfg start there
     hook: HookTarget | None = None
-    wait_s: float = 3600.0
-    keep_days: int = 30
-    reports: str | None = None
-    prometheus: str | None = None
+    wait_s: float = 3600.0  # how long a night waits for another run that holds a host
+    keep_days: int = 30  # how long nights and their reports are kept
+    reports: str | None = None  # the folder of the reports; None means beside the record of the night
+    prometheus: str | None = None  # a file with the newest metrics, for node_exporter's textfile collector
     place: SchedulePlace
 
     @property

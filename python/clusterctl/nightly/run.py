@@ -54,17 +54,9 @@ class Timing:
 def run(job: Job, tell: Callable[[str], None] = lambda _text: None, timing: Timing | None = None) -> Night:
     """Run a night, and keep its record even where it fails.
 
-    Args:
-        job: of the night.
-        tell: called with a short text for every step.
-        timing: how to wait.
-
     Returns:
         The record. It is ``missed`` where another run held a host for longer than the job waits, or where the earlier
         night still runs.
-
-    Raises:
-        ConfigError: the state folder cannot be written.
     """
     timing = timing or Timing()
     started = datetime.now(timezone.utc)

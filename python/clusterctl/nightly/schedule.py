@@ -43,11 +43,7 @@ def parse_at(text: str) -> time:
 def slots(at: time, zone: tzinfo, after: datetime, until: datetime) -> list[datetime]:
     """Return the moments at which nights were due, oldest first, in UTC.
 
-    Args:
-        at: the job's time.
-        zone: the time zone of the machine.
-        after: only later moments.
-        until: only moments up to this one.
+    ``after`` itself is left out, ``until`` is not.
     """
     days = _days(after.astimezone(zone).date() - timedelta(days=1), until.astimezone(zone).date() + timedelta(days=1))
     found = (moment(day, at, zone) for day in days)
@@ -77,15 +73,8 @@ def missed(
 ) -> tuple[datetime, ...]:
     """Return the nights without a run, newest first.
 
-    A run that begins late, since the machine was off, still belongs to the night before it.
-
-    Args:
-        at: the job's time.
-        zone: the time zone of the machine.
-        since: when the job was enabled.
-        now: the present; a night with an open window is not missed.
-        runs: when runs began.
-        keep_days: how many days to look back; earlier records are removed.
+    A run that begins late, since the machine was off, still belongs to the night before it. A night with an open window
+    is not missed. Earlier records than those of ``keep_days`` are removed.
     """
     begun = sorted(runs)
     all_slots = slots(at, zone, max(since, now - timedelta(days=keep_days)), now)
@@ -193,11 +182,7 @@ def unit_name(job: str) -> str:
 
 
 def quoted(word: str) -> str:
-    """Quote one word of a command line.
-
-    Raises:
-        ConfigError: it holds a control character.
-    """
+    """Quote one word of a command line."""
     refuse_control_characters(word)
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
@@ -206,13 +191,7 @@ def quoted(word: str) -> str:
 def service(job: str, argv: Sequence[str], scope: Scope) -> str:
     """Return the service that runs a night.
 
-    Args:
-        job: the job's name.
-        argv: the command; the first word is an absolute path.
-        scope: only the system manager knows when the network is up.
-
-    Raises:
-        ConfigError: a word cannot be written into a unit.
+    Only the system manager knows when the network is up.
     """
     if not argv[0].startswith("/") or _NOT_IN_A_PROGRAM & set(argv[0]):
         raise ConfigError(
@@ -257,10 +236,6 @@ def is_ours(text: str, job: str) -> bool:
 
 
 def refuse_control_characters(word: str) -> None:
-    """Refuse a control character: units, crontab lines and file names cannot hold one.
-
-    Raises:
-        ConfigError: the word holds a control character.
-    """
+    """Refuse a control character: units, crontab lines and file names cannot hold one."""
     if any(ord(letter) < ord(" ") or letter == "\x7f" for letter in word):
         raise ConfigError(f"{word!r} holds a control character, which a schedule cannot carry; rename it.")

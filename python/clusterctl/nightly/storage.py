@@ -52,11 +52,7 @@ def job_file(job: str) -> Path:
 
 
 def write_job(job: Job) -> None:
-    """Write a job's file.
-
-    Raises:
-        ConfigError: the state folder cannot be written.
-    """
+    """Write a job's file."""
     paths.private_folder(folder_of(job.job))
     files.write_atomically(job_file(job.job), job.model_dump_json(indent=1) + "\n")
 
@@ -81,20 +77,12 @@ def read_job(path: Path) -> Job:
 
 
 def jobs() -> list[Job]:
-    """Return all jobs, by name.
-
-    Raises:
-        ConfigError: the file of a job is damaged.
-    """
+    """Return all jobs, by name."""
     return [read_job(path) for path in sorted(map(paths.nightly_job, paths.nightly_dir().glob("*"))) if path.is_file()]
 
 
 def new_night(job: str, started: datetime) -> tuple[str, Path]:
-    """Make the folder of a night; its name sorts by time.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
+    """Make the folder of a night; its name sorts by time."""
     name = f"{started:%Y%m%dT%H%M%SZ}-{os.getpid()}"
     return name, paths.private_folder(paths.nights_dir(folder_of(job)) / name)
 
@@ -142,11 +130,7 @@ def write_told(job: str, told_now: Told) -> None:
 
 @contextlib.contextmanager
 def lock(job: str) -> Iterator[None]:
-    """Let one night of a job run at a time; the kernel releases the lock when the process ends.
-
-    Raises:
-        LockedError: another night runs.
-    """
+    """Let one night of a job run at a time; the kernel releases the lock when the process ends."""
     paths.private_folder(folder_of(job))
     with contextlib.ExitStack() as stack:
         try:

@@ -18,12 +18,11 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset, run_record
 from clusterctl.model.run_record import AskingObserver
 from clusterctl.provisioning import playbook
-from clusterctl.provisioning.host_run import HostRun, now, recorded
+from clusterctl.provisioning.host_run import HostRun, now, started
 from clusterctl.provisioning.look import HostRequest
 from clusterctl.provisioning.preview import CollectPreview
 from clusterctl.provisioning.task_results import TaskResults
-from clusterctl.state import environments, locks, paths, runs, snapshots
-from clusterctl.state import snapshots as kept
+from clusterctl.state import environments, paths, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -71,11 +70,7 @@ class Tree:
 
 
 def trees_of(told: Sequence[Mapping[str, Any]]) -> tuple[Tree, ...]:
-    """Return the artifacts that a node's module tells of.
-
-    Raises:
-        KeyError, TypeError, ValueError: the answer has another form, or names more than any node has.
-    """
+    """Return the artifacts that a node's module tells of."""
     if len(told) > _MOST_TREES:
         raise ValueError("there are too many")
     return tuple(Tree.of(data) for data in told)
@@ -105,11 +100,7 @@ def distinct(sets: Iterable[SoftwareSet]) -> list[SoftwareSet]:
 def kept_folders(sets: Sequence[SoftwareSet], hold: Hold | None, snapshot: Snapshot, keep: int) -> set[str]:
     """Return the folders that a cluster still needs: of its newest sets, its hold and its snapshot.
 
-    Args:
-        sets: what the runs left, newest first.
-        hold: of the cluster.
-        snapshot: of the cluster.
-        keep: how many different sets stay; never fewer than the one in force and the one before it.
+    The sets are the newest first. Never fewer than the one in force and the one before it stay.
     """
     wanted = distinct(sets)[: max(keep, LEAST_KEPT)] + ([hold.software] if hold else [])
     found = {tree for software in wanted for host in software.hosts.values() for tree in host.links.values()}
@@ -122,10 +113,7 @@ def old_trees(
 ) -> dict[str, tuple[Tree, ...]]:
     """Return by host the artifacts that go; hosts without one are left out.
 
-    Args:
-        trees: what each host has.
-        kept: the folders that stay.
-        before: what was installed later stays as well; None sets no age.
+    What was installed later than ``before`` stays as well; None sets no age.
     """
     found = {
         host: tuple(
@@ -152,13 +140,9 @@ def chosen_cache_files(
     """Return the files of the cache that go.
 
     Sources and wheels are not of one set, so they go by their age alone, unless a kept pack or a lock names them.
-
-    Args:
-        files: what the cache has.
-        kept_names: names of the folders that a cluster or a node still needs.
-        kept_words: the records of the kept packs and the locks of wheels, as one text.
-        before: what was written later stays; None sets no age.
-        fresh: what was written later stays in any case, because a run may be about to install it.
+    ``kept_names`` are folders that a cluster or a node still needs. ``kept_words`` are the records of the kept packs
+    and the locks of wheels, as one text. What was written later than ``before`` stays; None sets no age. What was
+    written later than ``fresh`` stays in any case, because a run may be about to install it.
     """
     limit = fresh if before is None else min(before, fresh)
     found = []
@@ -331,10 +315,9 @@ def collect(request: CollectRequest, observer: AskingObserver[CollectPreview]) -
     observer.phase("reading the inventory")
     cluster = ansible_inventory.load(request.inventory, request.options)
     playbook.check_files(cluster, request.options)
-    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
-        run = runs.start("gc", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Collect(request, observer, cluster, run) as it:
-            return it.go()
+    chosen = cluster.selected_hosts
+    with started("gc", cluster, request, chosen) as run, _Collect(request, observer, cluster, run) as it:
+        return it.go()
 
 
 def kept_by(cluster: str, keep: int) -> set[str]:
@@ -347,12 +330,8 @@ def kept_by(cluster: str, keep: int) -> set[str]:
 
 
 def kept_in_sets(cluster: str, keep: int) -> set[str]:
-    """Return the folders that a cluster needs for its own software, without its projects' environments.
-
-    Raises:
-        ConfigError: as :func:`kept_by`.
-    """
-    return kept_folders(kept.sets(cluster), kept.hold(cluster), snapshots.read(cluster), keep)
+    """Return the folders that a cluster needs for its own software, without its projects' environments."""
+    return kept_folders(snapshots.sets(cluster), snapshots.hold(cluster), snapshots.read(cluster), keep)
 
 
 def kept_by_all(keep: int) -> set[str]:
@@ -392,7 +371,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             files = old_cache_files(limits, staying)
         lines = artifact_lines(old, files)
         if not lines:
-            words = "Nothing to do: every artifact is in use, or of a set that is kept."
+            words = "Nothing to do: every artifact is in use, or of a set that is snapshots."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._expected({}), message=words)
         if self.request.check:
             self.messages = tuple(lines)
@@ -402,11 +381,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         return self._remove(old, files)
 
     def _trees(self) -> dict[str, tuple[Tree, ...]]:
-        """Return the artifacts of each host.
-
-        Raises:
-            ConfigError: a host's answer has another form.
-        """
+        """Return the artifacts of each host."""
         found: dict[str, tuple[Tree, ...]] = {}
         for result in self.task_results.results:
             try:
@@ -438,7 +413,8 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         if not old:
             self.messages = (*artifact_lines({}, gone), *_staying(left))
             return self.finish("done", ExitCode.OK, hosts=self._expected({}))
-        kept.note_collected(self.run.record.cluster_id, {tree.path for trees in old.values() for tree in trees}, now())
+        going = {tree.path for trees in old.values() for tree in trees}
+        snapshots.note_collected(self.run.record.cluster_id, going, now())
         names = {host: [tree.path for tree in trees] for host, trees in old.items()}
         self.task_results = TaskResults()
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"gc_trees": names})

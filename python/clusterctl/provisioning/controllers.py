@@ -40,9 +40,7 @@ OWN = ""  # the first controller's own share
 def by_pattern(hosts: Sequence[str], wanted: Mapping[str, Collection[str]]) -> Shares:
     """Return the hosts of each worker, and under :data:`OWN` those that no worker names.
 
-    Args:
-        hosts: of the run, in the inventory's order.
-        wanted: by worker, the hosts that its pattern names; hosts of another run are left out.
+    ``wanted`` has by worker the hosts that its pattern names; hosts of another run are left out.
 
     Raises:
         ValueError: two workers name the same host; its text is a sentence.
@@ -62,10 +60,8 @@ def by_pattern(hosts: Sequence[str], wanted: Mapping[str, Collection[str]]) -> S
 def equal(hosts: Sequence[str], workers: Sequence[str], only_here: Collection[str] = ()) -> Shares:
     """Return the hosts in parts of equal size, for the first controller and each worker.
 
-    Args:
-        hosts: of the run, in the inventory's order; neighbours stay together.
-        workers: the names of the workers.
-        only_here: hosts that only the first controller can reach; they count as a part of its share.
+    Neighbours in the inventory's order stay together. The hosts ``only_here``, which only the first controller can
+    reach, count as a part of its share.
     """
     here = [name for name in hosts if name in only_here]
     rest = [name for name in hosts if name not in only_here]
@@ -105,11 +101,8 @@ def share(
 ) -> SharedRun:
     """Play the three steps; the first that goes wrong for another reason than single hosts is the last.
 
-    Args:
-        found: who gets which hosts.
-        builders: the hosts that go ahead, on the first controller.
-        meet: plays what needs the facts of all hosts, on all of them.
-        parts: plays the rest, on all controllers that have a host.
+    The ``builders`` go ahead, on the first controller. ``meet`` plays what needs the facts of all hosts, on all of
+    them, and ``parts`` the rest, on all controllers that have a host.
     """
     ends = [meet()]
     if _is_over(ends[-1]):
@@ -161,17 +154,11 @@ class _Installed(BaseModel):
 
 @dataclass(frozen=True)
 class Worker:
-    """Another controller, ready to play.
+    """Another controller, ready to play."""
 
-    Attributes:
-        host: where it is.
-        playbooks: the folder of the playbooks there.
-        cached: the records of packs and the locks that its cache has.
-    """
-
-    host: Host
-    playbooks: str
-    cached: frozenset[str]
+    host: Host  # where it is
+    playbooks: str  # the folder of the playbooks there
+    cached: frozenset[str]  # the records of packs and the locks that its cache has
 
     def argv(self, *words: str) -> list[str]:
         """Return the command that runs our program there."""
@@ -294,17 +281,11 @@ def _refusal(host: Host, reply: python.Reply) -> ConfigError | UnreachableError:
 
 @dataclass
 class Controllers:
-    """The workers of a run; without one, it is false.
+    """The workers of a run; without one, it is false."""
 
-    Attributes:
-        hosts: where they are.
-        shares: who plays which hosts.
-        workers: those that are ready, by name.
-    """
-
-    hosts: tuple[Host, ...] = ()
-    shares: Shares = field(default_factory=dict)
-    workers: dict[str, Worker] = field(default_factory=dict)
+    hosts: tuple[Host, ...] = ()  # where they are
+    shares: Shares = field(default_factory=dict)  # who plays which hosts
+    workers: dict[str, Worker] = field(default_factory=dict)  # those that are ready, by name
 
     @classmethod
     def of(cls, word: str, cluster: Inventory, read: ReadInventory, options: InventoryOptions) -> Controllers:
@@ -323,12 +304,7 @@ class Controllers:
         return bool(self.hosts)
 
     def get_ready(self, observer: RunObserver) -> None:
-        """Ask the workers what they have.
-
-        Raises:
-            ConfigError: a worker cannot be used.
-            UnreachableError: a worker does not answer.
-        """
+        """Ask the workers what they have."""
         if self.hosts:
             observer.phase(f"looking at the workers {', '.join(host.name for host in self.hosts)}")
             self.workers = ready(self.hosts)

@@ -17,7 +17,7 @@ from clusterctl.provisioning.look import HostRequest, look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
-from clusterctl.state import paths, snapshots
+from clusterctl.state import locks, paths, runs, snapshots
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from clusterctl.model.probe import Probe
     from clusterctl.model.run_record import Event
     from clusterctl.model.snapshot import SoftwareSet
-    from clusterctl.state import runs
 
 
 _RETRIES = 5  # through a bastion: its sshd refuses logins at random while ten or more are on their way
@@ -43,8 +42,20 @@ PREFLIGHT, CONNECTION = "preflight", "connection"  # where a run stopped that ch
 
 
 @contextlib.contextmanager
-def recorded(run: runs.Run) -> Iterator[None]:
-    """Write into the record how a run ended that raised an error, and close its files."""
+def started(verb: str, cluster: Inventory, request: HostRequest, locked: Sequence[Host] = ()) -> Iterator[runs.Run]:
+    """Lock hosts, and yield a run, whose record says how it ended that raised an error.
+
+    Raises:
+        LockedError: another run holds a host.
+    """
+    with locks.HostLock(locked, " ".join(request.argv)) if locked else contextlib.nullcontext():
+        run = runs.start(verb, cluster.sources, request.argv, runs.versions())
+        with _recorded(run):
+            yield run
+
+
+@contextlib.contextmanager
+def _recorded(run: runs.Run) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -102,9 +113,7 @@ class HostRun(Generic[RequestT, ObserverT]):
     def claim(self, members: Mapping[str, str] | None, also: Sequence[Host] = ()) -> run_record.RunRecord | None:
         """Lock and mark the selected nodes before anything is changed; the lock holds until this object's exit.
 
-        Args:
-            members: the members that the nodes know after the run; None leaves their marks as they are.
-            also: further nodes to lock.
+        ``members`` are those that the nodes know after the run; None leaves their marks as they are.
 
         Returns:
             The record of a run that another cluster or another run stands in the way of, else None.
@@ -173,12 +182,7 @@ class HostRun(Generic[RequestT, ObserverT]):
     ) -> list[playbook.End]:
         """Play ``provision`` on several controllers at the same time, on the hosts that each has by ``shares``.
 
-        Args:
-            shares: the hosts by the name of the worker, see :mod:`clusterctl.provisioning.controllers`.
-            crew: the workers by name.
-            trees: the folders of the artifacts that the hosts get.
-            skip_tags: as for :meth:`play`.
-            variables: as for :meth:`play`.
+        ``trees`` are the folders of the artifacts that the hosts get. The rest is as for :meth:`play`.
         """
         self.observer.phase(words(shares))
         are_others = any(hosts for worker, hosts in shares.items() if worker != OWN)

@@ -50,14 +50,10 @@ def look(
 ) -> Probe:
     """Look at all hosts that a plain ssh can reach, also those outside the limit: the others refer to them.
 
-    Args:
-        cluster: the inventory's hosts.
-        watch: by host, the entries of its snapshot.
-        content: the slices of the artifacts' files whose content is compared.
-        busy: also find ranks, and processes that use an artifact.
-        sudo_password: typed by the user.
-        also: what else is asked, as for ``facts.gather``; of the watched entries, in place of those of the snapshots.
-        connections: the folder of connections that others go on with; None for sessions of their own.
+    ``watch`` has by host the entries of its snapshot. ``content`` are the slices of the artifacts' files whose content
+    is compared. With ``busy``, ranks and processes that use an artifact are found as well. ``also`` asks more, as for
+    ``facts.gather``; its watched entries take the place of those of the snapshots. ``connections`` is the folder of
+    connections that others go on with; None is for sessions of their own.
     """
     hosts = [host.with_sudo_password(sudo_password) for host in cluster.hosts if host.by_ssh]
     hosts = hosts if connections is None else [reach.lasting(host) for host in hosts]

@@ -21,16 +21,12 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Removal:
-    """Which hosts leave a cluster.
+    """Which hosts leave a cluster."""
 
-    Attributes:
-        names: the hosts that leave.
-        remaining: the hosts of the cluster afterwards, in the inventory's order; the first is the launch node.
-        outsiders: the inventory's other hosts, which are no members: removed before, or not provisioned yet.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the hosts that leave
+    # the hosts of the cluster afterwards, in the inventory's order; the first is the launch node
     remaining: tuple[str, ...]
+    # the inventory's other hosts, which are no members: removed before, or not provisioned yet
     outsiders: tuple[str, ...]
 
     def listed(self, hosts: Iterable[str]) -> tuple[str, ...]:
@@ -44,12 +40,7 @@ def removal(
 ) -> Removal:
     """Decide which hosts leave.
 
-    Args:
-        asked: the words of the user: names, or lists such as node[2-3].
-        hosts: the hosts of the inventory.
-        before: what the last runs left.
-        inventory: as messages name it.
-        launch_node_too: whether the launch node may be among them.
+    ``asked`` are names, or lists such as node[2-3].
 
     Raises:
         ConfigError: a host is unknown, no host would remain, or the launch node would leave unasked.
@@ -88,20 +79,13 @@ def still_removed(before: Snapshot, cluster: Inventory) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Left:
-    """What a run that told the nodes about the members of the cluster left.
-
-    Attributes:
-        run_id: of the run.
-        members: the members, as preflight describes them.
-        states: the state of each remaining host.
-        watch: by host, what the tasks said should hold from now on.
-        digests: by the digest of an inventory with the removed hosts, the digest of the same inventory without them.
-    """
+    """What a run that told the nodes about the members of the cluster left."""
 
     run_id: str
-    members: tuple[dict[str, Any], ...]
-    states: Mapping[str, NodeState]
-    watch: Mapping[str, tuple[dict[str, Any], ...]]
+    members: tuple[dict[str, Any], ...]  # the members, as preflight describes them
+    states: Mapping[str, NodeState]  # the state of each remaining host
+    watch: Mapping[str, tuple[dict[str, Any], ...]]  # by host, what the tasks said should hold from now on
+    # by the digest of an inventory with the removed hosts, the digest of the same inventory without them
     digests: Mapping[str, str]
 
 
@@ -130,12 +114,7 @@ def snapshot_after_replacing(
 ) -> Snapshot:
     """Return the snapshot of a cluster in which one host is another machine now.
 
-    Args:
-        before: what the last runs left.
-        name: the host that was replaced.
-        hosts: the hosts of the cluster.
-        left: what this run left.
-        fresh: the snapshot of the new machine; empty where nothing of it can be watched.
+    ``fresh`` is the snapshot of the new machine; empty where nothing of it can be watched.
     """
     others = _of_known({host: state for host, state in left.states.items() if host != name}, before)
     old = plan.members_digest(others, before.hosts, hosts)
@@ -196,12 +175,7 @@ def messages(
 ) -> tuple[str, ...]:
     """Return what the user has to know after a removal, a sentence each.
 
-    Args:
-        removed: which hosts left.
-        hosts: the hosts of the inventory.
-        dead: those of them that do not answer.
-        inventory: as messages name it.
-        cleaned: whether the hosts were put back to what they were.
+    ``dead`` are the hosts that do not answer. With ``cleaned``, the hosts were put back to what they were.
     """
     names, many = nodeset.folded(removed.names), len(removed.names) > 1
     its, has, it = ("their", "have", "they") if many else ("its", "has", "it")

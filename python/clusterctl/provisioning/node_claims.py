@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import json
@@ -38,21 +39,14 @@ _RELEASE_S = 8.0  # a node that died during the run does not hold up its end for
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a run wants of its nodes.
+    """What a run wants of its nodes."""
 
-    Attributes:
-        listed: all hosts of the inventory.
-        members: the members that the nodes know after the run, addresses by name; None leaves the marks as they are.
-        adopt: take over nodes of another cluster.
-        take_lock: take the lock of a run that the user knows to be dead.
-        look_only: neither lock nor mark.
-    """
-
-    listed: tuple[Host, ...]
+    listed: tuple[Host, ...]  # all hosts of the inventory
+    # the members that the nodes know after the run, addresses by name; None leaves the marks as they are
     members: Mapping[str, str] | None
-    adopt: bool = False
-    take_lock: bool = False
-    look_only: bool = False
+    adopt: bool = False  # take over nodes of another cluster
+    take_lock: bool = False  # take the lock of a run that the user knows to be dead
+    look_only: bool = False  # neither lock nor mark
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +74,7 @@ class NodeClaims:
     def take(self, hosts: Sequence[Host], wanted: Wanted) -> Claimed:
         """Look at the marks of nodes, and lock and mark them where nothing stands in the way.
 
-        Args:
-            hosts: the nodes; those that only Ansible reaches are left to the role preflight.
-            wanted: what is wanted of them.
+        Nodes that only Ansible reaches are left to the role preflight.
         """
         by_name = {host.name: host.with_sudo_password(self._sudo_password) for host in hosts if host.by_ssh}
         own = snapshots.read_identity(self._record.cluster_id)
@@ -222,7 +214,7 @@ def ask(
         The answers and the failures by the host's name; nothing is raised for a host.
     """
     lines = {host: json.dumps(request).encode() for host, request in requests.items()}
-    return one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s, control_dir=control_dir)
+    return asyncio.run(one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s, control_dir=control_dir))
 
 
 def _read(host: Host, ending: python.Ending) -> ClaimAnswer | ProbeFailure:
@@ -252,51 +244,29 @@ class ClusterMark(Fact):
 
 
 class NodeLock(Fact):
-    """The run that works on a node.
-
-    Attributes:
-        run: its id.
-        host: the inventory's name of the node.
-        user: who started it.
-        controller: the machine on which it runs.
-        machine: a digest of that machine's id; '' where it has none.
-        boot: the boot of that machine.
-        namespace: the namespace of its process number.
-        pid: its process there.
-        ticks: when the process started, in clock ticks since the boot.
-        command: as it may be shown.
-        since: when the lock was taken.
-    """
+    """The run that works on a node."""
 
     run: Text
-    host: Text = ""
-    user: Text = ""
-    controller: Text = ""
-    machine: Text = ""
-    boot: Text = ""
-    namespace: Text = ""
-    pid: int = 0
-    ticks: int = 0
-    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(escaped)] = ""
-    since: Text = ""
+    host: Text = ""  # the inventory's name of the node
+    user: Text = ""  # who started it
+    controller: Text = ""  # the machine on which it runs
+    machine: Text = ""  # a digest of that machine's id; '' where it has none
+    boot: Text = ""  # the boot of that machine
+    namespace: Text = ""  # the namespace of its process number
+    pid: int = 0  # its process there
+    ticks: int = 0  # when the process started, in clock ticks since the boot
+    command: Annotated[str, Field(max_length=1 << 17), AfterValidator(escaped)] = ""  # as it may be shown
+    since: Text = ""  # when the lock was taken
 
 
 class ClaimAnswer(Fact):
-    """What a node says to a claim.
+    """What a node says to a claim."""
 
-    Attributes:
-        mark: of its cluster, before the claim.
-        lost: the members that this cluster would lose.
-        holder: the lock of another run.
-        taken: whether this run has the lock now.
-        problem: why the node could not do it, a clause.
-    """
-
-    mark: ClusterMark | None = None
-    lost: tuple[Text, ...] = ()
-    holder: NodeLock | None = None
-    taken: bool = False
-    problem: Text = ""
+    mark: ClusterMark | None = None  # of its cluster, before the claim
+    lost: tuple[Text, ...] = ()  # the members that this cluster would lose
+    holder: NodeLock | None = None  # the lock of another run
+    taken: bool = False  # whether this run has the lock now
+    problem: Text = ""  # why the node could not do it, a clause
 
 
 # --- Decide whether a run may have its nodes: the members of other clusters, and the locks of other runs --------------

@@ -112,23 +112,14 @@ def batches(hosts: Sequence[str], size: int, first: Collection[str]) -> tuple[tu
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a rolling run came.
+    """How far a rolling run came."""
 
-    Attributes:
-        number: of the batch at work, from 1.
-        count: of all batches.
-        done: the hosts of the batches that passed.
-        lost: the hosts that failed or could not be reached.
-        beside: the other hosts of the batch at work.
-        untouched: the hosts of the batches that did not begin.
-    """
-
-    number: int
-    count: int
-    done: tuple[str, ...]
-    lost: tuple[str, ...]
-    beside: tuple[str, ...]
-    untouched: tuple[str, ...]
+    number: int  # of the batch at work, from 1
+    count: int  # of all batches
+    done: tuple[str, ...]  # the hosts of the batches that passed
+    lost: tuple[str, ...]  # the hosts that failed or could not be reached
+    beside: tuple[str, ...]  # the other hosts of the batch at work
+    untouched: tuple[str, ...]  # the hosts of the batches that did not begin
 
     def words(self, what: str) -> str:
         """Return a sentence for a run that ends here; ``what`` says how, for example "failed"."""
@@ -144,19 +135,12 @@ class Progress:
 
 @dataclass(frozen=True)
 class Steps:
-    """What a rolling run does with hosts.
+    """What a rolling run does with hosts."""
 
-    Attributes:
-        begin: hears the number of a batch, from 1, and its hosts.
-        play: provisions these hosts.
-        join: lets these hosts, of the batch and of all batches before it, meet each other.
-        reached: says which of these hosts a play took to its end.
-    """
-
-    begin: Callable[[int, Sequence[str]], None]
-    play: Callable[[Sequence[str]], End]
-    join: Callable[[Sequence[str]], End]
-    reached: Callable[[Sequence[str]], Sequence[str]]
+    begin: Callable[[int, Sequence[str]], None]  # hears the number of a batch, from 1, and its hosts
+    play: Callable[[Sequence[str]], End]  # provisions these hosts
+    join: Callable[[Sequence[str]], End]  # lets these hosts, of the batch and of all batches before it, meet each other
+    reached: Callable[[Sequence[str]], Sequence[str]]  # says which of these hosts a play took to its end
 
 
 @dataclass
@@ -224,12 +208,8 @@ def join_only(
 ) -> frozenset[str]:
     """Return the hosts that play only the roles by which nodes meet each other.
 
-    A host that plays no role of the software cannot give its own to others. So the cache has to have it.
-
-    Args:
-        as_left: the hosts that are as their last run left them, and as the inputs ask for.
-        snapshots: how the last runs left the hosts.
-        cached_trees: the names of the folders of the artifacts in the cache.
+    A host that plays no role of the software cannot give its own to others. So the cache has to have it. The hosts
+    ``as_left`` are as their last run left them, and as the inputs ask for. ``cached_trees`` are names of folders.
     """
     trees = software.trees_of(entry for name in as_left for entry in snapshots[name].watch)
     return frozenset(as_left) if trees <= frozenset(cached_trees) else frozenset()

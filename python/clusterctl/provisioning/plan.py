@@ -36,16 +36,11 @@ OTHER_OFFERS = "the nodes offer other libraries or GPUs than before, which decid
 
 @dataclass(frozen=True)
 class ClusterDigests:
-    """What each node's provision depends on beside the node itself.
+    """What each node's provision depends on beside the node itself."""
 
-    Attributes:
-        members: :func:`members_digest` of the whole cluster.
-        offers: :func:`offers_digest` of the whole cluster.
-        smaller: the digest of the inventory without the hosts that have no snapshot; '' where all hosts have one.
-    """
-
-    members: str
-    offers: str = ""
+    members: str  # :func:`members_digest` of the whole cluster
+    offers: str = ""  # :func:`offers_digest` of the whole cluster
+    # the digest of the inventory without the hosts that have no snapshot; '' where all hosts have one
     smaller: str = ""
 
 
@@ -142,13 +137,8 @@ def decide(
 ) -> ProvisionPlan:
     """Compare each selected host with its snapshot.
 
-    Args:
-        selected: the hosts that ``--limit`` leaves.
-        states: how they are now; a host without a state could not be looked at from outside Ansible.
-        snapshots: how their last successful run left them.
-        inputs: what a run now would be made from.
-        cluster: what matters of the whole cluster now.
-        every_role: each host plays all roles, also one that is as it was left.
+    A host without a state could not be looked at from outside Ansible. With ``every_role``, each host plays all roles,
+    also one that is as it was left.
     """
     reasons: dict[str, str] = {}
     parts = _changed_parts(selected, states, snapshots, inputs, cluster)
@@ -393,10 +383,7 @@ def known_differences(snapshot: HostSnapshot, state: NodeState, *, verified: boo
 def with_damage(snapshot: Snapshot, states: Mapping[str, NodeState], *, everything: bool) -> Snapshot:
     """Return the snapshot with what a comparison of contents has found, so that the next plain run repairs it.
 
-    Args:
-        snapshot: of the cluster.
-        states: of the hosts, as the comparison saw them.
-        everything: it read every content, so that earlier damage which it did not find is gone.
+    With ``everything``, the comparison read every content, so that earlier damage which it did not find is gone.
     """
     hosts = dict(snapshot.hosts)
     for name in hosts.keys() & states.keys():

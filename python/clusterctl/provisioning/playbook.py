@@ -158,9 +158,7 @@ class Cancel:
 def arguments(play: Play, variables: Sequence[str] = ()) -> list[str]:
     """Return the arguments of ``ansible-playbook``, without the program, the playbook and any password.
 
-    Args:
-        play: what to run.
-        variables: the options that name the files of variables; the last one stands above the others.
+    ``variables`` are the options that name the files of variables; the last one stands above the others.
     """
     argv = [f"--inventory={word}" for word in for_ansible(play.inventory)]  # with '=', no value is taken for an option
     argv.append(f"--forks={play.forks}")
@@ -201,11 +199,8 @@ def environment(
 ) -> dict[str, str]:
     """Return Ansible's settings for a run; they stand above any ansible.cfg.
 
-    Args:
-        private: the folder of the run.
-        control_dir: the folder of shared connections.
-        retries: how often ssh tries again to connect, where the user's environment does not say; 0 leaves it as it is.
-        of_another: on a second controller, what the first one said by :func:`travelling`.
+    ``retries`` is how often ssh tries again to connect, where the user's environment does not say; 0 leaves it as it
+    is. ``of_another`` is, on a second controller, what the first one said by :func:`travelling`.
     """
     first = dict(of_another or {})
     interpreter = first.pop("ANSIBLE_PYTHON_INTERPRETER", "")
@@ -263,11 +258,7 @@ def _shown(value: object) -> str:
 
 
 def known_tags(playbook: Path) -> tuple[str, ...]:
-    """Return the tags that the playbook knows, by asking Ansible.
-
-    Raises:
-        ConfigError: the playbook cannot be read.
-    """
+    """Return the tags that the playbook knows, by asking Ansible."""
     with held_files.folder() as folder:
         done = subprocess.run(
             [ansible_program("ansible-playbook"), "-i", "localhost,", "--tags=all", "--list-tags", str(playbook)],
@@ -297,13 +288,9 @@ def run(
 ) -> End:
     """Run a playbook to its end, or until ``cancel`` is requested.
 
-    Args:
-        play: what to run.
-        private: a folder (mode 0700) for ansible-runner's own files, gone again afterwards.
-        log: where Ansible's output is kept.
-        on_event: hears every event, in order, in this thread; it must be quick.
-        cancel: the way to stop it.
-        connections: the folder of connections that it shares with others; None for connections of its own.
+    The folder ``private`` (mode 0700) is gone again afterwards. ``on_event`` hears every event, in order, in this
+    thread; it must be quick. ``connections`` is the folder of connections that it shares with others; None is for
+    connections of its own.
     """
     translator = Translator(on_event, keep_diff=play.diff)
     complaints: tuple[str, ...] = ()
@@ -475,14 +462,10 @@ def execute(
 ) -> int:
     """Start ansible-playbook under ansible-runner, and wait for its end.
 
-    Args:
-        call: what to start.
-        private: the folder of the run.
-        settings: Ansible's settings, see ``playbook.environment``.
-        hear: hears each event that the callback ``run_events`` writes.
-        poll: says whether the play is to end at once; called about every 0.2 s.
-        project: the folder in which the play runs, by default the user's: relative paths among the options mean it.
-        handlers: ``status_handler``, ``artifacts_handler`` and ``finished_callback`` of ansible-runner.
+    ``hear`` hears each event that the callback ``run_events`` writes. ``poll`` says whether the play is to end at once;
+    it is called about every 0.2 s. ``project`` is the folder in which the play runs, by default the user's: relative
+    paths among the options mean it. ``handlers`` are ``status_handler``, ``artifacts_handler`` and
+    ``finished_callback`` of ansible-runner.
 
     Returns:
         The exit code; 254 where a signal ended it.

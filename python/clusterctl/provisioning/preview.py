@@ -27,21 +27,15 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Preview:
-    """What is about to be done, for a user who may still say no.
-
-    Attributes:
-        inventory: of the run.
-        platforms: by platform, its hosts.
-        builds: by the hosts that may build, the software that neither the first one nor the cache has.
-        installs: by software, the hosts that lack it or have it damaged.
-        reasons: by host, why it is provisioned.
-    """
+    """What is about to be done, for a user who may still say no."""
 
     inventory: InventorySources
-    platforms: Mapping[str, tuple[str, ...]]
+    platforms: Mapping[str, tuple[str, ...]]  # by platform, its hosts
+    # by the hosts that may build, the software that neither the first one nor the cache has
     builds: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    # by software, the hosts that lack it or have it damaged
     installs: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)  # by host, why it is provisioned
 
 
 @dataclass(frozen=True)
@@ -84,12 +78,8 @@ def preview(
 ) -> Preview:
     """Return what a run on the selected hosts is about to do.
 
-    Args:
-        inventory: of the run.
-        selected: the hosts that ``--limit`` leaves, in the inventory's order.
-        facts: of the hosts that could be looked at.
-        reasons: by host, why it is provisioned; the others are as they should be.
-        cached: name and platform of each artifact in the controller's cache.
+    ``reasons`` has by host why it is provisioned; the others are as they should be. ``cached`` has name and platform of
+    each artifact in the controller's cache.
     """
     platforms: dict[str, list[str]] = defaultdict(list)
     installs: dict[tuple[str, ...], list[str]] = defaultdict(list)

@@ -18,9 +18,9 @@ from clusterctl.launch import scheduler_env
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import RunObserver
 from clusterctl.provisioning import playbook
-from clusterctl.provisioning.host_run import HostRun, now, recorded
+from clusterctl.provisioning.host_run import HostRun, now, started
 from clusterctl.provisioning.look import HostRequest
-from clusterctl.state import cache_entries, environments, locks, paths, runs
+from clusterctl.state import cache_entries, environments, paths
 from clusterctl.state.environments import Environment
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
@@ -100,9 +100,7 @@ class Project:
     def exported(self, given: Sequence[str], directory: str) -> tuple[str, ...]:
         """Return the words of ``-x`` by which the program can import the project's own modules.
 
-        Args:
-            given: those of the user, of which ``PYTHONPATH`` stays.
-            directory: of ``--chdir``; an absolute one is the user's own choice.
+        ``PYTHONPATH`` among the user's words stays. An absolute ``directory`` of ``--chdir`` is the user's own choice.
         """
         own = any(word.partition("=")[0] == "PYTHONPATH" for word in given)
         if own or not self.importable or directory.startswith("/"):
@@ -136,11 +134,7 @@ def _folders(lock: Path, text: str) -> list[Path]:
 
 
 def _digest(folder: Path) -> bytes:
-    """Return the digest of the files of a folder that belong to its package.
-
-    Raises:
-        ConfigError: it cannot be read, or has more files than a package.
-    """
+    """Return the digest of the files of a folder that belong to its package."""
     total = hashlib.sha256()
     found: list[tuple[str, Path]] = []
     try:
@@ -179,13 +173,9 @@ def environment(
 ) -> str:
     """Return the folder of the project's environment on the nodes; install it where it is not known to be.
 
-    Args:
-        project: the project.
-        inventory: the inventory.
-        options: how it is read, and which of its hosts take part.
-        observer: makes what shows the installation; None where nothing may be installed.
-        gone_from: hosts that were found without it.
-        tell: takes the warnings of an installation, such as where uv's choice of versions is kept.
+    ``observer`` makes what shows the installation; None where nothing may be installed. ``gone_from`` are hosts that
+    were found without it. ``tell`` takes the warnings of an installation, such as where uv's choice of versions is
+    kept.
 
     Raises:
         ConfigError: the inventory is wrong, or nodes of different platforms take part.
@@ -221,11 +211,7 @@ def environment(
 
 
 def _one(trees: Mapping[str, str]) -> str:
-    """Return the folder that all hosts have.
-
-    Raises:
-        ConfigError: they have different ones.
-    """
+    """Return the folder that all hosts have."""
     by_tree: dict[str, list[str]] = {}
     for host, tree in trees.items():
         by_tree.setdefault(tree, []).append(host)
@@ -268,10 +254,9 @@ def install(request: ProjectRequest, observer: RunObserver) -> Installed:
     """
     cluster = Cluster.of(request.inventory, request.options).inventory
     playbook.check_files(cluster, request.options)
-    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
-        run = runs.start("project", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Install(request, observer, cluster, run) as it:
-            return it.go()
+    chosen = cluster.selected_hosts
+    with started("project", cluster, request, chosen) as run, _Install(request, observer, cluster, run) as it:
+        return it.go()
 
 
 class _Install(HostRun[ProjectRequest, RunObserver]):

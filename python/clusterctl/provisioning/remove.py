@@ -18,12 +18,11 @@ from clusterctl.model import nodeset, run_record
 from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import members, node_claims, plan, playbook, software
-from clusterctl.provisioning.host_run import HostRun, recorded
+from clusterctl.provisioning.host_run import HostRun, started
 from clusterctl.provisioning.look import HostRequest, look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview, UninstallPreview
 from clusterctl.provisioning.task_results import TaskResults
-from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import snapshots as kept
+from clusterctl.state import paths, runs, snapshots
 from clusterctl.support.errors import ConfigError, ExitCode
 from clusterctl.support.words import and_more
 
@@ -72,10 +71,11 @@ def remove(request: RemoveRequest, observer: AskingObserver[MembersPreview]) -> 
             "for the removal, or leave out --clean."
         )
     playbook.check_files(cluster, request.options)
-    with locks.HostLock(cluster.hosts, " ".join(request.argv)):
-        run = runs.start("remove", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Remove(request, observer, reading, removed, run) as it:
-            return it.go()
+    with (
+        started("remove", cluster, request, cluster.hosts) as run,
+        _Remove(request, observer, reading, removed, run) as it,
+    ):
+        return it.go()
 
 
 class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
@@ -253,10 +253,7 @@ def watched_paths(watch: Iterable[Mapping[str, Any]]) -> list[str]:
 def variables(before: Snapshot, hosts: Sequence[str], *, remove_user: bool) -> dict[str, Any]:
     """Return the variables of the playbook.
 
-    Args:
-        before: what the last runs left.
-        hosts: those to clean.
-        remove_user: whether the account goes that was made for jobs.
+    ``remove_user`` says whether the account goes that was made for jobs.
     """
     places = {name: watched_paths(before.hosts[name].watch) for name in hosts if name in before.hosts}
     return {"uninstall_paths": places, "uninstall_remove_user": remove_user}
@@ -270,7 +267,7 @@ def changes(results: TaskResults) -> dict[str, tuple[str, ...]]:
 
 def forget(cluster: str, hosts: Sequence[str]) -> None:
     """Forget what earlier runs left on these hosts; the records of the runs stay."""
-    kept.forget_software(cluster, hosts)
+    snapshots.forget_software(cluster, hosts)
     snapshots.forget_hosts(cluster, hosts)
 
 
@@ -292,16 +289,14 @@ def uninstall(request: UninstallRequest, observer: AskingObserver[UninstallPrevi
     observer.phase("reading the inventory")
     cluster = ansible_inventory.load(request.inventory, request.options)
     playbook.check_files(cluster, request.options)
-    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
-        was_provisioned = has_left_traces(paths.cluster_id(cluster.sources))
-        run = runs.start("uninstall", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Uninstall(request, observer, cluster, run) as it:
-            return it.go(was_provisioned=was_provisioned)
+    chosen = cluster.selected_hosts
+    with started("uninstall", cluster, request, chosen) as run, _Uninstall(request, observer, cluster, run) as it:
+        return it.go(was_provisioned=has_left_traces(run.record.cluster_id))
 
 
 def has_left_traces(cluster: str) -> bool:
     """Whether a run of this controller changed the nodes of a cluster, also one that was uninstalled since."""
-    if snapshots.read(cluster).hosts or kept.sets(cluster):
+    if snapshots.read(cluster).hosts or snapshots.sets(cluster):
         return True
     for path in paths.runs_dir(cluster).glob(f"*/{paths.run_record(paths.runs_dir(cluster)).name}"):
         try:

@@ -13,13 +13,12 @@ from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
 from clusterctl.model.run_record import AskingObserver, RunObserver
 from clusterctl.provisioning import members, node_claims, partial, plan, playbook, software
-from clusterctl.provisioning.host_run import HostRun, recorded
+from clusterctl.provisioning.host_run import HostRun, started
 from clusterctl.provisioning.look import HostRequest, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.remote import host_key
 from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import snapshots as kept
 from clusterctl.state.certificates import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode, HostFailedError
 from clusterctl.support.words import and_more
@@ -84,9 +83,8 @@ def replace(request: ReplaceRequest, observer: Observer) -> run_record.RunRecord
         old = host_key.keys_in(place)
         if not _is_accepted(host, old, shown, request.expected, observer):
             raise ConfigError(f"The host key of {host.name} was not accepted; nothing was changed.")
-        run = runs.start("replace", cluster.sources, request.argv, runs.versions())
         left_out = [other.name for other in whole.hosts if other not in cluster.hosts]
-        with recorded(run), _Replace(request, observer, cluster, run, extra_vars) as it:
+        with started("replace", cluster, request) as run, _Replace(request, observer, cluster, run, extra_vars) as it:
             it.listed = whole.hosts
             return it.go(before, left_out, place, shown)
 
@@ -110,12 +108,7 @@ def outsiders(node: str, whole: Inventory, before: Snapshot) -> tuple[str, ...]:
 
 
 def forgotten(given: Collection[str], now: Collection[str]) -> str:
-    """Return a sentence about extra variables of the last provision that this run lacks, empty if there are none.
-
-    Args:
-        given: the words of the last provision's command line, as they are kept.
-        now: those of this run.
-    """
+    """Return a sentence about extra variables of the last provision that this run lacks, empty if there are none."""
     lacking = sorted({name for word in given if (name := _variable(word))} - {_variable(word) for word in now})
     if not lacking:
         return ""
@@ -124,18 +117,14 @@ def forgotten(given: Collection[str], now: Collection[str]) -> str:
 
 
 def _variable(word: str) -> str:
-    """Return the name of an extra variable; its value is not kept."""
+    """Return the name of an extra variable; its value is not snapshots."""
     return word.removesuffix("=…").removeprefix("-e").removeprefix("--extra-vars=") if word.endswith("=…") else ""
 
 
 def _is_accepted(
     host: Host, old: Sequence[HostKey], shown: HostKey, expected: Collection[str], observer: Observer
 ) -> bool:
-    """Whether the key that a node shows is the known one, an expected one, or one that the user accepts.
-
-    Raises:
-        ConfigError: another key is expected, or there is no user to ask.
-    """
+    """Whether the key that a node shows is the known one, an expected one, or one that the user accepts."""
     was = and_more([key.fingerprint for key in old], _MOST_NAMED) or "unknown"
     if expected:
         if shown.fingerprint in expected:
@@ -171,7 +160,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
     ) -> None:
         super().__init__(request, observer, cluster, run)
         self._node = request.node
-        self._held = SoftwareHold(kept.hold(run.record.cluster_id), cluster.sources)
+        self._held = SoftwareHold(snapshots.hold(run.record.cluster_id), cluster.sources)
         self._inputs = plan.inputs_of(cluster, request.options, extra_vars, self._held.run_id, self.certificates)
 
     def go(self, before: Snapshot, left_out: Sequence[str], place: KnownPlace, key: HostKey) -> run_record.RunRecord:
@@ -285,11 +274,9 @@ def rotate(request: RotateRequest, observer: AskingObserver[MembersPreview]) -> 
     cluster = reading.inventory(without=left_out)
     playbook.check_files(cluster, request.options)
     Certificates(cluster).refuse_missing()
-    with locks.HostLock(cluster.hosts, " ".join(request.argv)):
-        run = runs.start("rotate", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Rotate(request, observer, cluster, run) as it:
-            it.listed = whole.hosts
-            return it.go(before, left_out)
+    with started("rotate", cluster, request, cluster.hosts) as run, _Rotate(request, observer, cluster, run) as it:
+        it.listed = whole.hosts
+        return it.go(before, left_out)
 
 
 class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):

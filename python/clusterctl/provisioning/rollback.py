@@ -17,11 +17,10 @@ from clusterctl.model.hosts import InventorySources
 from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Hold
 from clusterctl.provisioning import plan, playbook, software
-from clusterctl.provisioning.host_run import HostRun, now, recorded
+from clusterctl.provisioning.host_run import HostRun, now, started
 from clusterctl.provisioning.look import HostRequest, plain
 from clusterctl.provisioning.preview import SwitchPreview
-from clusterctl.state import locks, paths, runs, snapshots
-from clusterctl.state import snapshots as kept
+from clusterctl.state import locks, paths, snapshots
 from clusterctl.state.history import rows
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -55,11 +54,10 @@ def rollback(request: RollbackRequest, observer: AskingObserver[SwitchPreview]) 
     name = paths.cluster_id(cluster.sources)
     wanted = None if request.run is None else named(request.run, name, cluster.sources)
     with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
-        sets = kept.sets(name)
+        sets = snapshots.sets(name)
         if not sets:
             raise ConfigError(_nothing(cluster.sources, "no run of it has left a set of links yet"))
-        run = runs.start("rollback", cluster.sources, request.argv, runs.versions())
-        with recorded(run), _Rollback(request, observer, cluster, run) as it:
+        with started("rollback", cluster, request) as run, _Rollback(request, observer, cluster, run) as it:
             return it.go(sets, wanted)
 
 
@@ -78,7 +76,7 @@ def release(inventory: AnyInventory) -> bool:
             raise ConfigError(f"The inventory {path} does not exist; give the inventory of the cluster.")
     cluster = paths.cluster_id(sources)
     held = paths.hold_file(cluster).exists()
-    kept.write_hold(cluster, None)
+    snapshots.write_hold(cluster, None)
     return held
 
 
@@ -88,7 +86,7 @@ def named(name: str, cluster: str, inventory: InventorySources) -> SoftwareSet:
     Raises:
         ConfigError: the run is unknown, belongs to another inventory, or left no set of links.
     """
-    sets = kept.sets(cluster)
+    sets = snapshots.sets(cluster)
     run_id = _id_of_path(name, cluster, inventory) or name
     ids = [found.run_id for found in sets]
     if ids and (rows.is_last(run_id) or any(known.startswith(run_id) for known in ids if run_id)):
@@ -150,14 +148,14 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         refused = [playbook.connection_problem(failure) for failure in probe.failures.values()]
         if refused:
             return self.refuse(refused, unreached=probe.failures)
-        hold = kept.hold(self.run.record.cluster_id)
+        hold = snapshots.hold(self.run.record.cluster_id)
         hosts = software.present(probe.facts)
         target = asked or software.earlier(sets, hosts, hold)
         if target is None:
             raise ConfigError(_nothing(self.cluster.sources, "no earlier run left other links"))
         wanted = software.wanted_links(target, self.cluster.selected, hosts)
         cure = f"'clusterctl provision' with {{tree}} installs it{', once the hold is released' if hold else ''}"
-        problems = software.missing(target, wanted, probe.facts, cure, kept.collected(self.run.record.cluster_id))
+        problems = software.missing(target, wanted, probe.facts, cure, snapshots.collected(self.run.record.cluster_id))
         if problems:
             return self.refuse(problems)
         links = {name: of_host for name, of_host in wanted.items() if of_host is not None}
@@ -184,7 +182,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
             return stop
         before = _with_forgotten(snapshots.read(self.run.record.cluster_id), hold)
         fresh = Hold(software=_whole(target, links, hosts), since=now(), before=before)
-        kept.write_hold(self.run.record.cluster_id, fresh)
+        snapshots.write_hold(self.run.record.cluster_id, fresh)
         snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rollback to {target.run_id}"))
         end = self.play(PLAYBOOK, limit=None, variables=software.variables(links, hosts))
@@ -204,7 +202,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         """Keep the set that this run left, and the snapshots of the hosts with their new links."""
         run_id = self.run.record.run_id
         left = hold.software.model_copy(update={"run_id": run_id, "verb": "rollback", "left": now()})
-        kept.write_set(self.run.folder, left)
+        snapshots.write_set(self.run.folder, left)
         watch = plan.watch_of(self.task_results.results)
         inputs = plan.held_inputs(hold.software.run_id)
         fresh = {}
@@ -212,7 +210,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
             links: tuple[str, ...] = ()
             if name in left.hosts:
                 now_there = hosts[name].links if name in hosts else ()
-                links = (*left.hosts[name].links, *now_there, *software.watched_links(snapshot))
+                links = (*left.hosts[name].links, *now_there, *software.links_in(snapshot.watch))
             holds = software.watch_after(snapshot.watch, watch.get(name, ()), links)
             fresh[name] = snapshot.model_copy(
                 update={
@@ -223,7 +221,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
                 }
             )
         snapshots.write(self.run.record.cluster_id, before.model_copy(update={"hosts": fresh}))
-        kept.write_hold(self.run.record.cluster_id, hold.model_copy(update={"finished": True, "before": None}))
+        snapshots.write_hold(self.run.record.cluster_id, hold.model_copy(update={"finished": True, "before": None}))
 
     def _explain(
         self,
@@ -240,7 +238,7 @@ class _Rollback(HostRun[RollbackRequest, AskingObserver[SwitchPreview]]):
         unknown = [name for name in self.cluster.selected if name not in {*back, *there}]
         again = "'clusterctl rollback' without a run goes on to the same links"
         if len(back) == len(self.cluster.selected):
-            kept.write_hold(self.run.record.cluster_id, hold)
+            snapshots.write_hold(self.run.record.cluster_id, hold)
             words = "The links of all nodes lead where they led before."
         else:
             words = "; ".join(

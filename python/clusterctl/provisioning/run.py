@@ -15,14 +15,13 @@ from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import controllers, node_claims, partial, plan, playbook
 from clusterctl.provisioning import software as switching
 from clusterctl.provisioning.controllers import Controllers
-from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, recorded
+from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, started
 from clusterctl.provisioning.look import EVERY_SLICE, ProvisionRequest, plain, session_warnings, state_of
 from clusterctl.provisioning.members import still_removed
 from clusterctl.provisioning.preview import Preview, preview
 from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.provisioning.task_results import TaskResults, TimedObserver
-from clusterctl.state import locks, runs, snapshots
-from clusterctl.state import snapshots as kept
+from clusterctl.state import runs, snapshots
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -54,12 +53,11 @@ def provision(request: ProvisionRequest, observer: AskingObserver[Preview]) -> r
     playbook.check_files(cluster, request.options)
     playbook.check_tags((*request.tags, *request.skip_tags))
     others = Controllers.of(request.workers, cluster, reading, request.options)
-    with locks.HostLock(cluster.selected_hosts, " ".join(request.argv)):
-        run = runs.start("provision", cluster.sources, request.argv, runs.versions())
+    with started("provision", cluster, request, cluster.selected_hosts) as run:
         before = snapshots.read(run.record.cluster_id)
         new = {host.name for host in cluster.hosts} - before.hosts.keys()
         smaller = reading.inventory(without=new).digest if new else ""
-        with recorded(run), _Provision(request, observer, cluster, run, before, extra_vars, smaller, others) as it:
+        with _Provision(request, observer, cluster, run, before, extra_vars, smaller, others) as it:
             record = it.go()
             whole.seen = it.seen
         return record if request.stopwatch is None else run.update(timing=request.stopwatch.timing())
@@ -87,7 +85,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         self._join_only: frozenset[str] = frozenset()  # the hosts that only meet the others
         self._roles: tuple[str, ...] = ()  # the tags of the roles that all hosts play; empty for all roles
         self._shared = request.cache.of(cluster.hosts)
-        self._held = SoftwareHold(kept.hold(run.record.cluster_id), cluster.sources)
+        self._held = SoftwareHold(snapshots.hold(run.record.cluster_id), cluster.sources)
         self.messages = self._held.messages
         self.seen: Probe | None = None  # by the look after the run
 
@@ -173,7 +171,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         reasons = {**due, **decision.reasons}
         in_parts = request.batch or request.max_fail or request.workers
         if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
-            self._join_only = partial.join_only(decision.as_left, before.hosts, kept.cached_trees())
+            self._join_only = partial.join_only(decision.as_left, before.hosts, snapshots.cached_trees())
             self._roles = () if self._held or due else decision.roles
         self.messages = (*self.messages, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
@@ -302,7 +300,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
     def _write_set(self, probe: Probe) -> None:
         """Keep the links that this run left, so that a rollback can go back to them; a held run chose none."""
         if not self._held:
-            kept.write_set(self.run.folder, self.links_left(probe, self._watch))
+            snapshots.write_set(self.run.folder, self.links_left(probe, self._watch))
 
     @property
     def _watch(self) -> dict[str, tuple[dict[str, Any], ...]]:

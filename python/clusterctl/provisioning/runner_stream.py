@@ -76,13 +76,9 @@ def transmit(
 ) -> None:
     """Write a play into the stream.
 
-    Args:
-        folder: holds ``project/``, in which the play runs; its files travel.
-        target: the stream.
-        playbook: its path on the other controller.
-        words: the options of ansible-playbook, as for a shell.
-        passwords: by the pattern of the prompt.
-        settings: what ``playbook.travelling`` returned.
+    ``folder`` holds ``project/``, in which the play runs; its files travel. ``playbook`` is a path on the other
+    controller, ``words`` are for a shell, and ``passwords`` are by the pattern of the prompt. ``settings`` is what
+    ``playbook.travelling`` returned.
 
     Raises:
         OSError: the stream broke off.
@@ -105,12 +101,8 @@ def transmit(
 def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], object]) -> Received:
     """Read the events of a play from the stream to its end, or until the other controller breaks its form.
 
-    ansible-runner's own reader would unpack a zip whose members may climb out of the folder.
-
-    Args:
-        source: the stream.
-        folder: gets ``artifacts/run/stdout``.
-        hear: hears each event of the callback ``run_events``.
+    ansible-runner's own reader would unpack a zip whose members may climb out of the folder. ``folder`` gets
+    ``artifacts/run/stdout``, and ``hear`` each event of the callback ``run_events``.
     """
     received = Received()
     try:
@@ -131,11 +123,7 @@ def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], ob
 
 
 def _take_log(source: IO[bytes], size: object, target: Path) -> None:
-    """Take the text of the screen out of a zip in base64; no other member is unpacked.
-
-    Raises:
-        ValueError, LookupError: the zip is of another form.
-    """
+    """Take the text of the screen out of a zip in base64; no other member is unpacked."""
     if not isinstance(size, int) or not 0 < size <= _MOST_ZIP or target.exists():
         raise ValueError(size)
     with tempfile.TemporaryFile(dir=target.parents[2]) as packed:
@@ -160,12 +148,8 @@ def _take_log(source: IO[bytes], size: object, target: Path) -> None:
 def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_alone: Callable[[], bool]) -> None:
     """Play what another controller transmits, and stream the events back.
 
-    Args:
-        source: the stream of the play.
-        target: the stream of events.
-        folder: private, gets the play's files.
-        retries: how often ssh tries again to connect.
-        is_alone: says whether the other controller is gone or wants the play to stop.
+    ``folder`` is private and gets the play's files. ``is_alone`` says whether the other controller is gone or wants the
+    play to stop.
     """
     from ansible_runner.streaming import Worker  # noqa: PLC0415 - see playbook.execute
     from ansible_runner.utils.streaming import unstream_dir  # noqa: PLC0415

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.facts import BusyProcess, NodeFacts
     from clusterctl.model.hosts import InventorySources
-    from clusterctl.model.snapshot import Hold, HostSnapshot, Links, Snapshot
+    from clusterctl.model.snapshot import Hold, Links, Snapshot
     from clusterctl.provisioning.preview import Preview
 
 
@@ -47,21 +47,16 @@ def left_by(
 ) -> SoftwareSet:
     """Return the set of links that a run left.
 
-    Args:
-        run_id: of the run.
-        verb: of the run.
-        left: when it ended.
-        facts: of the hosts before the run.
-        watch: by host, what its tasks said should hold from now on.
+    ``facts`` are of the hosts before the run. ``watch`` has by host what its tasks said should hold from now on.
     """
     hosts = present(facts)
     for name, entries in watch.items():
         known = hosts.get(name) or HostSoftware(platform="", links={})
-        hosts[name] = HostSoftware(platform=known.platform, links={**known.links, **_links_in(entries)})
+        hosts[name] = HostSoftware(platform=known.platform, links={**known.links, **links_in(entries)})
     return SoftwareSet(run_id=run_id, verb=verb, left=left, hosts=hosts)
 
 
-def _links_in(entries: Iterable[Mapping[str, Any]]) -> Links:
+def links_in(entries: Iterable[Mapping[str, Any]]) -> Links:
     """Return the links among watch entries that lead to an artifact among them."""
     given = list(entries)
     trees = {str(entry["path"]) for entry in given if entry.get("kind") == "artifact"}
@@ -87,12 +82,7 @@ def earlier(sets: Sequence[SoftwareSet], hosts: Mapping[str, HostSoftware], hold
     """Return the set to which a rollback goes back where the user names none.
 
     That is the set of an unfinished rollback. Without one it is the newest other set, of the runs before the run whose
-    set is in force.
-
-    Args:
-        sets: what the runs left, newest first.
-        hosts: the links now.
-        hold: the hold of the cluster.
+    set is in force. ``sets`` are the newest first, and ``hosts`` has the links now.
     """
     if hold is not None and not (hold.finished and is_in_force(hold.software, hosts)):
         return hold.software
@@ -138,12 +128,8 @@ def missing(
 ) -> list[Problem]:
     """Return the hosts that cannot have a set, each with the folder that is gone or damaged.
 
-    Args:
-        software: the set.
-        wanted: :func:`wanted_links`.
-        facts: of the hosts that could be looked at.
-        cure: what to do; ``{tree}`` stands for the version of the first folder.
-        collected: the folders that ``gc`` removed, each with the time.
+    ``wanted`` is that of :func:`wanted_links`. In ``cure``, ``{tree}`` stands for the version of the first folder.
+    ``collected`` has the folders that ``gc`` removed, each with the time.
     """
     problems = []
     for name, links in wanted.items():
@@ -198,12 +184,7 @@ def _problem(host: str, words: str, cure: str) -> Problem:
 
 
 def at_work(switched: Mapping[str, Iterable[str]], facts: Mapping[str, NodeFacts]) -> list[Problem]:
-    """Return the hosts with ranks, or with processes that use a folder which a link is about to leave.
-
-    Args:
-        switched: by host, the links to switch.
-        facts: of the hosts that could be looked at.
-    """
+    """Return the hosts with ranks, or with processes that use a folder which a link is about to leave."""
     problems = []
     for name, node in facts.items():
         links = set(switched.get(name, ()))
@@ -223,26 +204,13 @@ def _shown(process: BusyProcess) -> str:
     return f"{what} {process.pid} of {process.user}: {process.command[:_LONGEST_COMMAND]}"
 
 
-def watched_links(snapshot: HostSnapshot) -> list[str]:
-    """Return the links of artifacts that a snapshot watches: each leads to a folder that it watches as well."""
-    trees = {str(entry["path"]) for entry in snapshot.watch if entry.get("kind") == "artifact"}
-    return [
-        str(entry["path"])
-        for entry in snapshot.watch
-        if entry.get("kind") == "link"
-        and posixpath.join(posixpath.dirname(str(entry["path"])), str(entry.get("target", ""))) in trees
-    ]
-
-
 def watch_after(
     before: Iterable[Mapping[str, Any]], said: Iterable[Mapping[str, Any]], hosts_links: Iterable[str]
 ) -> tuple[dict[str, Any], ...]:
     """Return what holds after the links of a host were switched and the roles of its software were left out.
 
-    Args:
-        before: what its snapshot watched.
-        said: what the tasks of this run said should hold; it counts more.
-        hosts_links: every link of an artifact, before and after.
+    What the tasks of this run ``said`` counts more than what the snapshot watched. ``hosts_links`` has every link of an
+    artifact, before and after.
     """
     links = set(hosts_links)
     kept = {
@@ -288,11 +256,7 @@ class SoftwareHold:
         return (TAG,) if self._hold else ()
 
     def refuse(self, tags: Iterable[str]) -> None:
-        """Refuse tags of software that is held.
-
-        Raises:
-            ConfigError: one of the tags is a role that the hold leaves out.
-        """
+        """Refuse tags of software that is held."""
         asked = [tag for tag in tags if tag in ROLE_TAGS]
         if self._hold and asked:
             raise ConfigError(

@@ -299,9 +299,7 @@ class Stopwatch:
     def longest(self, most: int, least_s: float) -> list[PathStep]:
         """Return the longest steps until now, in the order of the run.
 
-        Args:
-            most: how many of them.
-            least_s: leave out what took less than this.
+        What took less than ``least_s`` is left out.
         """
         steps = [step for step in self._steps() if step.wall_s >= least_s]
         chosen = sorted(range(len(steps)), key=lambda number: -steps[number].wall_s)[:most]

@@ -117,21 +117,13 @@ class _Awaited:
 
 @dataclass(frozen=True)
 class WorkerPart:
-    """What a worker plays.
+    """What a worker plays."""
 
-    Attributes:
-        worker: who plays.
-        play: what this controller would play itself.
-        hosts: the hosts of the play.
-        inventory: the text of the inventory, as YAML.
-        trees: the folders of the artifacts that the nodes get.
-    """
-
-    worker: Worker
-    play: playbook.Play
-    hosts: tuple[str, ...]
-    inventory: str
-    trees: Collection[str]
+    worker: Worker  # who plays
+    play: playbook.Play  # what this controller would play itself
+    hosts: tuple[str, ...]  # the hosts of the play
+    inventory: str  # the text of the inventory, as YAML
+    trees: Collection[str]  # the folders of the artifacts that the nodes get
 
 
 def inventory_text(sources: InventorySources, options: InventoryOptions) -> str:
@@ -156,12 +148,7 @@ def play_all(
 ) -> list[playbook.End]:
     """Play all parts at the same time, this controller's own one in this thread; returns how each ended.
 
-    Args:
-        own: plays this controller's part, None where it has none.
-        parts: of the workers.
-        log: where Ansible's output is kept.
-        hear: hears the events of all parts, one at a time.
-        cancel: the way to stop all of them.
+    ``own`` plays this controller's part, None where it has none. ``hear`` hears the events of all parts, one at a time.
     """
     turn = threading.Lock()
 
@@ -253,9 +240,6 @@ def _streamed(
 
     Returns:
         ansible-runner's word for how it ended, and the errors that Ansible wrote.
-
-    Raises:
-        BrokenOffError: the worker ended, or is silent, before the end of the play.
     """
     with held_files.folder() as folder:
         options = _project(part, folder / "project")
@@ -332,11 +316,7 @@ def _numbered(value: str, number: int, project: Path) -> list[str]:
 
 
 def _vault_password(path: Path) -> str:
-    """Return the content of a vault password file.
-
-    Raises:
-        BrokenOffError: it is a program.
-    """
+    """Return the content of a vault password file."""
     if path.stat().st_mode & 0o111:
         raise BrokenOffError(f"cannot get the vault's password from the program {path}; give a file or LABEL@prompt")
     return path.read_text(encoding="utf-8")
@@ -363,11 +343,7 @@ def _drain(stream: IO[bytes] | None, found: bytearray) -> None:
 
 
 def _beginning(stream: IO[bytes]) -> str:
-    """Read what login scripts print, up to our line; returns the worker's folder, '' where the stream ends before.
-
-    Raises:
-        BrokenOffError: it prints more than any login script.
-    """
+    """Read what login scripts print, up to our line; returns the worker's folder, '' where the stream ends before."""
     for _ in range(_MOST_LINES):
         line = stream.readline(_MOST_LINE)
         if line.startswith(BEGINS):

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 
-from clusterctl.model.detached_job import MOST_JOBS, DetachedJob
-from clusterctl.remote import python, reach, supervised_job, supervisor_files
+from clusterctl.model.base import Fact, Text
+from clusterctl.model.job_outcome import TIMED_OUT, exit_code
+from clusterctl.remote import python, supervised_job, supervisor_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +26,64 @@ _LIST_WAIT_S = 20.0
 _START_WAIT_S = 60.0  # the node answers after half a minute at the latest
 _STOP_WAIT_S = 75.0
 _UNREADABLE = "its answer is not readable"
+_MOST_JOBS = 1024  # of a node, which forgets old ones far earlier
+_MOST_TEXT = 1 << 17
+_Words = Annotated[str, Field(max_length=_MOST_TEXT)]
+_Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
+_Bytes = Annotated[int, Field(ge=0, lt=1 << 60)]
+_Seconds = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
+
+
+class DetachedJob(Fact):
+    """A job whose supervisor stays on its launch node."""
+
+    job: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{7,63}$")]
+    node: Text  # what its launch node calls itself
+    # the user's program and its arguments, as typed: a terminal must not get them as they are
+    command: tuple[_Words, ...] = Field(max_length=1 << 14)
+    nodes: tuple[_Name, ...] = Field(default=(), max_length=1 << 14)  # where it runs, by the inventory's names
+    since: _Seconds  # when it was started, by the node's clock in seconds since 1970
+    ended_at: _Seconds = 0.0  # when it ended, 0 while it runs
+    # ``lost`` is a job whose keeper is gone, as after a restart of the node
+    state: Literal["starting", "running", "ended", "lost"]
+    reason: _Words = ""  # why it ended, in the supervisor's words
+    rc: Annotated[int, Field(ge=0, le=255, strict=True)] | None = None
+    signal: Annotated[int, Field(ge=1, le=64, strict=True)] | None = None
+    problem: _Words = ""
+    remains: tuple[_Words, ...] = Field(default=(), max_length=256)  # what may still run, in sentences
+    tail: _Words = ""  # the end of its output
+    folder: Text = ""  # where its log is
+    log_from: _Bytes = 0  # the first byte of the log that is kept
+    log_end: _Bytes = 0  # the bytes that the log ever had
+    log_lost: _Bytes = 0  # bytes that could not be written, because of ``log_problem``
+    log_problem: _Words = ""
+    prefix: Literal["none", "rank", "host"] = "none"  # what lines of output begin with
+    hosts: tuple[_Name, ...] = Field(default=(), max_length=1 << 17)  # the node of each rank where a prefix needs it
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended, as far as its node knows."""
+        return self.state in {"starting", "running"}
+
+    @property
+    def word(self) -> Literal["starting", "running", "ended", "timed out", "stopped", "not started", "lost"]:
+        """Its state in a word for people."""
+        if self.state != "ended":
+            return self.state
+        if self.reason in {"exited", "deadline"}:
+            return "ended" if self.reason == "exited" else "timed out"
+        if self.reason in {"not_started", "bad_request"}:
+            return "not started"
+        return "lost" if self.reason in {"", "lost"} else "stopped"
+
+    @property
+    def code(self) -> int | None:
+        """The exit code as ``run`` has it: the launcher's own, or 124 after the deadline; None without one."""
+        if self.word == "timed out":
+            return TIMED_OUT
+        if self.word != "ended":
+            return None
+        return exit_code(self.rc, self.signal)
 
 
 @dataclass(frozen=True)
@@ -56,11 +114,7 @@ class JobsOfNode:
 def start(login: JobLogin, spec: JobSpec, peers: Sequence[JobLogin], about: Mapping[str, Any]) -> JobAnswer:
     """Start a job and wait until it is up or has ended.
 
-    Args:
-        login: the launch node.
-        spec: what to run.
-        peers: the other nodes of the job.
-        about: ``command``, ``nodes``, ``prefix`` and ``hosts`` of :class:`DetachedJob`.
+    ``about`` has ``command``, ``nodes``, ``prefix`` and ``hosts`` of :class:`DetachedJob`.
     """
     asked = {"about": dict(about), "request": supervised_job.request(spec, peers, raw=True)}
     return _one(login, _START_WAIT_S, "--start", request=json.dumps(asked).encode() + b"\n")
@@ -81,14 +135,11 @@ def listed(logins: Sequence[JobLogin]) -> dict[str, JobsOfNode]:
         told = reply.answer["jobs"]
         if not isinstance(told, list):
             return JobsOfNode(problem=_UNREADABLE)
-        found = [_gate(one) for one in told[:MOST_JOBS]]
+        found = [_gate(one) for one in told[:_MOST_JOBS]]
         bad = sum(one is None for one in found)
         return JobsOfNode(tuple(one for one in found if one), f"unreadable records of jobs: {bad}" if bad else "")
 
-    if not logins:
-        return {}
-    with ThreadPoolExecutor(max(1, min(reach.at_once(login.host for login in logins), len(logins)))) as pool:
-        return dict(zip([login.host.name for login in logins], pool.map(one, logins), strict=True))
+    return dict(zip([login.host.name for login in logins], supervised_job.of_each(logins, one), strict=True))
 
 
 def show_log(
@@ -96,12 +147,7 @@ def show_log(
 ) -> str:
     """Pass on a job's log as it comes.
 
-    Args:
-        login: the launch node.
-        job: its id.
-        take: gets the bytes.
-        follow: go on until the job has ended.
-        lines: only the last ones.
+    With ``follow``, it goes on until the job has ended. ``lines`` takes only the last ones.
 
     Returns:
         Why the log could not be read to its end, '' where it was.

@@ -7,6 +7,7 @@ The program that answers is the package ``plugins/module_utils/node_look``.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -34,30 +35,22 @@ NODE_PROBE = python.NODE_PROBE
 
 
 class Questions(TypedDict, total=False):
-    """What a node is asked.
+    """What a node is asked."""
 
-    Attributes:
-        watch: by host name, the entries whose present state is wanted.
-        content: slices of the watched artifacts' files whose content is compared, from 0 to 6.
-        artifacts: artifacts to verify, each with ``name`` and ``link``, and optionally ``inputs``: names of inputs to
-            report. A relative link is below the host's prefix. None verifies every installed artifact.
-        libraries: libraries to find as the loader does, each with ``soname``, and optionally ``also``: patterns of
-            further files to report, which may be relative to the host's prefix.
-        resolve: names that every node looks up in addition to its own, as for ssh; None looks up nothing.
-        leftovers: also find ranks whose launcher is gone.
-        busy: also find ranks, and processes that use an artifact.
-        check_sudo: also find out whether the login user has sudo without a password.
-        job_users: by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
-    """
-
-    watch: Mapping[str, Sequence[WatchEntry]] | None
-    content: Sequence[int]
+    watch: Mapping[str, Sequence[WatchEntry]] | None  # by host name, the entries whose present state is wanted
+    content: Sequence[int]  # slices of the watched artifacts' files whose content is compared, from 0 to 6
+    # artifacts to verify, each with ``name`` and ``link``, and optionally ``inputs``: names of inputs to report. A
+    # relative link is below the host's prefix. None verifies every installed artifact.
     artifacts: Sequence[Mapping[str, Any]] | None
+    # libraries to find as the loader does, each with ``soname``, and optionally ``also``: patterns of further files to
+    # report, which may be relative to the host's prefix
     libraries: Sequence[Mapping[str, Any]]
+    # names that every node looks up in addition to its own, as for ssh; None looks up nothing
     resolve: Sequence[str] | None
-    leftovers: bool
-    busy: bool
-    check_sudo: bool
+    leftovers: bool  # also find ranks whose launcher is gone
+    busy: bool  # also find ranks, and processes that use an artifact
+    check_sudo: bool  # also find out whether the login user has sudo without a password
+    # by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
     job_users: Mapping[str, str] | None
 
 
@@ -72,23 +65,18 @@ def gather(
 ) -> Probe:
     """Ask every host for its facts, at most ``fanout`` at a time.
 
-    Args:
-        hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is asked through sudo,
-            with its password where it has one.
-        timeout_s: seconds from the start of a connection until it is given up.
-        fanout: connections at a time.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
-        ended: hears how many hosts have answered or failed by now, whenever some have.
-        questions: see :class:`Questions`.
+    The hosts are reachable by plain ssh (``Host.by_ssh``). One with ``become`` is asked through sudo, with its password
+    where it has one. ``timeout_s`` counts from the start of a connection. ``ended`` hears how many hosts have answered
+    or failed by now, whenever some have.
 
     Returns:
         A record or a failure for every host; nothing is raised for a host.
     """
     asked = requests(hosts, **questions)
-    found, failures = one_trip.ask(
+    trip = one_trip.ask(
         asked, NODE_PROBE, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, ended=ended
     )
-    return Probe(found, failures)
+    return Probe(*asyncio.run(trip))
 
 
 def requests(hosts: Iterable[Host], **questions: Unpack[Questions]) -> dict[Host, bytes]:
@@ -124,8 +112,6 @@ def _asked(entry: WatchEntry) -> dict[str, Any]:
 
 def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
     """Return the record in the output, which may have lines of a login script around it."""
-    from pydantic import ValidationError  # noqa: PLC0415 - see above
-
     from clusterctl.model.facts import NodeFacts  # noqa: PLC0415 - see above
 
     line = next((line for line in reversed(ending.output.splitlines()) if line.startswith(b'{"schema_version"')), b"")
@@ -133,15 +119,22 @@ def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:
         return ended_early(host, ending.returncode, ending.errors, ending.output)
     try:
         found = NodeFacts.model_validate(collection.module_util("node_record_gate").passed(node_json.loads(line)))
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        cause = f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
     except ValueError as problem:
-        cause = str(problem)
+        cause = _first_error(problem)
     else:
         return found.model_copy(update={"clock": _clock(found.time, ending)})
     evidence = f" {shortened(ending.errors)}" if ending.errors.strip() else ""
     return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record ({cause}).{evidence}")
+
+
+def _first_error(problem: ValueError) -> str:
+    """Return what a record has that is not of its form."""
+    from pydantic import ValidationError  # noqa: PLC0415 - see above
+
+    if not isinstance(problem, ValidationError):
+        return str(problem)
+    first = problem.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
 
 
 def _clock(told: float, ending: python.Ending) -> Clock | None:
@@ -170,13 +163,9 @@ def gather_hardware(
 ) -> tuple[dict[str, Hardware], dict[str, ProbeFailure]]:
     """Look at every host, at most ``fanout`` at a time.
 
-    Args:
-        hosts: the hosts, reachable by plain ssh (``Host.by_ssh``). A host with ``become`` is looked at through sudo.
-        sections: names of the sections of ``node_look.hardware``; None runs all.
-        since: by host name, the time from which events count, in seconds since the epoch; the default is a day ago.
-        timeout_s: seconds from the start of a connection until it is given up.
-        fanout: connections at a time.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
+    The hosts are reachable by plain ssh (``Host.by_ssh``). One with ``become`` is looked at through sudo. ``sections``
+    are names of those of ``node_look.hardware``; None runs all. ``since`` has by host the time from which events count,
+    in seconds since the epoch; the default is a day ago.
 
     Returns:
         The records and the failures by the host's name; nothing is raised for a host.
@@ -192,12 +181,11 @@ def gather_hardware(
         for host in hosts
     }
     read = functools.partial(_read_hardware, tuple(sections or ()))
-    return one_trip.ask(requests, PROGRAM, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
+    trip = one_trip.ask(requests, PROGRAM, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir)
+    return asyncio.run(trip)
 
 
 def _read_hardware(sections: tuple[str, ...], host: Host, ending: python.Ending) -> Hardware | ProbeFailure:
-    from pydantic import ValidationError  # noqa: PLC0415 - see above
-
     from clusterctl.model.hardware import OF_FABRIC, Hardware  # noqa: PLC0415 - see above
 
     answer = python.last_answer(ending.output, _KEYS)
@@ -206,9 +194,6 @@ def _read_hardware(sections: tuple[str, ...], host: Host, ending: python.Ending)
     try:
         found = Hardware.model_validate(answer)
         return found if sections == OF_FABRIC else found.without_fabric()
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        cause = f"{'.'.join(str(part) for part in first['loc']) or 'the answer'}: {first['msg']}"
     except ValueError as problem:
-        cause = str(problem)
+        cause = _first_error(problem)
     return ProbeFailure(host.name, "error", f"{where(host)} gave no readable record of its hardware ({cause}).")

@@ -61,9 +61,7 @@ def known_place(host: Host) -> KnownPlace | None:
 def shown_key(host: Host, wanted: Collection[str] = ()) -> HostKey:
     """Return the key that the host's sshd shows now, over the way that ssh takes; nothing trusts it yet.
 
-    Args:
-        host: the host.
-        wanted: fingerprints of which one is expected; a key of another type is asked for where the first is none.
+    ``wanted`` are fingerprints of which one is expected. A key of another type is asked for where the first is none.
 
     Raises:
         UnreachableError: the host does not answer.

@@ -26,7 +26,10 @@ _USUAL = Path(".kube") / "config"
 
 
 class Kubectl:
-    """The commands of kubectl for one cluster and namespace."""
+    """The commands of kubectl for one cluster and namespace.
+
+    Each raises a ClusterctlError where the API server does not answer or refuses.
+    """
 
     def __init__(self, kubeconfig: str = "", context: str = "", namespace: str = "") -> None:
         """Take the options as the command line has them; the context's own namespace where none is named."""
@@ -72,11 +75,7 @@ class Kubectl:
         self.namespace = self._asked_namespace or str(found.get("namespace") or "default")
 
     def may(self, verb: str, resource: str) -> bool:
-        """Tell whether this user has a right in the namespace; a subresource is written as ``pods/log``.
-
-        Raises:
-            ClusterctlError: the cluster does not answer.
-        """
+        """Tell whether this user has a right in the namespace; a subresource is written as ``pods/log``."""
         plain, _, part = resource.partition("/")  # behind a slash, 'auth can-i' takes the name of one object
         asked = ["auth", "can-i", verb, plain, *([f"--subresource={part}"] if part else [])]
         done = self._ran([*asked, *self._place()])
@@ -88,28 +87,16 @@ class Kubectl:
         raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))
 
     def check(self, *documents: Mapping[str, Any]) -> None:
-        """Have the API server check documents without keeping them.
-
-        Raises:
-            ClusterctlError: it refuses one.
-        """
+        """Have the API server check documents without keeping them."""
         for document in documents:
             self._asked(["create", "--dry-run=server", "--output=name", *self._place(), "--filename=-"], document)
 
     def create(self, document: Mapping[str, Any]) -> kubectl_text.PodJobStatus:
-        """Create a resource.
-
-        Raises:
-            ClusterctlError: the API server refuses it.
-        """
+        """Create a resource."""
         return kubectl_text.job(self._json(["create", "--output=json", *self._place(), "--filename=-"], document))
 
     def job(self, resource: str, name: str) -> kubectl_text.PodJobStatus | None:
-        """Return the state of a job, None where it does not exist.
-
-        Raises:
-            ClusterctlError: the API server does not answer.
-        """
+        """Return the state of a job, None where it does not exist."""
         done = self._ran(["get", resource, name, "--output=json", *self._place()])
         errors = done.errors.decode("utf-8", "replace")
         if done.returncode != 0 and kubectl_text.is_missing(errors):
@@ -119,11 +106,7 @@ class Kubectl:
         return kubectl_text.job(_read(done.output))
 
     def pods(self, selector: str) -> tuple[kubectl_text.Pod, ...]:
-        """Return the pods with a label.
-
-        Raises:
-            ClusterctlError: the API server does not answer.
-        """
+        """Return the pods with a label."""
         asked = ["get", "pods", f"--selector={selector}", "--output=json", *self._place()]
         return kubectl_text.pods(self._json(asked))
 
@@ -158,11 +141,7 @@ class Kubectl:
     def _asked(
         self, words: Sequence[str], document: Mapping[str, Any] | None = None, *, is_local: bool = False
     ) -> bytes:
-        """Run a command and return what it says.
-
-        Raises:
-            ClusterctlError: it fails; the sentence says why.
-        """
+        """Run a command and return what it says."""
         done = self._ran(words, document, is_local=is_local)
         if done.returncode != 0:
             raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))
@@ -188,11 +167,7 @@ class Kubectl:
 
 
 def _read(output: bytes) -> dict[str, Any]:
-    """Return the JSON object that kubectl printed.
-
-    Raises:
-        ValidationCouldNotRunError: it is none.
-    """
+    """Return the JSON object that kubectl printed."""
     with contextlib.suppress(ValueError):
         value = node_json.loads(output)
         if isinstance(value, dict):

@@ -58,23 +58,14 @@ class PodJobStatus:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod.
+    """A pod."""
 
-    Attributes:
-        name: of the pod.
-        node: where it runs, empty before it has a node.
-        phase: as Kubernetes has it.
-        waits: why it does not run yet, in words.
-        is_hopeless: whether it never starts as it is.
-        died: why its container ended badly, in words; empty where it did not.
-    """
-
-    name: str
-    node: str = ""
-    phase: Phase = "Pending"
-    waits: str = ""
-    is_hopeless: bool = False
-    died: str = ""
+    name: str  # of the pod
+    node: str = ""  # where it runs, empty before it has a node
+    phase: Phase = "Pending"  # as Kubernetes has it
+    waits: str = ""  # why it does not run yet, in words
+    is_hopeless: bool = False  # whether it never starts as it is
+    died: str = ""  # why its container ended badly, in words; empty where it did not
 
     @property
     def has_started(self) -> bool:

@@ -127,14 +127,9 @@ def gather(
 ) -> dict[str, LoginReport]:
     """Let every node log in to its targets, and read its clock.
 
-    Args:
-        logins: the hosts with their targets, in the order of the tries.
-        login_timeout_s: time limit of one login.
-        budget_s: after so many seconds a node starts no more logins.
-        timeout_s: after so many seconds a node is given up.
-        fanout: nodes at a time.
-        control_dir: see :func:`clusterctl.remote.reach.arguments`.
-        ended: hears how many logins are done by now, whenever a node has answered or failed.
+    The targets of a login are in the order of the tries. ``login_timeout_s`` limits one login. After ``budget_s`` a
+    node starts no more of them, and after ``timeout_s`` it is given up. ``ended`` hears how many logins are done by now,
+    whenever a node has answered or failed.
     """
     done = 0
 
@@ -212,10 +207,7 @@ def clock_of(rounds: Sequence[tuple[float, float, float]]) -> Clock | None:
 def read(event: Mapping[str, Any], clock: Clock | None, targets: Collection[str] | None = None) -> LoginReport:
     """Return the report of the program's last event.
 
-    Args:
-        event: what the node said.
-        clock: of the node.
-        targets: the only nodes of which it can say something, each once; None takes all.
+    ``targets`` are the only nodes of which it can say something, each once; None takes all.
 
     Raises:
         ValueError, LookupError, TypeError: the event has another form.

@@ -41,21 +41,14 @@ _WITNESSES = 3  # other nodes that try the ports of a node again
 
 @dataclass(frozen=True)
 class TrialLimits:
-    """Of a trial.
+    """Of a trial."""
 
-    Attributes:
-        connect_s: time limit of one connection; all are tried at once, and those that were late once more.
-        login_s: time limit of one login, with the start of the program.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
-        seed: of the ports, and of the sample of pairs, which is taken for more than 32 nodes.
-        ports: by host, the ranges in which jobs listen, each as its first port and their number; (0, 0) stands for that
-            of the node's kernel. Several ports of the last range are tried, and one of each range before it.
-    """
-
-    connect_s: float = 5
-    login_s: float = _LOGIN_S
-    control_dir: Path | None = None
-    seed: int = 0
+    connect_s: float = 5  # time limit of one connection; all are tried at once, and those that were late once more
+    login_s: float = _LOGIN_S  # time limit of one login, with the start of the program
+    control_dir: Path | None = None  # folder of shared connections, see :func:`clusterctl.remote.reach.arguments`
+    seed: int = 0  # of the ports, and of the sample of pairs, which is taken for more than 32 nodes
+    # by host, the ranges in which jobs listen, each as its first port and their number; (0, 0) stands for that of the
+    # node's kernel. Several ports of the last range are tried, and one of each range before it.
     ports: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
 
@@ -68,12 +61,9 @@ def probe(
 ) -> tuple[PairResult, ...]:
     """Connect the nodes with each other in every candidate network.
 
-    Args:
-        hosts: the nodes, reachable by plain ssh; those without an address in the candidates take no part.
-        candidates: the networks to probe.
-        limits: of the trial.
-        only: try these pairs, source and target, instead of all or a sample.
-        before: results of an earlier trial with the same seed; ports that failed there are tried first.
+    The nodes are reachable by plain ssh; those without an address in the candidates take no part. ``only`` has pairs,
+    source and target, to try instead of all or a sample. Ports that failed in ``before``, an earlier trial with the
+    same seed, are tried first.
 
     Returns:
         A result for every pair and network, also for those that came through. A node that gives no answer has the
@@ -104,12 +94,7 @@ def confirmed(
     """Try again what failed, and return all results; what comes through now was slow.
 
     Some other nodes try the same targets again, on as many ports. Then it is known whether a port is closed to all.
-
-    Args:
-        hosts: as in :func:`probe`.
-        candidates: as in :func:`probe`.
-        limits: with the seed of the first trial.
-        first: the results of the first trial.
+    ``limits`` has the seed of the first trial; the rest is as in :func:`probe`.
     """
     failed = [one for one in first if one.kind != "ok"]
     if not failed:
@@ -137,11 +122,8 @@ def called(
 ) -> tuple[PairResult, ...]:
     """Have nodes connect to the addresses that names lead them to, and tell who answers there.
 
-    Args:
-        hosts: as in :func:`probe`.
-        candidates: as in :func:`probe`; each node listens on its address in the first one that it shares.
-        limits: of the trial.
-        names: who looks up the name, whose name it is, and the address.
+    Each node listens on its address in the first candidate that it shares. ``names`` says who looks up the name, whose
+    name it is, and the address.
 
     Returns:
         A result for each, in the network ``fabric.NAMES``.
@@ -426,12 +408,7 @@ def gather(
 ) -> dict[tuple[str, str], str]:
     """Return, by source and target, the rule that stops a connection that failed; a node that cannot say is left out.
 
-    Args:
-        hosts: the hosts that answer.
-        found: the networks that were tried.
-        pairs: what was tried in them.
-        timeout_s: seconds for one node.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`.
+    The hosts answer, and ``found`` are the networks that were tried.
     """
     asked = wanted(found, pairs)
     requests = {
@@ -441,7 +418,7 @@ def gather(
     }
     if not requests:
         return {}
-    answers, _ = one_trip.ask(requests, MODULE, _read, timeout_s=timeout_s, control_dir=control_dir)
+    answers, _ = asyncio.run(one_trip.ask(requests, MODULE, _read, timeout_s=timeout_s, control_dir=control_dir))
     return _by_pair(asked, answers)
 
 

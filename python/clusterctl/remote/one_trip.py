@@ -30,7 +30,7 @@ _GREETING, _GREETING_S = b"SSH-2.0-", 3.0
 Answer = TypeVar("Answer")
 
 
-def ask(
+async def ask(
     requests: Mapping[Host, bytes],
     module: str,
     read: Callable[[Host, python.Ending], Answer | ProbeFailure],
@@ -42,36 +42,14 @@ def ask(
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Send each host its request, at most ``fanout`` at a time.
 
-    Args:
-        requests: by host (``Host.by_ssh``), what the program reads from standard input. A host with ``become``
-            is asked through sudo, with its password where it has one.
-        module: see :func:`clusterctl.remote.python.program`.
-        read: makes the answer out of the output of a program that ended with 0.
-        timeout_s: seconds from the start of a connection until it is given up.
-        fanout: connections at a time; fewer where memory is short.
-        control_dir: folder of shared connections, see :func:`clusterctl.remote.reach.arguments`. It is left out where
-            memory is short.
-        ended: hears how many hosts have answered or failed by now, whenever some have.
+    ``requests`` has by host (``Host.by_ssh``) what the program reads from standard input. A host with ``become`` is
+    asked through sudo, with its password where it has one. ``read`` makes the answer out of the output of a program
+    that ended with 0. ``timeout_s`` counts from the start of a connection. Where memory is short, connections are
+    fewer, and none is shared. ``ended`` hears how many hosts have answered or failed by now, whenever some have.
 
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
-    return asyncio.run(
-        asking(requests, module, read, timeout_s=timeout_s, fanout=fanout, control_dir=control_dir, ended=ended)
-    )
-
-
-async def asking(
-    requests: Mapping[Host, bytes],
-    module: str,
-    read: Callable[[Host, python.Ending], Answer | ProbeFailure],
-    *,
-    timeout_s: float,
-    fanout: int = 64,
-    control_dir: Path | None = None,
-    ended: Callable[[int], None] = lambda _count: None,
-) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
-    """Do what :func:`ask` does, inside a loop of the caller's."""
     room = memory_room.for_questions(len(requests), min(fanout, reach.at_once(requests)))
     questions = _Questions(requests, module, timeout_s, control_dir if room.shared else None)
     endings = await questions.everyone(room.at_once, ended)

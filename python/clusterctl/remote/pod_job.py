@@ -75,12 +75,8 @@ class PodJob:
     ) -> None:
         """Prepare it.
 
-        Args:
-            kubectl: the cluster.
-            submitted: what is created.
-            start_within_s: a job whose pods have not started then is deleted.
-            time_s: the limit of its checks, for messages.
-            tell: hears what it waits for.
+        A job whose pods have not started after ``start_within_s`` is deleted. ``time_s`` is the limit of its checks,
+        for messages.
         """
         self._kubectl, self._submitted, self._tell = kubectl, submitted, tell
         self._start_within_s, self._time_s = start_within_s, time_s
@@ -176,8 +172,7 @@ class PodJob:
     def lines(self, is_done: Callable[[], bool]) -> Iterator[tuple[str, str, float]]:
         """Yield the lines of all pods' logs as they come: the pod, the text, and when it came (monotonic).
 
-        Args:
-            is_done: says whether every pod that speaks has said that it is done.
+        ``is_done`` says whether every pod that speaks has said that it is done.
         """
         taken: Counter[str] = Counter()
         ask_at = time.monotonic() + _ASK_EVERY_S

@@ -322,11 +322,7 @@ class Reply:
 def ask(argv: Sequence[str], request: bytes, timeout_s: float, keys: Collection[str]) -> Reply:
     """Run a command, and return the last JSON object on its output that has certain keys.
 
-    Args:
-        argv: the command, as a rule ssh's.
-        request: goes to its stdin.
-        timeout_s: after so many seconds it is killed.
-        keys: what the answer has, and a line of a login script has not.
+    ``keys`` are what the answer has, and a line of a login script has not.
     """
     try:
         done = run(argv, request, timeout_s)

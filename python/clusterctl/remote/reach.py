@@ -63,13 +63,9 @@ def command(
 ) -> list[str]:
     """Return the whole argv that runs ``remote`` on the host; each token arrives as it is.
 
-    Args:
-        host: where to run it.
-        remote: argv on the node.
-        as_user: run it through ``sudo -n`` as this user; None runs it as the login user, or as the job's user.
-        control_dir: see :func:`arguments`. A submit host has a connection for each command: on a
-            shared one, sshd allows ten sessions (MaxSessions).
-        connect_timeout_s: see :func:`arguments`.
+    ``as_user`` is reached through ``sudo -n``; None is the login user, or the job's user. A submit host has a
+    connection for each command: on a shared one, sshd allows ten sessions (MaxSessions). The rest is as in
+    :func:`arguments`.
     """
     if host.step is None:
         return ssh_command(host, remote, as_user=as_user, control_dir=control_dir, connect_timeout_s=connect_timeout_s)
@@ -152,11 +148,8 @@ def by_hand(host: Host) -> str:
 def classify(host: Host, returncode: int, stderr: str, output: bytes = b"") -> ProbeFailure:
     """Return why a command on a host failed.
 
-    Args:
-        host: the host.
-        returncode: of the local ssh or srun; of the local ssh to the submit host where there is one.
-        stderr: what ssh, srun, slurmstepd, sudo or the program wrote.
-        output: what came in place of an answer.
+    Return code and stderr are those of the local ssh or srun, or of ssh to the submit host where there is one.
+    ``output`` is what came in place of an answer.
     """
     step = host.step
     if step is None:
@@ -188,12 +181,8 @@ def arguments(host: Host, *, control_dir: Path | None = None, connect_timeout_s:
     """Return the argv up to and including the destination.
 
     Strictness of host keys is the inventory's and the user's ssh configuration's; nothing here relaxes it.
-
-    Args:
-        host: the host to reach.
-        control_dir: folder (short path, mode 0700) of a shared connection that lives for a minute; None for a
-            connection of its own.
-        connect_timeout_s: seconds until an address that does not answer is given up.
+    ``control_dir`` is the folder (short path, mode 0700) of a shared connection that lives for a minute; None is a
+    connection of its own. An address that does not answer is given up after ``connect_timeout_s``.
 
     A ControlPath of Ansible's arguments stays: a connection that its user opened may be the only way in.
     """
@@ -215,14 +204,8 @@ def ssh_command(
 ) -> list[str]:
     """Return the whole argv that runs ``remote`` on the host.
 
-    ssh hands the remote shell one string; each token is quoted here so that it arrives as the token it was.
-
-    Args:
-        host: where to run it.
-        remote: argv on the node.
-        as_user: run it through ``sudo -n`` as this user; None runs it as the login user.
-        control_dir: see :func:`arguments`.
-        connect_timeout_s: see :func:`arguments`.
+    ssh hands the remote shell one string; each token is quoted here so that it arrives as the token it was. ``as_user``
+    is reached through ``sudo -n``; None is the login user. The rest is as in :func:`arguments`.
     """
     argv = as_another(host, remote, as_user)
     return [*arguments(host, control_dir=control_dir, connect_timeout_s=connect_timeout_s), shlex.join(argv)]

@@ -82,18 +82,17 @@ _EVENT: TypeAdapter[_Granted | _Said | _Ended] = TypeAdapter(_Event)
 
 
 class Slurm:
-    """The commands of Slurm, on this machine or on a submit host."""
+    """The commands of Slurm, on this machine or on a submit host.
+
+    Each raises a ValidationCouldNotRunError where Slurm does not answer or refuses.
+    """
 
     def __init__(self, submit: Host | None = None, *, sudo: bool = False) -> None:
         """Take the host that runs them, None for this machine; with ``sudo``, changes of nodes run there as root."""
         self.submit, self._sudo = submit, sudo
 
     def nodes(self, partition: str = "") -> tuple[SlurmNode, ...]:
-        """Return the nodes of a partition, of the default one where none is named.
-
-        Raises:
-            ValidationCouldNotRunError: Slurm does not answer, or has no such partition.
-        """
+        """Return the nodes of a partition, of the default one where none is named."""
         text = self._asked(slurm_text.sinfo(partition))
         found = slurm_text.nodes(text, partition)
         if not found and not partition and not slurm_text.default_partition(text):
@@ -104,27 +103,15 @@ class Slurm:
         return found
 
     def every_node(self) -> tuple[SlurmNode, ...]:
-        """Return the nodes of all partitions.
-
-        Raises:
-            ValidationCouldNotRunError: Slurm does not answer.
-        """
+        """Return the nodes of all partitions."""
         return slurm_text.nodes(self._asked(slurm_text.sinfo()), slurm_text.EVERY_PARTITION)
 
     def drain(self, name: str, reason: str) -> None:
-        """Drain a node: its jobs end as they would, and no other starts there.
-
-        Raises:
-            ValidationCouldNotRunError: Slurm refuses it, such as for a user who is no operator.
-        """
+        """Drain a node: its jobs end as they would, and no other starts there."""
         self._update(name, "state=drain", f"reason={reason}")
 
     def resume(self, name: str) -> None:
-        """Let a drained node take jobs again.
-
-        Raises:
-            ValidationCouldNotRunError: Slurm refuses it.
-        """
+        """Let a drained node take jobs again."""
         self._update(name, "state=resume")
 
     def cluster_name(self) -> str:
@@ -136,11 +123,7 @@ class Slurm:
         return slurm_text.host_names(self._asked(["scontrol", "show", "hostnames", folded]))
 
     def mpi_types(self) -> tuple[str, ...]:
-        """Return the types of MPI that srun has.
-
-        Raises:
-            ValidationCouldNotRunError: Slurm does not answer.
-        """
+        """Return the types of MPI that srun has."""
         return slurm_text.mpi_types(self._asked(["srun", "--mpi=list"], with_errors=True))
 
     def state(self, job: int) -> JobState | None:
@@ -163,11 +146,7 @@ class Slurm:
         return "This machine" if self.submit is None else self.submit.name
 
     def _update(self, name: str, *words: str) -> None:
-        """Change a node, which Slurm lets root and its operators do.
-
-        Raises:
-            ValidationCouldNotRunError: it fails; the sentence says why.
-        """
+        """Change a node, which Slurm lets root and its operators do."""
         done = self._ran(["scontrol", "update", f"nodename={name}", *words], as_user="root" if self._sudo else None)
         said = " ".join(done.errors.decode("utf-8", "replace").split())
         if done.returncode == _SSH_FAILED and self.submit is not None:
@@ -179,22 +158,14 @@ class Slurm:
             )
 
     def _asked(self, argv: Sequence[str], *, with_errors: bool = False) -> str:
-        """Run a command and return what it says, on stderr as well where that is asked for.
-
-        Raises:
-            ValidationCouldNotRunError: it fails; the sentence says why.
-        """
+        """Run a command and return what it says, on stderr as well where that is asked for."""
         done = self._ran(argv)
         if done.returncode != 0:
             raise self.refused(done.errors.decode("utf-8", "replace"), returncode=done.returncode)
         return (done.output + (done.errors if with_errors else b"")).decode("utf-8", "replace")
 
     def _ran(self, argv: Sequence[str], as_user: str | None = None) -> python.Done:
-        """Run a command to its end.
-
-        Raises:
-            ValidationCouldNotRunError: it is missing, gives no answer, or too long a one.
-        """
+        """Run a command to its end."""
         command = list(argv) if self.submit is None else reach.ssh_command(self.submit, argv, as_user=as_user)
         try:
             return python.run(command, b"", _ANSWER_S)
@@ -239,11 +210,7 @@ class Allocation:
     ) -> None:
         """Prepare a request.
 
-        Args:
-            slurm: the commands.
-            request: what to ask for.
-            start_within_s: an allocation that has not started then is cancelled.
-            tell: hears why the job waits.
+        An allocation that has not started after ``start_within_s`` is cancelled. ``tell`` hears why the job waits.
         """
         self._slurm, self._request, self._start_within_s, self._tell = slurm, request, start_within_s, tell
         self.left = ""  # after the block: a sentence about a job that could not be cancelled
@@ -332,8 +299,7 @@ class Allocation:
     def ended(self, *, look: bool) -> str:
         """Return why the allocation has ended, as a clause with its cure; '' while it runs.
 
-        Args:
-            look: also ask Slurm, which takes a moment; otherwise only what salloc has said counts.
+        With ``look``, Slurm is asked too, which takes a moment; otherwise only what salloc has said counts.
         """
         self._take_all()
         if self._problem:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from module_utils import known_messages  # mypy finds it by mypy_path
+
+    from clusterctl.model.hosts import Host
 else:
     known_messages = content.module_util("known_messages")
 
@@ -168,9 +170,8 @@ def sinfo(partition: str = "") -> list[str]:
 def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
     """Return the nodes of a partition, of the default one where none is named; each node once.
 
-    Args:
-        text: the answer to :func:`sinfo`.
-        partition: its name, or several with commas; :data:`EVERY_PARTITION` takes all of them.
+    The text is the answer to :func:`sinfo`. ``partition`` may be several with commas; :data:`EVERY_PARTITION` takes all
+    of them.
     """
     everywhere = partition == EVERY_PARTITION
     wanted = set(partition.split(",")) if partition else set()
@@ -196,6 +197,19 @@ def nodes(text: str, partition: str = "") -> tuple[SlurmNode, ...]:
     return tuple(found.values())
 
 
+def of_hosts(hosts: Iterable[Host], found: Iterable[SlurmNode]) -> dict[str, SlurmNode]:
+    """Return by host name Slurm's node of each host that it knows: by name, by the name's first part, or by address."""
+    by_name = {node.name.lower(): node for node in found}
+    by_address = {node.address: node for node in by_name.values()}
+    pairs: dict[str, SlurmNode] = {}
+    for host in hosts:
+        name = host.name.lower()
+        node = by_name.get(name) or by_name.get(name.partition(".")[0]) or by_address.get(host.address)
+        if node is not None:
+            pairs[host.name] = node
+    return pairs
+
+
 def default_partition(text: str) -> str:
     """Return the name of the default partition in an answer to :func:`sinfo`, '' where Slurm has none."""
     names = (line.partition("|")[0].strip() for line in text.split("\n"))
@@ -216,8 +230,7 @@ def squeue(job: int) -> list[str]:
 def job_state(text: str) -> JobState | None:
     """Return the state of a job; None where Slurm no longer knows it.
 
-    Args:
-        text: the answer to :func:`squeue`.
+    The text is the answer to :func:`squeue`.
     """
     for line in text.split("\n"):
         fields = [field.strip() for field in line.split("|", _SQUEUE_FIELDS - 1)]
@@ -281,10 +294,8 @@ def folded_counts(numbers: Iterable[int]) -> str:
 def launch_variables(job: int, names: Sequence[str], slots: Sequence[int]) -> tuple[tuple[str, str], ...]:
     """Return what mpirun reads of an allocation, for a step that has the variables of one node alone.
 
-    Args:
-        job: the job's number.
-        names: the NodeNames of the allocation, in Slurm's order.
-        slots: the ranks that mpirun may start on each.
+    ``names`` are the NodeNames of the allocation, in Slurm's order; ``slots`` says how many ranks mpirun may start on
+    each.
 
     Returns:
         Pairs of name and value. mpirun starts its daemons by srun, which needs ``SLURM_OVERLAP`` beside the step of
@@ -319,10 +330,7 @@ def mixed(found: Iterable[SlurmNode]) -> str:
 def refusal(said: str, request: SlurmRequest | None = None, *, place: str = "this machine") -> str:
     """Return why Slurm refuses, with the cure.
 
-    Args:
-        said: stderr of a command of Slurm.
-        request: the allocation that it was about.
-        place: where the command ran.
+    ``said`` is stderr of a command of Slurm, ``place`` where it ran.
     """
     said = said[-_MOST_READ:]
     missing = _WITHOUT.search(said)

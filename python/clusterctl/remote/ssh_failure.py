@@ -40,11 +40,8 @@ _BASTION_ECHOES = (_BASTION, "kex_exchange_identification", "stdio forwarding fa
 def classify(host: Host, returncode: int, stderr: str, output: bytes = b"") -> ProbeFailure:
     """Return why a command on a host failed.
 
-    Args:
-        host: the host.
-        returncode: of the local ssh process: 255 is a failure of ssh itself, any other that of the remote command.
-        stderr: what ssh, sudo or the remote shell wrote.
-        output: what came in place of an answer.
+    A return code of 255 is a failure of ssh itself, any other that of the remote command. ``output`` is what came in
+    place of an answer.
     """
     failure = _classified(host, returncode, stderr, output)
     if not host.unheeded:
@@ -211,8 +208,7 @@ def shortened(text: str, nothing: str = "nothing on stderr") -> str:
 def bastion(options: Sequence[str]) -> str:
     """Return the bastion as the options name it; empty where they name none, since ~/.ssh/config may do so.
 
-    Args:
-        options: of ssh, such as ``-J gate`` or ``-o ProxyCommand=...``. As for ssh, the first of a kind holds.
+    The options are ssh's, such as ``-J gate`` or ``-o ProxyCommand=...``. As for ssh, the first of a kind holds.
     """
     for name, value in _options_of(options)[0]:
         if name == "-J":

@@ -17,7 +17,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.model.job_outcome import Ending, JobOutcome, MemoryKills, OutputLine, Stack, Sweep
 from clusterctl.remote import python, reach, supervisor_files
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host
 
 
+T = TypeVar("T")
 STACKS = "rank_stacks.py"
 
 _END_WAIT_S = 25.0  # TERM, KILL, the node's own sweep and that of its peers have their own, shorter limits
@@ -124,7 +125,7 @@ class _Stacks:
         """Ask, or look whether all have answered and let the supervisor go on; this never waits."""
         if not self._until:
             self._until = time.monotonic() + _STACKS_WAIT_S
-            pool = ThreadPoolExecutor(_at_once(self._logins))
+            pool = _pool(self._logins)
             self._answers = [pool.submit(self._ask, login) for login in self._logins]
             pool.shutdown(wait=False)
         elif time.monotonic() > self._until or all(answer.done() for answer in self._answers):
@@ -163,16 +164,11 @@ def run(
     """Run the command and stay until nothing of it is left.
 
     Whenever it did not simply end with exit code 0, every node is swept. On an interrupt (any exception) the command is
-    ended, the nodes are swept, and the exception goes on.
-
-    Args:
-        login: the node to run on.
-        spec: what to run.
-        peers: the other nodes that processes of the job may be on, by the names under which nodes know each other.
-        on_line: called with every line of output as it comes.
-        on_data: called with the output's bytes as they come, and its stream; nothing of it is kept then.
-        stop: once it is set, the job is ended as by an interrupt, for Ctrl-C reaches only the main thread.
-        on_poll: called some times a second while the job runs; it must not wait. What it raises ends the job.
+    ended, the nodes are swept, and the exception goes on. ``peers`` are the other nodes that processes of the job may
+    be on, by the names under which nodes know each other. ``on_data`` gets the bytes of the output as they come, and
+    its stream; nothing of it is kept then. Once ``stop`` is set, the job is ended as by an interrupt, for Ctrl-C
+    reaches only the main thread. ``on_poll`` is called some times a second and must not wait. What it raises ends the
+    job.
 
     Raises:
         StoppedError: ``stop`` was set, and nothing of the job is left.
@@ -247,25 +243,16 @@ def request(spec: JobSpec, peers: Iterable[JobLogin], *, raw: bool) -> dict[str,
 def sweep(logins: Sequence[JobLogin], job: str, session: str = "") -> tuple[Sweep, ...]:
     """Kill what is left of a job on these nodes, all at once, and say what it was.
 
-    Args:
-        logins: the nodes.
-        job: the job's id.
-        session: ``host-pid`` of its mpirun where that is known, by which PRRTE names folders in /tmp.
+    ``session`` is ``host-pid`` of its mpirun where that is known, by which PRRTE names folders in /tmp.
     """
-    if not logins:
-        return ()
-    with ThreadPoolExecutor(_at_once(logins)) as pool:
-        return tuple(pool.map(lambda login: _sweep_one(login, job, session), logins))
+    return tuple(of_each(logins, lambda login: _sweep_one(login, job, session)))
 
 
 def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, str], directory: str = "") -> list[Look]:
     """Ask nodes, all at once, where they have these files.
 
-    Args:
-        logins: the nodes.
-        names: paths, from ``directory`` or the home where they are not absolute, or bare names of programs.
-        paths: by host name, the PATH in which bare names are looked for.
-        directory: a folder on the nodes.
+    ``names`` are paths, from ``directory`` or the home where they are not absolute, or bare names of programs. These
+    are looked for in the PATH that ``paths`` has by host name.
     """
 
     def one(login: JobLogin) -> Look:
@@ -275,12 +262,17 @@ def look(logins: Sequence[JobLogin], names: Sequence[str], paths: Mapping[str, s
         reply = python.ask(argv, json.dumps(request).encode() + b"\n", _SWEEP_WAIT_S, _LOOK_KEYS)
         return Look(name, problem=reply.problem) if reply.answer is None else _look_of(name, reply.answer)
 
-    with ThreadPoolExecutor(_at_once(logins)) as pool:
-        return list(pool.map(one, logins))
+    return of_each(logins, one)
 
 
-def _at_once(logins: Sequence[JobLogin]) -> int:
-    return max(1, min(reach.at_once(login.host for login in logins), len(logins)))
+def of_each(logins: Sequence[JobLogin], ask: Callable[[JobLogin], T]) -> list[T]:
+    """Ask nodes, as many at once as the way to them allows, and return their answers in order."""
+    with _pool(logins) as pool:
+        return list(pool.map(ask, logins))
+
+
+def _pool(logins: Sequence[JobLogin]) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, min(reach.at_once(login.host for login in logins), len(logins))))
 
 
 def _sweep_argv(login: JobLogin, job: str) -> list[str]:
@@ -417,11 +409,8 @@ class SupervisorAnswers:
     ) -> None:
         """Begin with nothing.
 
-        Args:
-            on_line: as of :func:`clusterctl.remote.supervised_job.run`.
-            on_data: likewise.
-            began: when the job was asked for, by this machine's steady clock. What a node tells came no later than it
-                is heard; deadlines of later jobs follow from it.
+        ``began`` is when the job was asked for, by this machine's steady clock. What a node tells came no later than it
+        is heard; deadlines of later jobs follow from it.
         """
         self._began = began
         self.lines: list[OutputLine] = []
@@ -512,11 +501,7 @@ def _ended(event: Mapping[str, Any], seconds: float) -> Ended:
 
 
 def _seconds(value: Any) -> float:
-    """Return a time since the begin of the job.
-
-    Raises:
-        ValueError: it is before the job, or not finite.
-    """
+    """Return a time since the begin of the job."""
     number = float(value)
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{number} is not a time")

@@ -91,12 +91,6 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
     Nothing is removed there. With rsync on both sides only what is another travels, else everything, as one tar stream.
     So it is also where a session prints something, which rsync cannot bear.
 
-    Args:
-        folder: absolute path here.
-        target: absolute path on the nodes.
-        logins: the nodes.
-        has_rsync: by host name.
-
     Raises:
         ConfigError: the folder cannot be read.
         HostFailedError: a node could not take it; the message names the nodes.

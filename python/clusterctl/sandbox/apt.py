@@ -43,11 +43,7 @@ class Mirror:
     security: str | None = None
 
     def lines(self, image: Image) -> tuple[str, ...]:
-        """Return one-line sources of an image's suite (``bookworm``): release, updates and, if known, security.
-
-        Args:
-            image: one of this mirror's vendor.
-        """
+        """Return one-line sources of an image's suite (``bookworm``): release, updates and, if known, security."""
         vendor = image.vendor if isinstance(image.vendor, Vendor) else DEBIAN
         old = " check-valid-until=no" if image.is_rolling else ""
         head, suite, components = f"deb [signed-by={vendor.keyring}{old}]", image.suite, vendor.components
@@ -130,9 +126,7 @@ def _is_security(suite: str, vendor: Vendor) -> bool:
 def machine_mirror(vendor: Vendor = DEBIAN, apt: Path = _APT) -> Mirror | None:
     """Return the vendor's mirror that this machine uses; None where it uses none.
 
-    Args:
-        vendor: the distribution that is wanted, which may be another than the machine's.
-        apt: apt's folder of settings.
+    The vendor may be another than the machine's.
 
     Raises:
         OSError: a source is there and cannot be read.
@@ -187,15 +181,7 @@ class Repository:
 
 
 def parse(text: str, name: str) -> list[Repository]:
-    """Return the sections of a file of repositories.
-
-    Args:
-        text: of the file.
-        name: of the file, for an error.
-
-    Raises:
-        ConfigError: it is not such a file.
-    """
+    """Return the sections of a file of repositories."""
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(text, name)
@@ -208,9 +194,7 @@ def parse(text: str, name: str) -> list[Repository]:
 def machine_repositories(vendor: RpmVendor, folder: Path = FOLDER) -> tuple[Repository, ...]:
     """Return the vendor's repositories that this machine's dnf names; empty where it names none.
 
-    Args:
-        vendor: the distribution that is wanted.
-        folder: dnf's folder of repositories.
+    The vendor may be another than the machine's.
 
     Raises:
         ConfigError: a file in it cannot be read as one of repositories.
@@ -224,9 +208,7 @@ def machine_repositories(vendor: RpmVendor, folder: Path = FOLDER) -> tuple[Repo
 def text_of(repositories: Iterable[Repository], *, for_nodes: bool = False) -> str:
     """Return the repositories as one file, which dnf and zypper read.
 
-    Args:
-        repositories: what it holds.
-        for_nodes: leave out the options that log in, because every user of a node could read them there.
+    ``for_nodes`` leaves out the options that log in, because every user of a node could read them there.
     """
     blocks = []
     for one in repositories:

@@ -182,14 +182,8 @@ def dnf_root_argv(
 ) -> list[str]:
     """Return the command that writes a root file system of RPM packages to its standard output.
 
-    Its mounts end with it, as those of mmdebstrap do.
-
-    Args:
-        prefix: what makes it run as root.
-        folder: an empty one of this run's own.
-        repositories: the folder of files of repositories.
-        release: dnf's ``$releasever``.
-        packages: what is installed, with what that needs.
+    Its mounts end with it, as those of mmdebstrap do. ``prefix`` is what makes it run as root, ``folder`` an empty one
+    of this run's own, and ``release`` dnf's ``$releasever``.
     """
     script = str(_RECIPE / "dnf-root")
     return [*prefix, "unshare", "--mount", "sh", script, str(folder), str(repositories), release, *packages]
@@ -208,12 +202,7 @@ def _folder_of_root(podman: Podman) -> Iterator[Path]:
 def _follow(command: list[str], *, what: str, prefix: str, report: Report, stdout: int | None = None) -> None:
     """Run a long command and pass on every line that it says.
 
-    Args:
-        command: argv.
-        what: name in an error.
-        prefix: what stands before each line.
-        report: who gets the lines.
-        stdout: file descriptor for its output; None merges it with what it says on stderr.
+    ``stdout`` is a file descriptor for its output; None merges it with what it says on stderr.
     """
     said: list[str] = []
     with subprocess.Popen(

@@ -68,10 +68,6 @@ _MACHINE_LIKE = (
 def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
     """Make the sandbox be as specified: create, start or add what is missing.
 
-    Args:
-        spec: what it shall be.
-        report: receives a short text for every step.
-
     Raises:
         ConfigError: this machine cannot carry a sandbox, or one of that name is made differently.
         HostFailedError: a node did not come up.

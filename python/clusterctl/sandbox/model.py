@@ -114,11 +114,7 @@ class Sandbox(Record):
         return ":" in self.subnet
 
     def node(self, name: str) -> SandboxNode:
-        """Return the node of that name.
-
-        Raises:
-            ConfigError: the sandbox has none.
-        """
+        """Return the node of that name."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -126,11 +122,7 @@ class Sandbox(Record):
 
 
 def check_name(name: str) -> None:
-    """Refuse a sandbox name that cannot be part of a container's name.
-
-    Raises:
-        ConfigError: it has other characters than lower-case letters, digits and '-', or is too long.
-    """
+    """Refuse a sandbox name that cannot be part of a container's name."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is no sandbox name; use up to 40 lower-case letters, digits and '-', beginning with a letter or "
@@ -192,8 +184,7 @@ def neighbour_advice(nodes: int, limit: int, *, ipv6: bool = False) -> str:
 def used_networks(proc_net_route: str) -> list[Subnet]:
     """Return the networks of the kernel's IPv4 routing table, default routes left out.
 
-    Args:
-        proc_net_route: text of ``/proc/net/route``; addresses and masks are little-endian hexadecimal.
+    The text is that of ``/proc/net/route``; addresses and masks are little-endian hexadecimal.
     """
     networks: list[Subnet] = []
     for line in proc_net_route.splitlines()[1:]:
@@ -207,8 +198,7 @@ def used_networks(proc_net_route: str) -> list[Subnet]:
 def used_ipv6_networks(proc_net_ipv6_route: str) -> list[Subnet]:
     """Return the networks of the kernel's IPv6 routing table, default routes left out.
 
-    Args:
-        proc_net_ipv6_route: text of ``/proc/net/ipv6_route``; addresses and lengths are hexadecimal.
+    The text is that of ``/proc/net/ipv6_route``; addresses and lengths are hexadecimal.
     """
     fields = (line.split() for line in proc_net_ipv6_route.splitlines())
     found = [(IPv6Address(bytes.fromhex(words[0])), int(words[1], 16)) for words in fields]
@@ -225,11 +215,7 @@ def free_subnets(used: Iterable[Subnet], *, ipv6: bool = False) -> Iterable[Subn
 
 
 def check_plain_path(path: Path) -> None:
-    """Refuse a path that an ssh option in an inventory cannot carry.
-
-    Raises:
-        ConfigError: it has a space, a quote, a '%' or the like.
-    """
+    """Refuse a path that an ssh option in an inventory cannot carry."""
     if not _PLAIN_PATH.fullmatch(str(path)):
         raise ConfigError(
             f"ssh options in an inventory cannot carry the path {path}; set XDG_STATE_HOME to a folder whose name has "

@@ -55,11 +55,8 @@ class Podman:
     def run(self, *arguments: str, stdin: bytes = b"", folder: Path | None = None) -> bytes:
         """Run podman and return its standard output.
 
-        Args:
-            arguments: podman's.
-            stdin: its input.
-            folder: where it works, by default this process's folder. A container's monitor (conmon) stays there as long
-                as the container runs, and leaves an empty file ``oom`` there when the node lacks memory.
+        ``folder`` is where it works, by default this process's. A container's monitor (conmon) stays there as long as
+        the container runs, and leaves an empty file ``oom`` there when the node lacks memory.
 
         Raises:
             HostFailedError: it failed; the message ends with podman's own last line.
@@ -176,10 +173,7 @@ _SUBNET_ATTEMPTS = 16
 def ensure(engine: Podman, spec: SandboxSpec, folder: Path) -> Subnet:
     """Return the subnet of the sandbox's network, made in a free one where it is missing.
 
-    Args:
-        engine: podman.
-        spec: what the sandbox shall be.
-        folder: of the sandbox's state; the network's label names it.
+    ``folder`` is that of the sandbox's state; the network's label names it.
 
     Raises:
         ConfigError: this machine has no IPv6, and the nodes are to have it.

@@ -67,9 +67,7 @@ done
 def conf(sandbox: Sandbox, cores: int) -> str:
     """Return slurm.conf: all nodes in one partition, and no more than containers can do.
 
-    Args:
-        sandbox: its nodes; the first one is the controller.
-        cores: of each node. slurmd drains a node that has fewer.
+    The first node is the controller. slurmd drains a node that has fewer ``cores``.
     """
     first = sandbox.nodes[0]
     settings = {
@@ -113,11 +111,7 @@ def start(
 ) -> None:
     """Install Slurm on all nodes, start what does not run, and wait until every node takes jobs.
 
-    Args:
-        engine: podman.
-        sandbox: with nodes that run.
-        each: does something to every node, a few at a time.
-        report: receives a short text for every step.
+    ``each`` does something to every node, a few at a time.
 
     Raises:
         HostFailedError: a package, a daemon or a node failed.
@@ -146,9 +140,7 @@ def start(
 def waiting_for(text: str, nodes: int) -> str:
     """Return which nodes take no jobs, and why; '' where all do.
 
-    Args:
-        text: name, state and reason of each node, separated by '|'.
-        nodes: how many there are.
+    The text has name, state and reason of each node, separated by '|'.
     """
     states = [line.split("|", 2) for line in text.splitlines() if line.count("|") > 1]
     bad = [

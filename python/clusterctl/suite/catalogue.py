@@ -45,23 +45,16 @@ _SMALLER: tuple[BuiltinName, ...] = get_args(BuiltinName)
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What a suite knows of a check.
+    """What a suite knows of a check."""
 
-    Attributes:
-        name: the name in a suite's file and on the command line.
-        order: its place among the checks of a run; a check with a lower number runs earlier.
-        options: the model of its options.
-        measures: the unit of each quantity that a reference can name.
-        first_suite: the smallest built-in suite that runs it, and all larger ones do; None is only on request, by a
-            suite file or ``--checks``.
-        tuned: its options in a built-in suite, where they differ from the defaults of the model.
-    """
-
-    name: str
-    order: int
-    options: type[CheckOptions] = CheckOptions
-    measures: Mapping[str, Unit] = field(default_factory=dict)
+    name: str  # the name in a suite's file and on the command line
+    order: int  # its place among the checks of a run; a check with a lower number runs earlier
+    options: type[CheckOptions] = CheckOptions  # the model of its options
+    measures: Mapping[str, Unit] = field(default_factory=dict)  # the unit of each quantity that a reference can name
+    # the smallest built-in suite that runs it, and all larger ones do; None is only on request, by a suite file or
+    # ``--checks``
     first_suite: BuiltinName | None = "nightly"
+    # its options in a built-in suite, where they differ from the defaults of the model
     tuned: Mapping[BuiltinName, CheckOptions] = field(default_factory=dict)
 
 
@@ -70,9 +63,6 @@ class Catalogue:
 
     def __init__(self, declarations: Iterable[Declaration]) -> None:
         """Sort the declarations.
-
-        Args:
-            declarations: one for each check.
 
         Raises:
             ValueError: two checks have the same name or the same place.
@@ -104,11 +94,7 @@ class Catalogue:
         return one.tuned.get("nightly") or one.options()
 
     def builtin(self, name: str) -> Suite:
-        """Return a built-in suite.
-
-        Raises:
-            ConfigError: the name is unknown.
-        """
+        """Return a built-in suite."""
         if name not in self.suites:
             raise ConfigError(f"Unknown suite '{name}'; {nearest(name, self.suites, 'the suites are')}")
         return self.suites[name]
@@ -116,9 +102,7 @@ class Catalogue:
     def parse(self, text: str, place: str) -> Suite:
         """Read a suite from the text of a file.
 
-        Args:
-            text: what the file holds.
-            place: the name of the file in messages.
+        ``place`` is the name of the file in messages.
 
         Raises:
             ConfigError: the text is wrong; the message gives the line and the cure.
@@ -128,10 +112,8 @@ class Catalogue:
     def load(self, path: Path | None, name: str | None = None) -> Suite:
         """Return the suite of a run.
 
-        Args:
-            path: the user's ``validation.yml``, None where there is none.
-            name: the suite's name. None is the file's own suite, or smoke without a file. A built-in suite that the
-                file does not extend gives its checks; references and thresholds stay those of the file.
+        ``name`` None is the file's own suite, or smoke without a file. A built-in suite that the file does not extend
+        gives its checks; references and thresholds stay those of the file.
 
         Raises:
             ConfigError: the file is unreadable or wrong, or the suite is unknown.
@@ -181,21 +163,13 @@ class SuiteFile:
     _KEYS = ("name", "extends", "checks", "references", "external", "outliers", "history")
 
     def __init__(self, text: str, place: str, known: Catalogue) -> None:
-        """Read the text as YAML.
-
-        Raises:
-            ConfigError: it is not YAML.
-        """
+        """Read the text as YAML."""
         self._document = read(text, place)
         self._known = known
         self._base: Suite | None = None
 
     def suite(self) -> Suite:
-        """Return the suite.
-
-        Raises:
-            ConfigError: a value is wrong; the message gives the line and the cure.
-        """
+        """Return the suite."""
         data = self._document.data
         if data is None:
             raise ConfigError(f"{self._document.name} is empty; begin with 'extends: nightly'.")
@@ -430,15 +404,7 @@ class Document:
 
 
 def read(text: str, name: str) -> Document:
-    """Read a YAML document.
-
-    Args:
-        text: what the file holds.
-        name: how a message is to call it.
-
-    Raises:
-        ConfigError: it is invalid YAML, or has a key twice.
-    """
+    """Read a YAML document."""
     lines: dict[Place, int] = {}
     try:
         loader = _Loader(text)

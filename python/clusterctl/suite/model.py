@@ -46,11 +46,7 @@ def between(low: float, high: float, what: str) -> Callable[[float], float]:
 
 
 def whole(value: object) -> int:
-    """Return a whole number.
-
-    Raises:
-        ValueError: the value is not a whole number.
-    """
+    """Return a whole number."""
     figure, words = units.number(value)
     if words or figure != int(figure):
         raise ValueError(f"'{value}' is not a whole number")
@@ -223,39 +219,24 @@ def _has_unit(value: object) -> bool:
 
 
 class ExternalCheck(Record):
-    """A program of the user, and how to read its output.
+    """A program of the user, and how to read its output."""
 
-    Attributes:
-        name: the name of the check: small letters, digits and underscores.
-        title: what it proves, in a few words.
-        command: its argv, which does not pass a shell.
-        where: ``launch_node`` (once), ``each_node`` (once on each, by itself) or ``mpi`` (as the ranks of one job).
-        ranks_per_node: for ``mpi``, ranks on each node; None is one rank per slot.
-        deadline_s: seconds after which it is ended.
-        parser: the benchmark whose output it prints.
-        regex: a regular expression whose group ``value`` (or only group) is the figure, on any line.
-        json_path: path to the figure in printed JSON, such as ``results[0].bandwidth``; the JSON begins a line.
-        quantity: what the figure measures; the default is the check's name.
-        unit: of the figure, as it is kept; ``unit: MB/s`` in a file is kept as ``B/s`` and multiplies ``scale``.
-        scale: factor of the printed number.
-        better: which way is good; ``none`` is reported and never judged.
-        reference: the expected value of the figure.
-    """
-
-    name: Text
-    title: Text = ""
-    command: Annotated[tuple[Text, ...], BeforeValidator(_command)]
+    name: Text  # the name of the check: small letters, digits and underscores
+    title: Text = ""  # what it proves, in a few words
+    command: Annotated[tuple[Text, ...], BeforeValidator(_command)]  # its argv, which does not pass a shell
+    # ``launch_node`` (once), ``each_node`` (once on each, by itself) or ``mpi`` (as the ranks of one job)
     where: Literal["launch_node", "each_node", "mpi"] = "launch_node"
-    ranks_per_node: Count | None = None
-    deadline_s: Seconds = 60.0
-    parser: Literal["nccl-tests", "osu", "imb"] | None = None
-    regex: Text = ""
-    json_path: Text = ""
-    quantity: Text = ""
+    ranks_per_node: Count | None = None  # for ``mpi``, ranks on each node; None is one rank per slot
+    deadline_s: Seconds = 60.0  # seconds after which it is ended
+    parser: Literal["nccl-tests", "osu", "imb"] | None = None  # the benchmark whose output it prints
+    regex: Text = ""  # a regular expression whose group ``value`` (or only group) is the figure, on any line
+    json_path: Text = ""  # path to the figure in printed JSON, such as ``results[0].bandwidth``; the JSON begins a line
+    quantity: Text = ""  # what the figure measures; the default is the check's name
+    # of the figure, as it is kept; ``unit: MB/s`` in a file is kept as ``B/s`` and multiplies ``scale``
     unit: Unit = "1"
-    scale: float = 1.0
-    better: Better = "none"
-    reference: Limits | None = None
+    scale: float = 1.0  # factor of the printed number
+    better: Better = "none"  # which way is good; ``none`` is reported and never judged
+    reference: Limits | None = None  # the expected value of the figure
 
     @model_validator(mode="before")
     @classmethod
@@ -333,6 +314,11 @@ class CheckOptions(Record):
 
     deadline_s: Seconds | None = None
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the program of the check takes them."""
+        return ()
+
 
 class MeasuringOptions(CheckOptions):
     """How long a figure is measured: until its interval is narrow enough or the budget is spent.
@@ -347,7 +333,7 @@ class MeasuringOptions(CheckOptions):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the programs of the checks take them."""
+        """How long the program measures."""
         named = (("--budget", self.budget_s), ("--confidence", self.confidence), ("--precision", self.precision))
         return tuple(word for name, value in named for word in (name, f"{value:g}"))
 

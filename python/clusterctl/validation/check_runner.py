@@ -59,15 +59,7 @@ _ALL_LOGINS_UP_TO, _RADIX = 8, 64  # in larger teams, a node logs in only to tho
 def explained_on_the_spot(
     result: CheckResult, outcome: JobOutcome, team: Team, control: Path, tell: Callable[[ValidationEvent], None]
 ) -> CheckResult:
-    """Return the result with the causes that a look at the nodes finds; unchanged where it finds none.
-
-    Args:
-        result: of a check.
-        outcome: how its job ended.
-        team: the nodes that ran it.
-        control: the folder of shared ssh connections.
-        tell: hears what is looked at.
-    """
+    """Return the result with the causes that a look at the nodes finds; unchanged where it finds none."""
     if not causes.is_open(result, outcome):
         return result
     named = result.hosts or tuple(team.nodes)
@@ -94,12 +86,7 @@ _HINDERING = frozenset({"names", "network", "parameters", "job_user"})
 
 
 def explained_by_known(result: CheckResult, known: Sequence[Finding]) -> CheckResult:
-    """Return the result with what was known before it of the nodes that it names, or of any where it names none.
-
-    Args:
-        result: of a check, after a look at the nodes.
-        known: what doctor found in the facts of the gate.
-    """
+    """Return the result with what was known before it of the nodes that it names, or of any where it names none."""
     judged = result.culprits or result.next_step or result.comparisons or wrong_data.traces(result.ranks)
     if not result.is_bad or judged:
         return result
@@ -348,15 +335,8 @@ class CheckRunner:
     ) -> None:
         """Prepare the runner.
 
-        Args:
-            options: deadline and search of the user.
-            repeat: gives the command that repeats a check.
-            run: the folder that keeps the logs.
-            expectations: what figures are held against.
-            tell: hears of the progress.
-            control: the folder of the ssh connections that jobs share.
-            gone: says why the nodes are no longer ours, '' while they are; a failed check asks.
-            known: what doctor found before the run.
+        ``repeat`` gives the command that repeats a check. ``gone`` says why the nodes are no longer ours, '' while they
+        are. ``known`` is what doctor found before the run.
         """
         self._known = known
         self._options, self._repeat, self._run, self._expectations = options, repeat, run, expectations
@@ -365,12 +345,6 @@ class CheckRunner:
 
     def run(self, check: Check, team: Team, number: int, total: int) -> tuple[CheckResult, JobOutcome]:
         """Run a check, measure again what stands out, and search for the node that makes it hang or crash.
-
-        Args:
-            check: the check.
-            team: the nodes that run it.
-            number: its place among the checks of the run.
-            total: the number of checks in the run.
 
         Returns:
             The result, and the outcome of the job that it is about.
@@ -424,13 +398,7 @@ class CheckRunner:
     ) -> CheckResult:
         """Launch the check on ever fewer nodes, and blame those that make it hang, crash or get wrong values.
 
-        Args:
-            check: the check.
-            team: the nodes that ran it.
-            number: its place among the checks of the run.
-            result: how it ended on all of them.
-            attempt: the number of the first launch.
-            wrong: whether wrong values are searched for.
+        ``attempt`` is the number of the first launch. With ``wrong``, wrong values are searched for.
         """
         place = f"{self._run.record.run_id}-{number}"
         attempts = itertools.count(attempt)

@@ -9,20 +9,21 @@ import math
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from clusterctl.analysis import agreement, robust_stats, speed_verdict
 from clusterctl.analysis.packet_loss import SENT_AGAIN
 from clusterctl.analysis.speed_verdict import GOAL
 from clusterctl.model.results import Verdict
-from clusterctl.validation.checks import base
+from clusterctl.validation.checks.pairs import Pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from clusterctl.analysis.robust_stats import OutlierPolicy
     from clusterctl.model.results import CheckResult, Culprit, Figure, PairMatrix
-    from clusterctl.validation.checks.base import Check, MeasuresOn
+    from clusterctl.validation.checks.base import Check
+    from clusterctl.validation.expectations import Expectations
 
 
 # Measuring on: several runs of a check as one, until it judges finely enough or the time is up.
@@ -41,14 +42,7 @@ class Patience:
         tell: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; the time counts from here.
-
-        Args:
-            seconds: how long it may go on.
-            take: runs the check once more.
-            tell: hears in words how finely the runs judge so far.
-            clock: tells seconds.
-        """
+        """Prepare; the time counts from here."""
         self._seconds, self._take, self._tell, self._clock = seconds, take, tell, clock
         self._began = clock()
         self._longest_s = 0.0
@@ -56,9 +50,7 @@ class Patience:
     def measured_on(self, first: CheckResult, assess: Callable[[CheckResult], CheckResult]) -> tuple[CheckResult, int]:
         """Add runs to the first one while they judge too coarsely.
 
-        Args:
-            first: a run that passed, not assessed.
-            assess: adds verdict and fineness.
+        ``first`` passed and is not assessed; ``assess`` adds verdict and fineness.
 
         Returns:
             All runs as one, assessed, and their number. A run that does not pass by itself is returned alone, with 0.
@@ -175,45 +167,24 @@ _BY_CHANCE = 0.0005  # links that chance may put into all runs; above it, those 
 _MOST_RUNS = 4
 
 
-class Judges(Protocol):
-    """What figures are held against (:class:`clusterctl.validation.expectations.Expectations`)."""
-
-    @property
-    def policy(self) -> OutlierPolicy:
-        """When a node or a link stands out."""
-
-    def assess(self, found: CheckResult) -> CheckResult:
-        """Return the result with comparisons and culprits."""
-
-    def confirmed(self, first: CheckResult, second: CheckResult) -> CheckResult:
-        """Return the second run of a check, blamed only for what the first run shows as well."""
-
-
 def confirmed(
     check: Check,
     first: CheckResult,
     assessed: CheckResult,
     take: Callable[..., CheckResult],
     tell: Callable[[str], None],
-    judges: Judges,
+    judges: Expectations,
     patience_s: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> CheckResult:
     """Measure on what is undecided, for as long as the user is patient, and once more what else stands out.
 
-    Args:
-        check: the check.
-        first: a run of it that passed by itself, not assessed.
-        assessed: the same, assessed.
-        take: runs the check once more, or another check in its place.
-        tell: hears what is measured, and why.
-        judges: what figures are held against.
-        patience_s: how long the user waits for a fine judgement.
-        clock: tells seconds.
+    ``first`` passed by itself and is not assessed. ``take`` runs the check once more, or another check in its place.
+    ``patience_s`` is how long the user waits for a fine judgement.
     """
     named: tuple[Culprit, ...] = ()
     result, runs, number = assessed, [assessed.culprits], 1
-    if isinstance(check, base.MeasuresOn) and check.measure_on and not patience_s:
+    if isinstance(check, Pairs) and check.options.measure_on and not patience_s:
         pursued = MeasuringOn(check, take, tell, judges.policy, clock).pursued(first, result)
         if pursued.is_final or not pursued.is_open:
             return pursued.result
@@ -236,19 +207,12 @@ def confirmed(
 
 @dataclass(frozen=True)
 class Pursued:
-    """A run whose suspects were measured on.
+    """A run whose suspects were measured on."""
 
-    Attributes:
-        result: what is known now, assessed.
-        named: whom the test named; they need no second run.
-        is_open: whether a second run has to confirm something else.
-        is_final: whether a further job ended badly by itself, so that ``result`` is about that job.
-    """
-
-    result: CheckResult
-    named: tuple[Culprit, ...] = ()
-    is_open: bool = True
-    is_final: bool = False
+    result: CheckResult  # what is known now, assessed
+    named: tuple[Culprit, ...] = ()  # whom the test named; they need no second run
+    is_open: bool = True  # whether a second run has to confirm something else
+    is_final: bool = False  # whether a further job ended badly by itself, so that ``result`` is about that job
 
 
 class MeasuringOn:
@@ -256,34 +220,21 @@ class MeasuringOn:
 
     def __init__(
         self,
-        check: MeasuresOn,
+        check: Pairs,
         take: Callable[[Check], CheckResult],
         tell: Callable[[str], None],
         policy: OutlierPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare.
-
-        Args:
-            check: the check that measured the tournament.
-            take: runs a check as one further job.
-            tell: hears what is measured on.
-            policy: when a node or a link stands out.
-            clock: tells seconds.
-        """
+        """Prepare."""
         self._check, self._take, self._tell, self._policy, self._clock = check, take, tell, policy, clock
 
     def pursued(self, first: CheckResult, assessed: CheckResult) -> Pursued:
-        """Measure on after a run that passed by itself.
-
-        Args:
-            first: the run, not assessed.
-            assessed: the same, assessed.
-        """
+        """Measure on after a run that passed by itself."""
         from clusterctl.analysis import sequential  # noqa: PLC0415 - numpy, for runs that measure
 
         matrices = sequential.chosen(assessed)
-        seconds, a_round_s = self._check.measure_on * first.deadline_s, self._check.round_s(first)
+        seconds, a_round_s = self._check.options.measure_on * first.deadline_s, self._check.round_s(first)
         if not matrices or seconds <= 0 or a_round_s is None:
             return Pursued(assessed)
         began, longest_s, jobs = self._clock(), 0.0, 0

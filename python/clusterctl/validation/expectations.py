@@ -41,11 +41,7 @@ class Expectations:
     ) -> None:
         """Prepare without reading the history.
 
-        Args:
-            suite: the user's references and thresholds.
-            run: the key of this run in the history.
-            nodes: the nodes that can take part, for their GPUs.
-            remembered: whether figures are held against the history.
+        Without ``remembered``, figures are not held against the history.
         """
         self._suite, self._run, self._nodes = suite, run, nodes
         self._remembered = remembered

@@ -124,13 +124,7 @@ class Gate:
     ) -> None:
         """Prepare the gate.
 
-        Args:
-            cluster: the hosts.
-            results: takes the results of the three checks.
-            tell: hears when a check starts.
-            compares: whether nodes that differ close the gate.
-            repeat: the command that repeats these checks.
-            total: the number of checks in the run.
+        With ``compares``, nodes that differ close the gate.
         """
         self._cluster, self._results, self._tell = cluster, results, tell
         self._compares, self._repeat, self._total = compares, repeat, total

@@ -29,13 +29,8 @@ _DESTINATION = re.compile(
 def named(word: str, known: Inventory | None, options: InventoryOptions) -> Host | None:
     """Return the host that runs Slurm's commands, None for this machine.
 
-    Args:
-        word: a host of the inventory, or ``user@host:port``; empty for this machine.
-        known: the inventory, where there is one.
-        options: the user and the key of the command line.
-
-    Raises:
-        ConfigError: it is not a host.
+    ``word`` is a host of the inventory, or ``user@host:port``; empty for this machine. ``options`` have the user and
+    the key of the command line.
     """
     if not word:
         return None

@@ -28,46 +28,32 @@ _MOST_NAMED = 6
 
 @dataclass(frozen=True)
 class ValidationOptions:
-    """What the user asks for.
+    """What the user asks for."""
 
-    Attributes:
-        inventory: the options that change what the inventory means.
-        launch_node: the node on which mpirun starts; None is the first that can take part.
-        suite: which checks run, how long they measure, and what their figures are held against.
-        checks: the names of the checks that run; None is every check of the suite.
-        timeout_s: replaces the deadline of every check.
-        patience_s: seconds for which a check that compares is measured on until it would see a fault of ten per cent.
-        path: transport and binding of every job, as ``run`` takes them.
-        gate: whether nodes that differ keep every check from being launched.
-        search: whether to search for the node that makes a check hang, crash or get wrong values. None searches in
-            every suite but smoke, which must be quick; for wrong values there too, where it takes less than a minute.
-        remembered: whether the run is kept in the history and compared with it.
-        argv: the command line without secrets, for messages and records.
-        via: how Slurm is asked for the nodes; None reaches them by ssh.
-        pods: how Kubernetes is asked for pods; None does without.
-        skip_busy: whether nodes with other work are left out, by name and with the reason.
-        left_out: the nodes that are left out so, each with the reason; found, not asked for.
-        drains: what Slurm is told after the run; None tells it nothing.
-        probe: facts that are known already, with the watch entries of
-            :func:`clusterctl.validation.gate.watch_entries`; None gathers them.
-    """
-
+    # the options that change what the inventory means
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
-    launch_node: str | None = None
+    launch_node: str | None = None  # the node on which mpirun starts; None is the first that can take part
+    # which checks run, how long they measure, and what their figures are held against
     suite: Suite = field(default_factory=registry.default)
-    checks: tuple[str, ...] | None = None
-    timeout_s: float | None = None
+    checks: tuple[str, ...] | None = None  # the names of the checks that run; None is every check of the suite
+    timeout_s: float | None = None  # replaces the deadline of every check
+    # seconds for which a check that compares is measured on until it would see a fault of ten per cent
     patience_s: float = 0.0
-    path: PathOptions = NO_PATH_OPTIONS
-    gate: bool = True
+    path: PathOptions = NO_PATH_OPTIONS  # transport and binding of every job, as ``run`` takes them
+    gate: bool = True  # whether nodes that differ keep every check from being launched
+    # whether to search for the node that makes a check hang, crash or get wrong values. None searches in every suite
+    # but smoke, which must be quick; for wrong values there too, where it takes less than a minute.
     search: bool | None = None
-    remembered: bool = True
-    argv: tuple[str, ...] = ()
-    via: SlurmOptions | None = None
-    pods: PodsOptions | None = None
-    skip_busy: bool = False
+    remembered: bool = True  # whether the run is kept in the history and compared with it
+    argv: tuple[str, ...] = ()  # the command line without secrets, for messages and records
+    via: SlurmOptions | None = None  # how Slurm is asked for the nodes; None reaches them by ssh
+    pods: PodsOptions | None = None  # how Kubernetes is asked for pods; None does without
+    skip_busy: bool = False  # whether nodes with other work are left out, by name and with the reason
+    # the nodes that are left out so, each with the reason; found, not asked for
     left_out: Mapping[str, str] = field(default_factory=dict)
-    drains: DrainOptions | None = None
+    drains: DrainOptions | None = None  # what Slurm is told after the run; None tells it nothing
+    # facts that are known already, with the watch entries of :func:`clusterctl.validation.gate.watch_entries`; None
+    # gathers them
     probe: Probe | None = None
 
     @property
@@ -76,11 +62,7 @@ class ValidationOptions:
         return self.suite.name != DEFAULT if self.search is None else self.search
 
     def refuse_unknown_launch_node(self, cluster: Inventory) -> None:
-        """Check the launch node.
-
-        Raises:
-            ConfigError: it is not one of the selected hosts.
-        """
+        """Check the launch node."""
         names = [host.name for host in cluster.selected_hosts]
         if self.launch_node is not None and self.launch_node not in names:
             shown = and_more(names, _MOST_NAMED)

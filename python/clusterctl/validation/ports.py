@@ -20,6 +20,7 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.validation.checks import causes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from clusterctl.model.fabric import Candidates, PairResult
@@ -48,18 +49,14 @@ class PortFindings:
 def between(team: Team, timeout_s: float, control: Path | None = None) -> PortFindings:
     """Have the nodes connect to each other, and return which connections fail, with their direction.
 
-    Args:
-        team: the nodes.
-        timeout_s: time limit of one connection; what fails is tried again.
-        control: the folder of shared ssh connections.
+    ``timeout_s`` is that of one connection; what fails is tried again.
     """
     view = _view(team)
     if view.candidates is None:
         return judged(view)
     limits = _limits(view, timeout_s, control=control)
     first = network_probe.probe(view.hosts, view.candidates, limits)
-    pairs = network_probe.confirmed(view.hosts, view.candidates, limits, first)
-    return judged(replace(view, pairs=(*pairs, *_called(view, view.candidates, limits))))
+    return _confirmed(view, view.candidates, limits, first)
 
 
 def judged(view: View) -> PortFindings:
@@ -112,8 +109,7 @@ class PortTrial:
         if view.candidates is not None and added(result, found) is not result:
             limits = _limits(view, _CONFIRM_S, self._seed)
             first = [one for one in view.pairs if one.network != fabric.NAMES]
-            pairs = network_probe.confirmed(view.hosts, view.candidates, limits, first)
-            found = judged(replace(view, pairs=(*pairs, *_called(view, view.candidates, limits))))
+            found = _confirmed(view, view.candidates, limits, first)
         return added(result, found), found
 
     def _try(self) -> None:
@@ -122,8 +118,7 @@ class PortTrial:
             # Without shared connections: a job that shared the login of this thread would end with it.
             if view.candidates is not None:
                 limits = _limits(view, _CONNECT_S, self._seed)
-                pairs = network_probe.probe(view.hosts, view.candidates, limits)
-                view = replace(view, pairs=(*pairs, *_called(view, view.candidates, limits)))
+                view = _called(view, view.candidates, limits, network_probe.probe(view.hosts, view.candidates, limits))
             self._first.set_result(view)
         except BaseException as error:  # noqa: BLE001 - wait() raises it where it is heard
             self._first.set_exception(error)
@@ -145,6 +140,13 @@ def _limits(view: View, timeout_s: float, seed: int = 0, control: Path | None = 
     return network_probe.TrialLimits(timeout_s, _LOGIN_S, control, seed, parameters.tcp_ports(view.nodes))
 
 
-def _called(view: View, found: Candidates, limits: network_probe.TrialLimits) -> tuple[PairResult, ...]:
-    """Call the nodes at the foreign addresses to which names lead; mostly there are none."""
-    return network_probe.called(view.hosts, found, limits, logins.elsewhere(view))
+def _confirmed(
+    view: View, found: Candidates, limits: network_probe.TrialLimits, first: Sequence[PairResult]
+) -> PortFindings:
+    """Try once more what failed, and judge."""
+    return judged(_called(view, found, limits, network_probe.confirmed(view.hosts, found, limits, first)))
+
+
+def _called(view: View, found: Candidates, limits: network_probe.TrialLimits, pairs: Sequence[PairResult]) -> View:
+    """Add the pairs, and calls of nodes at the foreign addresses to which names lead; mostly there are none."""
+    return replace(view, pairs=(*pairs, *network_probe.called(view.hosts, found, limits, logins.elsewhere(view))))

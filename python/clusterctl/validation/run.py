@@ -21,7 +21,7 @@ from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import drains, nodeset
 from clusterctl.model.drains import SlurmState
 from clusterctl.model.results import ValidationRecord, Verdict, worst
-from clusterctl.remote import reach
+from clusterctl.remote import reach, slurm_text
 from clusterctl.remote.slurm import Slurm
 from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.state import proofs as state_proofs
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory, Host, Inventory, InventorySources
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult, ValidationEvent
-    from clusterctl.remote.slurm_text import SlurmNode
     from clusterctl.validation.checks.base import Check
 
 
@@ -93,39 +92,25 @@ def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: Dr
         found = slurm.every_node()
     except ValidationCouldNotRunError as error:
         return (f"Slurm was not told of this run: {error}",)
-    names, nodes = slurm_names(hosts, found), {node.name: node for node in found}
-    states = {host: SlurmState(nodes[name].state, nodes[name].reason) for host, name in names.items()}
+    nodes = slurm_text.of_hosts(hosts, found)
+    states = {host: SlurmState(node.state, node.reason) for host, node in nodes.items()}
     decided = drains.decide(record, states, wish)
     done: dict[str, str] = {}
     resumed: list[str] = []
     refused: list[str] = []
     for host, why in decided.drain.items():
         try:
-            slurm.drain(names[host], why)
+            slurm.drain(nodes[host].name, why)
             done[host] = why
         except ValidationCouldNotRunError as error:
             refused.append(f"{host} was not drained: {error}")
     for host in decided.resume:
         try:
-            slurm.resume(names[host])
+            slurm.resume(nodes[host].name)
             resumed.append(host)
         except ValidationCouldNotRunError as error:
             refused.append(f"{host} stays drained: {error}")
     return (*drains.words_of(done, resumed), *decided.notes, *refused)
-
-
-def slurm_names(hosts: Sequence[Host], found: Sequence[SlurmNode]) -> Mapping[str, str]:
-    """Return the NodeName of each host that Slurm knows, by name, by the first part of the name, or by address."""
-    by_name = {node.name.lower(): node for node in found}
-    by_address = {node.address: node for node in found}
-    names = {host.name: host.name.lower() for host in hosts}
-    pairs = {
-        host.name: by_name.get(names[host.name])
-        or by_name.get(names[host.name].partition(".")[0])
-        or by_address.get(host.address)
-        for host in hosts
-    }
-    return {host: node.name for host, node in pairs.items() if node is not None}
 
 
 __all__ = ["ValidationOptions", "exit_code", "validate"]
@@ -137,11 +122,6 @@ def validate(
     on_event: Callable[[ValidationEvent], None] | None = None,
 ) -> ValidationRecord:
     """Validate the cluster of an inventory, and keep the record in the folder of this run.
-
-    Args:
-        inventory: the inventory, or the cluster that a run before has read and seen.
-        options: what the user asks for.
-        on_event: hears what happens, as it happens.
 
     Returns:
         The record. Its verdict is ERROR if not one node answers or is provisioned.
@@ -175,12 +155,8 @@ def of_cluster(
 ) -> ValidationRecord:
     """Validate hosts that are known already, and keep the record in the folder of this run.
 
-    Args:
-        cluster: the hosts.
-        options: what the user asks for.
-        on_event: hears what happens, as it happens.
-        gone: says why the hosts are no longer ours, '' while they are.
-        slurm: hears what ``options.drains`` wants it to.
+    ``gone`` says why the hosts are no longer ours, '' while they are. ``slurm`` hears what ``options.drains`` wants it
+    to.
 
     Returns:
         The record, as :func:`validate` does.
@@ -194,7 +170,7 @@ def of_cluster(
     with locks.HostLock(cluster.selected_hosts, command):
 
         def work(run: runs.Run) -> ValidationRecord:
-            validation = _Validation(cluster, options, checks, run, on_event or _ignore, gone or _ours)
+            validation = _Validation(cluster, options, checks, run, on_event or ignore, gone or _ours)
             return validation.followed_up(validation.go(), slurm)
 
         return in_a_run(cluster.sources, options, work)
@@ -208,10 +184,10 @@ def in_a_run(
     try:
         record = work(run)
     except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=_now())
+        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
         raise
     except BaseException as error:
-        run.update(outcome="failed", exit_code=failed, message=str(error), finished=_now())
+        run.update(outcome="failed", exit_code=failed, message=str(error), finished=now())
         raise
     finally:
         run.close()
@@ -219,7 +195,7 @@ def in_a_run(
         outcome="done" if record.verdict is Verdict.PASS else "failed",
         exit_code=int(exit_code(record)),
         message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
-        finished=_now(),
+        finished=now(),
     )
     return record
 
@@ -270,7 +246,7 @@ class _Validation:
         """Pass the gate."""
         self._look_whether_gone, self._gone = gone, ""
         self._cluster, self._options, self._checks, self._run, self._tell = cluster, options, checks, run, tell
-        self._started = _now()
+        self._started = now()
         last = state_proofs.read(paths.cluster_id(cluster.sources)) if options.left_out else {}
         self._of_idle_part = state_proofs.notes(cluster.selected, options.left_out, last, self._started)
         self._results = CheckResults(tell)
@@ -453,7 +429,7 @@ class _Validation:
             run_id=self._run.record.run_id,
             inventory=str(self._cluster.sources),
             started=self._started,
-            finished=max(_now(), self._started),  # a clock may be set back meanwhile
+            finished=max(now(), self._started),  # a clock may be set back meanwhile
             launch_node=self._placed.launch_node if self._placed else "",
             hosts=tuple(host.name for host in self._cluster.selected_hosts),
             slots=self._placed.slots if self._placed else {},
@@ -473,7 +449,7 @@ class _Validation:
         )
 
 
-def _ignore(_event: ValidationEvent) -> None:
+def ignore(_event: ValidationEvent) -> None:
     """Take an event that is not shown."""
 
 
@@ -482,5 +458,5 @@ def _ours(*, look: bool) -> str:  # noqa: ARG001 - as Gone
     return ""
 
 
-def _now() -> datetime:
+def now() -> datetime:
     return datetime.now(timezone.utc)

@@ -32,11 +32,7 @@ def of_nodes(nodes: Mapping[str, NodeFacts], rdma: Mapping[str, tuple[str, ...]]
     """Return the names of the switches of each node, sorted; a node of which none is known is left out.
 
     A neighbour that is itself a node is not a switch. Where two switches of the cluster have one name, the id of each
-    is part of its name.
-
-    Args:
-        nodes: the facts of each node.
-        rdma: the RDMA ports of each node that jobs can use, ``mlx5_0:1``.
+    is part of its name. ``rdma`` has the RDMA ports of each node that jobs can use, ``mlx5_0:1``.
     """
     names = {*nodes, *(facts.hostname for facts in nodes.values()), *(facts.fqdn for facts in nodes.values())}
     hosts = {name.lower() for name in names}

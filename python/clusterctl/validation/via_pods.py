@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
@@ -38,7 +37,7 @@ from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotR
 from clusterctl.validation.check_results import CheckResults, ended_during
 from clusterctl.validation.checks import base, judging, registry
 from clusterctl.validation.expectations import Expectations, MeasuredRun
-from clusterctl.validation.run import concluded, in_a_run, saved
+from clusterctl.validation.run import concluded, ignore, in_a_run, now, saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -77,10 +76,7 @@ class PodsPlan:
 def plan_of(checks: Sequence[Check], wish: PodsOptions, timeout_s: float | None = None) -> PodsPlan:
     """Choose the checks that can run in pods of this kind.
 
-    Args:
-        checks: what was asked for.
-        wish: the pods.
-        timeout_s: replaces the deadline of every check.
+    ``timeout_s`` replaces the deadline of every check.
     """
     whys = {check.name: why_not(check, wish) for check in checks}
     chosen = tuple(check for check in checks if not whys[check.name])
@@ -113,10 +109,7 @@ def why_not(check: Check, wish: PodsOptions) -> str:
 def site_of(wish: PodsOptions, version: str = "", names: Mapping[str, str] | None = None) -> base.Site:
     """Return the pods as a check sees them.
 
-    Args:
-        wish: the pods.
-        version: the release of Open MPI.
-        names: the host of each name that a pod gives itself.
+    ``names`` has the host of each name that a pod gives itself.
     """
     hosts = ranked(wish)
     stack = NodeStack(
@@ -304,11 +297,7 @@ def prepared(options: ValidationOptions, wish: PodsOptions) -> tuple[PodsPlan, V
 
 
 def cluster(wish: PodsOptions) -> Kubectl:
-    """Return the cluster that a wish means, with its context and namespace known.
-
-    Raises:
-        ConfigError: the kubeconfig is missing or broken.
-    """
+    """Return the cluster that a wish means, with its context and namespace known."""
     kubectl = Kubectl(wish.kubeconfig, wish.context, wish.place)
     kubectl.resolve()
     return kubectl
@@ -332,11 +321,6 @@ def validate(
 ) -> ValidationRecord:
     """Validate pods of one job, which is deleted whatever happens.
 
-    Args:
-        options: what the user asks for.
-        wish: the pods.
-        on_event: hears what happens, as it happens.
-
     Returns:
         The record, as :func:`clusterctl.validation.run.validate` does; its hosts are the pods with ranks.
 
@@ -350,7 +334,7 @@ def validate(
     sources = InventorySources((f"{OF_KUBERNETES}{kubectl.context or 'in-cluster'}/{kubectl.namespace}",))
 
     def work(run: runs.Run) -> ValidationRecord:
-        return _PodsRun(kubectl, plan, job, run, sources, options, wish, on_event or _ignore).go()
+        return _PodsRun(kubectl, plan, job, run, sources, options, wish, on_event or ignore).go()
 
     return in_a_run(sources, options, work, int(ExitCode.VALIDATION_ERROR))
 
@@ -371,7 +355,7 @@ class _PodsRun:
     ) -> None:
         self._kubectl, self._plan, self._job, self._run = kubectl, plan, job, run
         self._sources, self._options, self._wish, self._tell = sources, options, wish, tell
-        self._started = _now()
+        self._started = now()
         self._results = CheckResults(tell)
         self._output = PodOutput(job.speakers, job.speaks)
         self._pods: Mapping[str, Pod] = {}
@@ -494,7 +478,7 @@ class _PodsRun:
                 check=registry.REACHABLE,
                 verdict=Verdict.PASS,
                 reason=f"{count} pods run on {len(nodes)} node{'s' if len(nodes) != 1 else ''}",
-                seconds=round((_now() - self._started).total_seconds(), 3),
+                seconds=round((now() - self._started).total_seconds(), 3),
                 repeat=self._options.repeat(self._sources),
                 measurements=(Measurement(name="nodes_asked", value=count, unit="nodes"),),
             )
@@ -510,7 +494,7 @@ class _PodsRun:
             run_id=self._run.record.run_id,
             inventory=str(self._sources),
             started=self._started,
-            finished=max(_now(), self._started),
+            finished=max(now(), self._started),
             launch_node="launcher" if self._job.kind == "MPIJob" else self._job.ranks[0],
             hosts=self._job.ranks,
             slots=dict.fromkeys(self._job.ranks, self._wish.ranks_per_pod),
@@ -562,11 +546,3 @@ class _PodsRun:
 def _log(argv: tuple[str, ...], outcome: JobOutcome) -> str:
     head = [f"# command  {' '.join(argv)}", f"# outcome  {outcome.ending} rc={outcome.rc} {outcome.problem}"]
     return "\n".join([*head, *(f"{line.at_s:9.3f} {line.stream} {line.text}" for line in outcome.lines)]) + "\n"
-
-
-def _ignore(_event: ValidationEvent) -> None:
-    """Take an event that is not shown."""
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)

@@ -66,11 +66,7 @@ def validate(
 ) -> ValidationRecord:
     """Validate nodes inside one allocation, which is given back whatever happens.
 
-    Args:
-        inventory: the inventory; None takes all nodes of the partition, narrowed by the option ``--limit``.
-        options: what the user asks for.
-        wish: how Slurm is asked.
-        on_event: hears what happens, as it happens.
+    Without an inventory, all nodes of the partition take part, narrowed by the option ``--limit``.
 
     Returns:
         The record, as :func:`clusterctl.validation.run.validate` does.
@@ -105,11 +101,6 @@ def validate(
 def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:
     """Refuse a type of srun that does not bring ranks together.
 
-    Args:
-        wanted: the type that srun is to take.
-        types: those that it has.
-        place: where srun runs.
-
     Raises:
         ValidationCouldNotRunError: it is not a type of PMIx, or srun lacks it.
     """
@@ -140,37 +131,36 @@ def choose(
 ) -> Choice:
     """Choose the nodes that may take part, and say what to ask Slurm for.
 
-    Args:
-        found: the nodes of the partition.
-        known: the inventory; None takes the nodes that Slurm names.
-        wish: how Slurm is asked.
-        limit: names of nodes, where Slurm names them; an inventory is limited already.
-        turns: when each host had its last turn, where busy nodes are left out; None leaves out none.
+    Without an inventory, the nodes are those that Slurm names, narrowed by ``limit``. ``turns`` says when each host had
+    its last turn, where busy nodes are left out; None leaves out none.
 
     Raises:
         ConfigError: Slurm does not know a host, or the limit leaves none.
         ValidationCouldNotRunError: nodes are unusable, too few, or of different hardware.
     """
-    where = f"partition '{wish.partition}'" if wish.partition else "default partition"
+    hosts: dict[str, Host] = {}
     if known is None:
-        candidates = list(limited(found, limit))
-        hosts: dict[str, Host] = {}
-        if turns is not None:
-            return _asked(*_taking_turns(candidates, hosts, wish, turns), hosts, found, wish)
-        usable = [node for node in candidates if node.is_usable]
-        if candidates and not usable:
-            raise ValidationCouldNotRunError(_unusable(candidates))
-        candidates = usable
+        candidates = limited(found, limit)
     else:
-        pairs = _matched(known.selected_hosts, found, where)
-        candidates, hosts = [node for node, _ in pairs], {node.name: host for node, host in pairs}
-        if turns is not None:
-            return _asked(*_taking_turns(candidates, hosts, wish, turns), hosts, found, wish)
-        unusable = [node for node in candidates if not node.is_usable]
-        if unusable and wish.nodes is None:
-            raise ValidationCouldNotRunError(_unusable(unusable))
-        candidates = [node for node in candidates if node.is_usable]
-    return _asked(candidates, {}, hosts, found, wish)
+        nodes = slurm_text.of_hosts(known.selected_hosts, found)
+        if unknown := [host.name for host in known.selected_hosts if host.name not in nodes]:
+            raise ConfigError(
+                f"{nodeset.folded(unknown)} of the inventory: not in Slurm's {_where(wish)}; name the right partition "
+                "with -p, or leave them out with --limit."
+            )
+        candidates = list(nodes.values())
+        hosts = {nodes[host.name].name: host for host in known.selected_hosts}
+    if turns is not None:
+        return _asked(*_taking_turns(candidates, hosts, wish, turns), hosts, found, wish)
+    usable = [node for node in candidates if node.is_usable]
+    unusable = [node for node in candidates if not node.is_usable]
+    if unusable and (not usable if known is None else wish.nodes is None):
+        raise ValidationCouldNotRunError(_unusable(unusable))
+    return _asked(usable, {}, hosts, found, wish)
+
+
+def _where(wish: SlurmOptions) -> str:
+    return f"partition '{wish.partition}'" if wish.partition else "default partition"
 
 
 def _taking_turns(
@@ -200,18 +190,17 @@ def _asked(
     wish: SlurmOptions,
 ) -> Choice:
     """Return what to ask Slurm for, of the nodes that may take part."""
-    where = f"partition '{wish.partition}'" if wish.partition else "default partition"
     is_idle_part = bool(left_out)
     count = len(candidates) if wish.nodes is None or is_idle_part else wish.nodes
     if not candidates or count > len(candidates):
         raise ValidationCouldNotRunError(
-            f"{max(1, count)} nodes are asked for, and Slurm's {where} has {len(candidates)} that can take part; "
-            "ask for fewer --nodes, or see 'sinfo -R' for the others."
+            f"{max(1, count)} nodes are asked for, and Slurm's {_where(wish)} has {len(candidates)} that can take "
+            "part; ask for fewer --nodes, or see 'sinfo -R' for the others."
         )
     if kinds := slurm_text.mixed(candidates):
         raise ValidationCouldNotRunError(
-            f"The nodes of Slurm's {where} have different hardware ({kinds}); choose nodes of one kind with --limit, "
-            "or a partition of one kind with -p."
+            f"The nodes of Slurm's {_where(wish)} have different hardware ({kinds}); choose nodes of one kind with "
+            "--limit, or a partition of one kind with -p."
         )
     names = {node.name for node in candidates}
     everyone = count == len(candidates)
@@ -228,11 +217,7 @@ def _asked(
 
 
 def limited(found: Iterable[SlurmNode], limit: str | None) -> list[SlurmNode]:
-    """Return the nodes that a limit leaves: names such as node[1-3],node7, and with a leading '!' those to leave out.
-
-    Raises:
-        ConfigError: it leaves none.
-    """
+    """Return the nodes that a limit leaves: names such as node[1-3],node7, with a leading '!' those to leave out."""
     nodes = list(found)
     if limit is None:
         return nodes
@@ -251,12 +236,7 @@ def allocated(
 ) -> Inventory:
     """Return the hosts of an allocation, each reached by a step of its job.
 
-    Args:
-        grant: the allocation.
-        chosen: what is known of its nodes.
-        submit: the host that runs srun, None for this machine.
-        sources: where the names of the hosts come from.
-        limit: as the command line has it.
+    ``submit`` is the host that runs srun, None for this machine.
     """
     cpus = dict(zip(grant.names, grant.cpus, strict=True)) if grant.cpus else {}
     plain = [_host(name, chosen, cpus.get(name)) for name in grant.names]
@@ -277,26 +257,6 @@ def _host(name: str, chosen: Choice, cpus: int | None) -> Host:
     return replace(
         known, user=None, become=False, login_password="", sudo_password=None, slots=slots, variables=variables
     )
-
-
-def _matched(hosts: Iterable[Host], found: Sequence[SlurmNode], where: str) -> list[tuple[SlurmNode, Host]]:
-    """Return Slurm's node of each host, by the name or the address that both have."""
-    by_name = {node.name.lower(): node for node in found}
-    by_address = {node.address: node for node in found}
-    pairs, unknown = [], []
-    for host in hosts:
-        name = host.name.lower()
-        node = by_name.get(name) or by_name.get(name.partition(".")[0]) or by_address.get(host.address)
-        if node is None:
-            unknown.append(host.name)
-        else:
-            pairs.append((node, host))
-    if unknown:
-        raise ConfigError(
-            f"{nodeset.folded(unknown)} of the inventory: not in Slurm's {where}; name the right partition with -p, or "
-            "leave them out with --limit."
-        )
-    return pairs
 
 
 def _unusable(nodes: Sequence[SlurmNode]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from clusterctl.jobs import detached
-from clusterctl.model.detached_job import DetachedJob
 from clusterctl.model.hosts import Inventory, InventorySources
+from clusterctl.remote.detached_job import DetachedJob
 from clusterctl.support.errors import ClusterctlError, ConfigError, UnreachableError
 from local_jobs import HERE
 

@@ -131,12 +131,15 @@ def test_what_the_user_has_set_is_kept_and_told() -> None:
     assert "NCCL_SOCKET_IFNAME=net1 is kept as it was set" in plan.notes
 
 
-IB = allocation_line.LocalRdmaPort("mlx5_0", 1, "InfiniBand", is_active=True, rate_gbps=400.0)
-ROCE = allocation_line.LocalRdmaPort("mlx5_2", 1, "Ethernet", is_active=True, rate_gbps=100.0)
-DEAF = allocation_line.LocalRdmaPort(
-    "mlx5_3", 1, "Ethernet", is_active=True, rate_gbps=400.0, problem="has no RoCE v2 GID"
-)
-DOWN = allocation_line.LocalRdmaPort("mlx5_4", 1, "Ethernet", is_active=False)
+def port(device: str, link_layer: str = "Ethernet", **changed: Any) -> fabric.RdmaChoice:
+    known = {"state": "ACTIVE", "rate_gbps": None, "gid_index": None, "gid": "", "reason": "", "usable": True}
+    return fabric.RdmaChoice(device, 1, link_layer, **{**known, **changed})
+
+
+IB = port("mlx5_0", "InfiniBand", rate_gbps=400.0)
+ROCE = port("mlx5_2", rate_gbps=100.0)
+DEAF = port("mlx5_3", rate_gbps=400.0, usable=False, reason="has no RoCE v2 GID")
+DOWN = port("mlx5_4", state="DOWN", usable=False, reason="is down")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ DOWN = allocation_line.LocalRdmaPort("mlx5_4", 1, "Ethernet", is_active=False)
     ],
 )
 def test_rdma_ports_are_named_only_where_one_of_them_does_not_serve(
-    ports: tuple[allocation_line.LocalRdmaPort, ...], expected: str | None
+    ports: tuple[fabric.RdmaChoice, ...], expected: str | None
 ) -> None:
     assert settings(planned(WORKER, machine(rdma=ports))).get("NCCL_IB_HCA") == expected
 
@@ -175,7 +178,7 @@ def test_whole_trees_of_rdma_devices(trees: tuple[str, ...], expected: str | Non
         for device in read_rdma(str(DATA / "fabric" / tree))
     ]
     facts = node(rdma=tuple(RdmaDevice.model_validate(device) for device in devices))
-    ports = tuple(in_allocation._rdma_port(choice) for choice in fabric.rdma(facts))  # noqa: SLF001 - the seam to fabric
+    ports = fabric.rdma(facts)
     assert ports
     plan = planned(WORKER, machine(rdma=ports))
     assert settings(plan).get("NCCL_IB_HCA") == expected
@@ -194,10 +197,7 @@ def test_whole_trees_of_rdma_devices(trees: tuple[str, ...], expected: str | Non
 def test_the_gid_index_of_this_pod_is_found_where_it_is_asked_for(
     indices: tuple[int | None, ...], expected: dict[str, str]
 ) -> None:
-    ports = tuple(
-        allocation_line.LocalRdmaPort(f"mlx5_{number}", 1, "Ethernet", is_active=True, gid_index=index)
-        for number, index in enumerate(indices)
-    )
+    ports = tuple(port(f"mlx5_{number}", gid_index=index) for number, index in enumerate(indices))
     plan = tuned(machine(rdma=ports), NcclOptions("auto"))
     assert {name: value for name, value in settings(plan).items() if "GID" in name} == expected
 
@@ -207,10 +207,7 @@ def tuned(here: allocation_line.LocalMachine, nccl: NcclOptions, **environment: 
 
 
 def test_ports_of_different_indices_are_named() -> None:
-    ports = tuple(
-        allocation_line.LocalRdmaPort(f"mlx5_{index}", 1, "Ethernet", is_active=True, gid_index=index)
-        for index in (3, 5)
-    )
+    ports = tuple(port(f"mlx5_{index}", gid_index=index) for index in (3, 5))
     with pytest.raises(ConfigError, match="this pod has mlx5_3 port 1 at 3, mlx5_5 port 1 at 5; leave the option out"):
         tuned(machine(rdma=ports), NcclOptions("auto"))
 

@@ -22,7 +22,7 @@ def launch(version: str, **changed: object) -> mpirun.MpirunLaunch:
 
 
 def test_the_line_for_open_mpi_4_1() -> None:
-    line = mpirun.argv(launch("4.1.8", mca=MCA, runtime_mca={"orte_abort_timeout": "3"}, exported=("NCCL_DEBUG",)))
+    line = mpirun.argv(launch("4.1.8", mca={**MCA, "orte_abort_timeout": "3"}, exported=("NCCL_DEBUG",)))
     assert " ".join(line) == (
         "/usr/local/openmpi/bin/mpirun -H node1:2,node2:2 -np 4 --bind-to none --map-by slot "
         "-x CLUSTERCTL_JOB -x NCCL_DEBUG --mca mpi_yield_when_idle 1 --mca orte_abort_timeout 3 "
@@ -31,7 +31,7 @@ def test_the_line_for_open_mpi_4_1() -> None:
 
 
 def test_the_line_for_open_mpi_5_0_gives_the_runtime_its_own_option() -> None:
-    line = mpirun.argv(launch("5.0.7", mca=MCA, runtime_mca={"prte_if_include": "eth0"}))
+    line = mpirun.argv(launch("5.0.7", mca={**MCA, "prte_if_include": "eth0"}))
     assert " ".join(line) == (
         "/usr/local/openmpi/bin/mpirun -H node1:2,node2:2 -np 4 --bind-to none --map-by slot "
         "-x CLUSTERCTL_JOB --mca mpi_yield_when_idle 1 --prtemca prte_if_include eth0 "
@@ -103,15 +103,14 @@ def test_horovodrun_has_ranks_share_slots_on_purpose() -> None:
         ("5.0.7", "--binding-args=--bind-to none --map-by slot:OVERSUBSCRIBE"),
         ("4.1.4", "--mpi-args=--oversubscribe"),
     ):
-        line = compose.argv(compose.HorovodrunLaunch(version, {"a": 1}, ("x",), ranks=2, oversubscribe=True))
+        line = compose.argv(mpirun.MpirunLaunch(version, {"a": 1}, ("x",), ranks=2, oversubscribe=True), "horovodrun")
         assert words in line
 
 
 @pytest.mark.parametrize(("version", "word"), [("5.0.7", "package"), ("4.1.4", "socket")])
 def test_horovodrun_places_ranks_as_asked(version: str, word: str) -> None:
-    line = compose.argv(
-        compose.HorovodrunLaunch(version, {"a": 2}, ("x",), bind=mpirun.Bind.CORE, map_by=mpirun.MapBy.SOCKET)
-    )
+    launch = mpirun.MpirunLaunch(version, {"a": 2}, ("x",), bind=mpirun.Bind.CORE, map_by=mpirun.MapBy.SOCKET)
+    line = compose.argv(launch, "horovodrun")
     assert f"--binding-args=--bind-to core --map-by {word}" in line
 
 

@@ -96,11 +96,10 @@ def test_each_rank_sees_its_own_mig_instance_or_one_of_those_that_slurm_gave_to_
 
 
 def test_what_cannot_be_launched_is_refused() -> None:
-    launch = srun.SrunLaunch({"a": 1}, PROGRAM)
     with pytest.raises(ConfigError, match="2 ranks do not fit into 1 slots"):
-        srun.argv(replace(launch, ranks=2))
+        srun.argv({"a": 1}, PROGRAM, ranks=2)
     with pytest.raises(ConfigError, match="is an option"):
-        srun.argv(replace(launch, program=("--mpi=none",)))
+        srun.argv({"a": 1}, ("--mpi=none",))
 
 
 # --- the mpirun line that run and validate share: the names, the transport and the user ---

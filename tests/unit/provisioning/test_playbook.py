@@ -105,7 +105,8 @@ def test_each_program_that_ansible_calls_takes_the_settings(program: str, tmp_pa
     argv = [program, *words, "-F", "none", "-o", "ControlPath=none", "-o", "ProxyCommand=false", *ends]
     said = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert "usage" not in said.stderr, said.stderr
-    assert "closed" in said.stderr.lower(), "it came as far as the connection"
+    ended = any(words in said.stderr.lower() for words in ("closed", "broken pipe"))  # as ssh reads or writes first
+    assert ended, "it came as far as the connection"
 
 
 def test_a_run_takes_back_the_settings_that_its_plays_cannot_have(

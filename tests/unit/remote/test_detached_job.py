@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from clusterctl.model.detached_job import DetachedJob
 from clusterctl.remote import detached_job, supervised_job
+from clusterctl.remote.detached_job import DetachedJob
 from local_jobs import HERE, STUBBORN, SUPERVISOR, carrying
 from local_jobs import spec as any_spec
 

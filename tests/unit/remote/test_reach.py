@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import socket
@@ -118,14 +119,15 @@ def test_a_trip_into_an_allocation_needs_srun_alone(tmp_path: Path, monkeypatch:
         return ending.output
 
     request = b'{"targets": [], "timeout_s": 1, "budget_s": 1, "clock": 0}\n'
-    answers, failures = one_trip.ask({IN_JOB: request}, "login_probe", read, timeout_s=20)
+    answers, failures = asyncio.run(one_trip.ask({IN_JOB: request}, "login_probe", read, timeout_s=20))
     assert not failures
     assert b'"event":"logins"' in answers["node2"]
 
 
 def test_a_machine_without_srun_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    answers, failures = one_trip.ask({IN_JOB: b""}, "login_probe", lambda _host, ending: ending, timeout_s=5)
+    asking = one_trip.ask({IN_JOB: b""}, "login_probe", lambda _host, ending: ending, timeout_s=5)
+    answers, failures = asyncio.run(asking)
     assert not answers
     assert "srun is missing" in failures["node2"].message
 

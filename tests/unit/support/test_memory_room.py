@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ def test_a_trip_with_too_little_memory_shares_no_connection(monkeypatch: Any, tm
     for mib, folder in ((1000, tmp_path), (8, None)):
         left(monkeypatch, mib)
         folders.clear()
-        answers, failures = one_trip.ask(
-            hosts, "login_probe", lambda _host, ending: ending, timeout_s=60, control_dir=tmp_path
+        answers, failures = asyncio.run(
+            one_trip.ask(hosts, "login_probe", lambda _host, ending: ending, timeout_s=60, control_dir=tmp_path)
         )
         assert (len(answers), failures) == (len(hosts), {})
         assert folders == [folder] * len(hosts)

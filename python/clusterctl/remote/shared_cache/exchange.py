@@ -105,13 +105,8 @@ def push(
 ) -> Exchanged:
     """Sign entries of this controller's cache and write them into a shared cache.
 
-    Args:
-        store: the shared cache.
-        entries: of this controller.
-        signer: the site's key.
-        verifier: of what is there already.
-        tell: hears of each entry before its content goes out.
-        replace: write also what is there already.
+    ``verifier`` checks what is there already. ``tell`` hears of each entry before its content goes out. With
+    ``replace``, what is there already is written as well.
     """
     outcome = Exchanged()
     going: list[LocalEntry] = []
@@ -282,13 +277,8 @@ def old(
 ) -> tuple[Old, list[ClusterctlError]]:
     """Return what goes: more than the newest of each software and platform, or what is older than a time.
 
-    An entry that is refused stays, because its content is unknown.
-
-    Args:
-        store: the shared cache.
-        verifier: of its entries.
-        keep: how many of each software and platform stay.
-        before: what was pushed later stays; None sets no age.
+    An entry that is refused stays, because its content is unknown. ``keep`` of each software and platform stay. What
+    was pushed later than ``before`` stays; None sets no age.
     """
     entries, problems = listed(store, verifier)
     newest: dict[tuple[str, str], int] = {}

@@ -11,7 +11,7 @@ import ssl
 import urllib.error
 import urllib.request
 import urllib.response
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from clusterctl.model.shared_cache import (
@@ -23,13 +23,11 @@ from clusterctl.model.shared_cache import (
     blob_path,
     index_names,
 )
-from clusterctl.remote.shared_cache.store import not_there, read_only, refused_login
+from clusterctl.remote.shared_cache.store import SharedStore, not_there, refused_login
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
 USER, PASSWORD = "CLUSTERCTL_CACHE_USER", "CLUSTERCTL_CACHE_PASSWORD"
 _TIMEOUT_S = 30.0  # without a byte
@@ -63,7 +61,7 @@ class Proxies(urllib.request.ProxyHandler):
         return None if urlsplit(req.full_url).hostname in LOOPBACK else super().proxy_open(req, proxy, type)
 
 
-class HttpStore:
+class HttpStore(SharedStore):
     """The files of a folder store below an address."""
 
     def __init__(self, url: str) -> None:
@@ -112,26 +110,6 @@ class HttpStore:
         """See :class:`SharedStore`."""
         with self._opened(blob_path(statement.sha256), "HEAD") as answer:
             return answer is not None and answer.headers.get("Content-Length") == str(statement.size)
-
-    def put(self, _statement: Statement, _content: Path, _envelope: bytes, *, replace: bool) -> NoReturn:  # noqa: ARG002 - the face of a store
-        """See :class:`SharedStore`."""
-        raise read_only(self.where)
-
-    def finish(self) -> None:
-        """See :class:`SharedStore`."""
-        raise read_only(self.where)
-
-    def remove(self, _name: EntryName) -> NoReturn:
-        """See :class:`SharedStore`."""
-        raise read_only(self.where)
-
-    def sweep(self, _wanted: AbstractSet[str], _before: float) -> NoReturn:
-        """See :class:`SharedStore`."""
-        raise read_only(self.where)
-
-    def written(self, _name: EntryName) -> float | None:
-        """See :class:`SharedStore`."""
-        return None
 
     def _read(self, path: str, most: int) -> bytes | None:
         with self._opened(path) as answer:

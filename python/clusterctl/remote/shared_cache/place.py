@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+from clusterctl.remote.shared_cache.store import FolderStore, SharedStore
 from clusterctl.support.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from clusterctl.model.shared_cache import EntryName, Statement
-    from clusterctl.remote.shared_cache.store import SharedStore
 
 _SCHEMES = "a folder, http://…, https://… or s3://BUCKET/PREFIX"
 _T = TypeVar("_T")
@@ -39,9 +39,7 @@ _Parts: TypeAlias = "queue.Queue[bytes | BaseException | None]"  # None: the end
 def opened(where: str, within_s: float | None = None) -> SharedStore:
     """Return the store at a place; nothing is asked over the network yet.
 
-    Args:
-        where: the place.
-        within_s: the time for all its answers together but contents, in seconds; None sets none.
+    ``within_s`` is the time for all its answers together but contents; None sets none.
 
     Raises:
         ConfigError: the place is not one, or a library for it is missing.
@@ -51,17 +49,13 @@ def opened(where: str, within_s: float | None = None) -> SharedStore:
 
 def _store(where: str) -> SharedStore:
     if "://" not in where:
-        from clusterctl.remote.shared_cache.store import FolderStore  # noqa: PLC0415 - one kind is used
-
         return FolderStore(Path(where).expanduser())
     refuse(where)
     scheme, _, rest = where.partition("://")
     if scheme == "file":
-        from clusterctl.remote.shared_cache.store import FolderStore  # noqa: PLC0415 - the same
-
         return FolderStore(Path(rest))
     if scheme in {"http", "https"}:
-        from clusterctl.remote.shared_cache.http import HttpStore  # noqa: PLC0415 - the same
+        from clusterctl.remote.shared_cache.http import HttpStore  # noqa: PLC0415 - one kind is used
 
         return HttpStore(where)
     from clusterctl.remote.shared_cache import s3  # noqa: PLC0415 - the same
@@ -93,16 +87,14 @@ def refuse(where: str) -> None:
         )
 
 
-class PatientStore:
+class PatientStore(SharedStore):
     """A store whose reading ends in time; what writes has the user before it, who can stop it."""
 
     def __init__(self, where: str, make: Callable[[], SharedStore], within_s: float | None = None) -> None:
         """Open a store.
 
-        Args:
-            where: its place, as a message names it.
-            make: opens it; may ask over the network.
-            within_s: the time for all answers together but contents, in seconds; None sets none.
+        ``where`` is its place, as a message names it. ``make`` opens it and may ask over the network. ``within_s`` is
+        the time for all answers together but contents; None sets none.
 
         Raises:
             UnreachableError: it did not open in time.

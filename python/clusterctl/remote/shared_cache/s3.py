@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from clusterctl.model.shared_cache import INDEX, LARGEST_ENVELOPE, EntryName, Statement, blob_path, index_bytes
 from clusterctl.remote.shared_cache.http import LOOPBACK
-from clusterctl.remote.shared_cache.store import counted, not_there, refused_login
+from clusterctl.remote.shared_cache.store import SharedStore, counted, not_there, refused_login
 from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError, UnreachableError
 
@@ -38,7 +38,7 @@ _DENIED = re.compile(r"status code: (40[13])\b")  # of a list, for which the lib
 _CURE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
 
 
-class S3Store:
+class S3Store(SharedStore):
     """The files of a folder store as objects below a prefix of a bucket."""
 
     def __init__(self, url: str) -> None:

@@ -28,8 +28,7 @@ _FINGERPRINT = re.compile(r"\bkey (SHA256:[A-Za-z0-9+/=]+)")
 def signers_file(asked: str) -> Path:
     """Return the file of allowed signers.
 
-    Args:
-        asked: the file that the user named; empty for the one in the configuration folder.
+    ``asked`` is the file that the user named; empty for the one in the configuration folder.
 
     Raises:
         ConfigError: it is missing, empty, or others can change it.
@@ -58,9 +57,8 @@ class Signer:
     def __init__(self, asked: str) -> None:
         """Use a key.
 
-        Args:
-            asked: the private key, or a public key whose private half an agent holds; empty for the one in the
-                configuration folder.
+        ``asked`` is the private key, or a public key whose private half an agent holds; empty for the one in the
+        configuration folder.
 
         Raises:
             ConfigError: there is no such key, others can read it, or ssh-keygen is missing.
@@ -121,10 +119,7 @@ class SignatureVerifier:
     def __init__(self, signers: Path | None, own: str = "", within_s: float = math.inf) -> None:
         """Trust the signers of a file, and a key of one's own.
 
-        Args:
-            signers: the file; None for none.
-            own: a public key that is trusted as well.
-            within_s: the time for all signatures together, in seconds.
+        ``own`` is a public key that is trusted as well. ``within_s`` is the time for all signatures together.
 
         Raises:
             ConfigError: ssh-keygen is missing.
@@ -136,10 +131,6 @@ class SignatureVerifier:
 
     def check(self, envelope: Envelope, what: str) -> str:
         """Return the name of the signer.
-
-        Args:
-            envelope: statement and signature.
-            what: how a message names them.
 
         Raises:
             RefusedContentError: it is unsigned, changed, or signed by somebody else.

@@ -7,8 +7,9 @@ import errno
 import os
 import stat
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, TypeVar, get_args
+from typing import IO, TYPE_CHECKING, TypeVar, get_args
 
 from clusterctl.model.shared_cache import (
     INDEX,
@@ -32,11 +33,15 @@ _T = TypeVar("_T")
 MOST_NAMES = 100_000
 
 
-class SharedStore(Protocol):
-    """A shared cache. Contents are named by their sha256, so they never change; an envelope is written in one step."""
+class SharedStore(ABC):
+    """A shared cache. Contents are named by their sha256, so they never change; an envelope is written in one step.
+
+    What is not overridden is that of a store which can only be read.
+    """
 
     where: str  # as a message names it
 
+    @abstractmethod
     def names(self) -> list[EntryName]:
         """Return the names of all entries, sorted.
 
@@ -45,9 +50,11 @@ class SharedStore(Protocol):
             ConfigError: there is no shared cache at this place.
         """
 
+    @abstractmethod
     def envelope(self, name: EntryName) -> bytes | None:
         """Return the envelope of an entry; None where there is no such entry."""
 
+    @abstractmethod
     def content(self, statement: Statement) -> Iterator[bytes]:
         """Return the content of an entry in parts; it may break off, which the reader notices by its size.
 
@@ -55,35 +62,45 @@ class SharedStore(Protocol):
             UnreachableError: the store does not answer, or lacks the content.
         """
 
+    @abstractmethod
     def has_content(self, statement: Statement) -> bool:
         """Whether the content is there in its full size."""
 
-    def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:
+    def put(self, statement: Statement, content: Path, envelope: bytes, *, replace: bool) -> bool:  # noqa: ARG002 - it is read-only
         """Write an entry: its content first, then its envelope, which makes it visible.
 
         Returns:
             False where another push has written the entry in between, and it may not be replaced.
         """
+        raise self._read_only()
 
     def finish(self) -> None:
         """Bring the index up to date, where the store has one; called once after a push or a removal."""
+        raise self._read_only()
 
-    def remove(self, name: EntryName) -> None:
+    def remove(self, name: EntryName) -> None:  # noqa: ARG002 - it is read-only
         """Remove the envelope of an entry; its content goes with :meth:`sweep`."""
+        raise self._read_only()
 
-    def sweep(self, wanted: AbstractSet[str], before: float) -> int:
+    def sweep(self, wanted: AbstractSet[str], before: float) -> int:  # noqa: ARG002 - it is read-only
         """Remove contents that no entry names.
 
-        Args:
-            wanted: the sha256 of each content that an entry names.
-            before: what was written later stays, in seconds since 1970: a push may be about to name it.
+        ``wanted`` has the sha256 of each content that an entry names. What was written later than ``before``, in
+        seconds since 1970, stays: a push may be about to name it.
 
         Returns:
             How many bytes were freed.
         """
+        raise self._read_only()
 
-    def written(self, name: EntryName) -> float | None:
+    def written(self, name: EntryName) -> float | None:  # noqa: ARG002 - it does not tell
         """Return when an entry was written, in seconds since 1970; None where the store does not tell."""
+        return None
+
+    def _read_only(self) -> ConfigError:
+        return ConfigError(
+            f"{self.where} can be read only; push to the folder that this server serves, or to s3://BUCKET."
+        )
 
 
 def counted(where: str, names: Iterable[_T]) -> Iterator[_T]:
@@ -96,11 +113,6 @@ def counted(where: str, names: Iterable[_T]) -> Iterator[_T]:
         if number == MOST_NAMES:
             raise UnreachableError(f"The list of {where} has no end after {MOST_NAMES} names; look at that place.")
         yield name
-
-
-def read_only(where: str) -> ConfigError:
-    """Return the error for a push to a store that takes none."""
-    return ConfigError(f"{where} can be read only; push to the folder that this server serves, or to s3://BUCKET.")
 
 
 def refused_login(where: str, said: str, cure: str) -> UnreachableError:
@@ -127,7 +139,7 @@ _OWN_FOLDERS = ("entries", "entries/pack", "entries/lock", "blobs", "blobs/sha25
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class FolderStore:
+class FolderStore(SharedStore):
     """A folder; every file in it is whole, because it got its name by a rename or a link."""
 
     def __init__(self, root: Path) -> None:
@@ -237,14 +249,6 @@ class FolderStore:
         """Yield a path to write to, whose folder is held open: no link that takes the folder's place leads elsewhere.
 
         A message names the path that cannot be written, and the disk that is full: it is often of another machine.
-
-        Args:
-            path: below the root.
-            make: make the folders that are missing.
-
-        Raises:
-            ConfigError: it cannot be written, or a folder of the shared cache is a link.
-            FileNotFoundError: the folder is missing.
         """
         self._refuse_links()
         *folders, name = path.split("/")
@@ -286,12 +290,7 @@ class FolderStore:
             os.close(place)
 
     def _opened(self, path: str) -> IO[bytes]:
-        """Open a regular file below the root; others may write there, so no link is followed, and no pipe waited for.
-
-        Raises:
-            UnreachableError: it is a link, a pipe, a device or a folder, or a link leads to it.
-            OSError: it cannot be opened.
-        """
+        """Open a regular file below the root; others may write there, so no link is followed and no pipe waited for."""
         *folders, name = path.split("/")
         try:
             with self._walked(folders) as place:
@@ -314,11 +313,7 @@ class FolderStore:
         )
 
     def _refuse_links(self) -> None:
-        """Refuse to write where a link leads out of the shared cache.
-
-        Raises:
-            ConfigError: one of its folders is a link.
-        """
+        """Refuse to write where a link leads out of the shared cache."""
         for name in _OWN_FOLDERS:
             if (self.root / name).is_symlink():
                 raise ConfigError(f"{self.root / name} is a link, so nothing is written there; make it a folder.")

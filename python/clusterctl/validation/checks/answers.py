@@ -11,26 +11,17 @@ from clusterctl.validation.checks.base import Registration
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
 
 
 @dataclass(frozen=True)
-class Answers:
+class Answers(base.Check):
     """One operation of MPI with many types, sizes and roots."""
 
     name: str
     title: str
     deadline_s: float = 45.0
-    per_node: bool = False
-
-    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return an empty string, since every node can take part."""
-        return ""
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        return base.rank_program(site, "mpi_checks.py", self.name, deadline_s)
+    file = "mpi_checks.py"
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers; the program has compared them, rank by rank."""

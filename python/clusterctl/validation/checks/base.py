@@ -2,69 +2,59 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.launch import mpirun
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
 from clusterctl.model.results import CheckResult, Verdict
-from clusterctl.suite import Declaration
+from clusterctl.suite import CheckOptions, Declaration
 from clusterctl.validation.checks.rank_output import CPUS, LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from clusterctl.analysis.carriers import FabricPath
     from clusterctl.analysis.nccl_path import GidTable
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.validation.checks.rank_output import Output
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
 
 @dataclass(frozen=True)
 class Site:
-    """The nodes that a check runs on.
+    """The nodes that a check runs on."""
 
-    Attributes:
-        version: the release of Open MPI.
-        slots: ranks of each node, in hostfile order.
-        names: the inventory's name for each host name that nodes give themselves.
-        platforms: the platform id of each node.
-        libraries: the folder of each node that must hold its libmpi, with links resolved.
-        cores: processor cores of each node.
-        machines: an id of each node's machine. Containers of one machine have the same id and share its cores.
-        stack: what each node has for training.
-        layout: where the software lies on the nodes.
-        rdma: the RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``.
-        gids: the GIDs of the RoCE ports of each node.
-        gpus: the name of each node's GPUs, as the driver tells it.
-        settings: where each node sets variables of NCCL and Gloo: a file, or "environment".
-        mpi_networks: the settings of others by which each node's Open MPI chooses networks: value and place by name.
-        fabric: the interfaces of each node that must carry jobs; a node without a fabric record is left out.
-        unused_rdma: says that MPI goes over TCP although every node has RDMA, and why; '' where it does not.
-        switches: the switches that each node's links for jobs hang on; a node of which none is known is left out.
-    """
-
-    version: str
-    slots: Mapping[str, int]
+    version: str  # the release of Open MPI
+    slots: Mapping[str, int]  # ranks of each node, in hostfile order
+    # the inventory's name for each host name that nodes give themselves
     names: Mapping[str, str] = field(default_factory=dict)
-    platforms: Mapping[str, str] = field(default_factory=dict)
+    platforms: Mapping[str, str] = field(default_factory=dict)  # the platform id of each node
+    # the folder of each node that must hold its libmpi, with links resolved
     libraries: Mapping[str, str] = field(default_factory=dict)
-    cores: Mapping[str, int] = field(default_factory=dict)
+    cores: Mapping[str, int] = field(default_factory=dict)  # processor cores of each node
+    # an id of each node's machine. Containers of one machine have the same id and share its cores.
     machines: Mapping[str, str] = field(default_factory=dict)
-    stack: Mapping[str, NodeStack] = field(default_factory=dict)
+    stack: Mapping[str, NodeStack] = field(default_factory=dict)  # what each node has for training
+    # the interfaces of each node that must carry jobs; a node without a fabric record is left out
     fabric: Mapping[str, FabricPath] = field(default_factory=dict)
-    layout: Layout = DEFAULT_LAYOUT
+    layout: Layout = DEFAULT_LAYOUT  # where the software lies on the nodes
+    # the RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``
     rdma: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    gids: Mapping[str, Mapping[str, GidTable]] = field(default_factory=dict)
-    gpus: Mapping[str, str] = field(default_factory=dict)
+    gids: Mapping[str, Mapping[str, GidTable]] = field(default_factory=dict)  # the GIDs of the RoCE ports of each node
+    gpus: Mapping[str, str] = field(default_factory=dict)  # the name of each node's GPUs, as the driver tells it
+    # where each node sets variables of NCCL and Gloo: a file, or "environment"
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # the settings of others by which each node's Open MPI chooses networks: value and place by name
     mpi_networks: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    # the switches that each node's links for jobs hang on; a node of which none is known is left out
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    unused_rdma: str = ""
+    unused_rdma: str = ""  # says that MPI goes over TCP although every node has RDMA, and why; '' where it does not
 
     @property
     def placement(self) -> tuple[str, ...]:
@@ -98,80 +88,59 @@ class Judgement:
         return CheckResult(check=check, **{**vars(self), **more})
 
 
-class Check(Protocol):
-    """One thing to prove: what to launch, and how to judge what it prints."""
+class Check(ABC):
+    """One thing to prove: what to launch, and how to judge what it prints. Each kind is a frozen dataclass."""
 
-    @property
-    def name(self) -> str:
-        """The name on the command line."""
+    name: str  # on the command line
+    title: str  # what it proves, in a few words
+    deadline_s: float  # seconds for a few ranks with a core each
+    per_node: bool = False  # whether mpirun starts one process per node, which fills the node's slots by itself
+    options: CheckOptions = CheckOptions()
+    file: str  # a node program of the role ``validation``
 
-    @property
-    def title(self) -> str:
-        """What it proves, in a few words."""
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds for a few ranks with a core each."""
-
-    @property
-    def per_node(self) -> bool:
-        """Whether mpirun starts one process per node, which fills the node's slots by itself."""
-
-    def absent(self, stack: NodeStack) -> str:
+    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI and numpy are on every node that takes part
         """Return why a node with this stack cannot take part ("no PyTorch"), empty when it can."""
+        return ""
+
+    def ranks_on(self, site: Site) -> Mapping[str, int]:
+        """Return the ranks of each node, in hostfile order."""
+        return site.slots
+
+    def measuring_s(self, site: Site) -> float:  # noqa: ARG002 - most checks measure as long on many nodes
+        """Return the seconds of measuring on this site, on top of a deadline that the user has not set."""
+        return 0.0
+
+    def arguments(self, site: Site) -> tuple[str, ...]:  # noqa: ARG002 - most programs are told nothing of it
+        """Return what the program is told beside its check and its deadline."""
+        return self.options.words
 
     def program(self, site: Site, deadline_s: float) -> tuple[str, ...]:
         """Return the argv of one process."""
+        limits = ("--deadline", f"{deadline_s:g}", "--heartbeat", f"{deadline_s / BEATS:.3g}")
+        head = (site.layout.python, site.layout.program(self.file))
+        return (*head, "--check", self.word, *limits, *self.arguments(site))
 
+    @property
+    def word(self) -> str:
+        """The value of the program's option ``--check``."""
+        return self.name
+
+    @abstractmethod
     def judge(self, site: Site, outcome: JobOutcome) -> Judgement:
         """Turn the outcome of the job into a verdict."""
 
 
-@runtime_checkable
-class Lasting(Protocol):
-    """A check that measures longer on more nodes."""
-
-    def measuring_s(self, site: Site) -> float:
-        """Seconds of measuring on this site, on top of ``deadline_s``."""
-
-
-@runtime_checkable
-class Placed(Protocol):
-    """A check that sets its own number of ranks per node."""
-
-    def ranks_on(self, site: Site) -> Mapping[str, int]:
-        """Return the ranks of each node, in hostfile order."""
-
-
-@runtime_checkable
-class MeasuresOn(Check, Protocol):
-    """A check whose undecided pairs are measured on in further jobs."""
-
-    @property
-    def measure_on(self) -> float:
-        """The share of the check's deadline that this may take, 0 for none."""
-
-    def round_s(self, result: CheckResult) -> float | None:
-        """Return the seconds that a round of one size took, None where the result does not tell."""
-
-    def measuring_on(self, about: tuple[str, int], rounds: Sequence[Sequence[tuple[int, int]]], repeats: int) -> Check:
-        """Return the check that measures these pairs of nodes alone, each so many times, with one quantity and size."""
-
-
 def placed(check: Check, site: Site) -> Site:
     """Return the site with the number of ranks that the check sets."""
-    return replace(site, slots=dict(check.ranks_on(site))) if isinstance(check, Placed) else site
+    return replace(site, slots=dict(check.ranks_on(site)))
 
 
 def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
     """Return the seconds that a check may take on a site; starting ranks and sharing cores take time.
 
-    Args:
-        check: the check.
-        site: where it runs.
-        started_s: the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
+    ``started_s`` are the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
     """
-    measuring_s = check.measuring_s(site) if isinstance(check, Lasting) else 0.0
+    measuring_s = check.measuring_s(site) if check.options.deadline_s is None else 0.0
     start_s = max(allowance_s(site.placement, site.cores, site.machines), SLACK * started_s)
     return round(check.deadline_s * site.ranks_per_core + measuring_s + start_s, 3)
 
@@ -179,20 +148,6 @@ def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
 def one_a_node(site: Site) -> Site:
     """Return the site with one rank per node, as a check with ``per_node`` fills it."""
     return replace(site, slots=dict.fromkeys(site.slots, 1))
-
-
-def rank_program(site: Site, program: str, check: str, deadline: float, *more: str) -> tuple[str, ...]:
-    """Return the argv of one process of a check.
-
-    Args:
-        site: where it runs.
-        program: file name of a node program of the role ``validation``.
-        check: the value of its option ``--check``.
-        deadline: seconds after which the job ends.
-        more: further options.
-    """
-    limits = ("--deadline", f"{deadline:g}", "--heartbeat", f"{deadline / BEATS:.3g}")
-    return (site.layout.python, site.layout.program(program), "--check", check, *limits, *more)
 
 
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:
@@ -212,13 +167,6 @@ def unique(hosts: Iterable[str]) -> tuple[str, ...]:
 
 
 # How long the start of a job may take on nodes that share cores, and whether too few cores explain a late job.
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import RankReport
-    from clusterctl.validation.checks.rank_output import Output
 
 SLACK = 4.0  # times the expected start that a job may take; processes that share a core also share its caches
 _RANK_CPU_S = 0.6  # processor time in which a rank starts Python, numpy and MPI
@@ -255,10 +203,8 @@ class Crowd:
 def machines(placement: Sequence[str], cores: Mapping[str, int], shared: Mapping[str, str]) -> tuple[Machine, ...]:
     """Return the machines below the nodes.
 
-    Args:
-        placement: the node of each rank.
-        cores: of each node; nodes of one machine have the same cores.
-        shared: an id of each node's machine; a node without an id has a machine of its own.
+    ``shared`` has an id of each node's machine; a node without one has a machine of its own. Nodes of one machine have
+    the same cores.
     """
     ranks = Counter(placement)
     groups: dict[str, list[str]] = {}
@@ -289,13 +235,7 @@ def crowd(site: Site, outcome: JobOutcome, output: Output, silent: Sequence[Rank
 
     Most nodes are late, and their machines have far more processes than cores. Also, ranks still came up or took new
     steps near the deadline, or some are not up and the expected start takes as long as the deadline. In a hang all
-    ranks are up and nothing moves.
-
-    Args:
-        site: where the job ran.
-        outcome: how it ended.
-        output: what the ranks said until the deadline.
-        silent: the ranks that gave no signs of life when the deadline passed.
+    ranks are up and nothing moves. ``silent`` are the ranks that gave no signs of life when the deadline passed.
     """
     if outcome.ending != "deadline" or any(not report.ok for report in output.in_state("answered")):
         return None
@@ -359,11 +299,6 @@ def _shown(machine: Machine, load: float, cores: int) -> str:
 
 # The registration of a check: what suites know of it, and how it is made of its options.
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.suite import CheckOptions
-
 
 @dataclass(frozen=True, kw_only=True)
 class Registration(Declaration):
@@ -372,11 +307,7 @@ class Registration(Declaration):
     make: Callable[[Any], Check]
 
     def check(self, options: CheckOptions) -> Check:
-        """Return the check with these options; a deadline among them replaces the check's own.
-
-        Raises:
-            TypeError: the options are of another check.
-        """
+        """Return the check with these options; a deadline among them replaces the check's own."""
         if not isinstance(options, self.options):
             raise TypeError(f"{self.name} takes {self.options.__name__}, not {type(options).__name__}")
         made = self.make(options)

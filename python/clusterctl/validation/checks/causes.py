@@ -35,25 +35,18 @@ _MOST_SLOWDOWN = 4.0
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a job failed.
+    """Why a job failed."""
 
-    Attributes:
-        hosts: the nodes that have the fault, by inventory name; from and to for ``one_way``; empty where unknown.
-        kind: as in :class:`clusterctl.model.results.Culprit`.
-        cause: what is wrong there, without a full stop.
-        cure: what to do, without a full stop.
-        line: the line of output that says so, empty where a probe has seen it.
-        is_consequence: whether it often follows from another fault, so that a look at the nodes may tell more.
-        subject: what it is about, as the ``check`` of doctor's findings ("temporary files", "ssh"); "files" where the
-            file system is unknown, empty where no finding says the same.
-    """
-
+    # the nodes that have the fault, by inventory name; from and to for ``one_way``; empty where unknown
     hosts: tuple[str, ...]
-    cause: str
-    cure: str
-    kind: CauseKind = "node"
-    line: str = ""
+    cause: str  # what is wrong there, without a full stop
+    cure: str  # what to do, without a full stop
+    kind: CauseKind = "node"  # as in :class:`clusterctl.model.results.Culprit`
+    line: str = ""  # the line of output that says so, empty where a probe has seen it
+    # whether it often follows from another fault, so that a look at the nodes may tell more
     is_consequence: bool = False
+    # what it is about, as the ``check`` of doctor's findings ("temporary files", "ssh"); "files" where the file system
+    # is unknown, empty where no finding says the same
     subject: str = ""
 
     def at(self, *hosts: str) -> Cause:
@@ -104,11 +97,8 @@ def culprits(causes: Iterable[Cause]) -> tuple[Culprit, ...]:
 def explained(result: CheckResult, causes: Sequence[Cause], told: Sequence[Cause] = ()) -> CheckResult:
     """Return the result with these causes before its own words, and their hosts instead of its own.
 
-    Args:
-        result: of a check.
-        causes: what a look at the nodes found.
-        told: the causes that the launcher gave, which are in the result. Of those that say the same as a cause that
-            was found, the result keeps nothing.
+    ``told`` are the causes that the launcher gave, which are in the result. Those that say the same as a cause that was
+    found are left out.
     """
     if not causes:
         return result
@@ -136,9 +126,7 @@ def _blamed(result: CheckResult) -> set[tuple[str, tuple[str, ...]]]:
 def by_logins(told: Iterable[Cause], missed: Collection[str]) -> tuple[Cause, ...]:
     """Return the launcher's causes; that a node's daemon is lost says the same as a failed login to that node.
 
-    Args:
-        told: the causes.
-        missed: the nodes to which a login failed.
+    ``missed`` are the nodes to which a login failed.
     """
     return tuple(
         replace(one, subject=_LOGINS) if one.is_consequence and one.hosts and set(one.hosts) <= set(missed) else one

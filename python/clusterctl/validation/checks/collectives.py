@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Figure, RankReport, Unit
     from clusterctl.suite.catalogue import BuiltinName
@@ -56,10 +55,6 @@ def bandwidths(time: Figure, ranks: int) -> tuple[Figure, ...]:
 
     They have no samples, so that the history judges the time alone and a slow run is one finding instead of three.
     References of the user and published references can name each of them.
-
-    Args:
-        time: the figure ``time`` of an operation and a size, in seconds.
-        ranks: how many took part.
     """
     if min(time.value, time.value if time.low is None else time.low) <= 0:
         return ()  # a clock that stood still has no bandwidth
@@ -93,6 +88,12 @@ class SweepOptions(MeasuringOptions):
     operations: Operations = OPERATIONS
     sizes: Sizes = (8, 65536, MIB, 16 * MIB)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the programs take them."""
+        sizes = ",".join(map(str, self.sizes))
+        return ("--operations", ",".join(self.operations), "--sizes", sizes, *super().words)
+
 
 def deadline_s(options: SweepOptions) -> float:
     """Return the seconds for a whole sweep: some for each of its points."""
@@ -101,13 +102,12 @@ def deadline_s(options: SweepOptions) -> float:
 
 
 @dataclass(frozen=True)
-class _Sweep:
+class _Sweep(base.Check):
     """What the sweeps share: options, their deadline, and figures made of times."""
 
     options: SweepOptions = field(default_factory=SweepOptions)
     name: str = ""
     title: str = ""
-    per_node: bool = False
     deadline_s: float = deadline_s(SweepOptions())
 
     @classmethod
@@ -127,30 +127,15 @@ class Collectives(_Sweep):
 
     name: str = "collectives"
     title: str = "MPI's collectives over message sizes: right answers, time and bandwidths"
-
-    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return an empty string, since every node can take part."""
-        return ""
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        return base.rank_program(site, "sweep_checks.py", self.name, deadline_s, *arguments(self.options))
+    file = "sweep_checks.py"
 
 
 @dataclass(frozen=True)
-class NcclSweep(_Sweep):
+class NcclSweep(_Sweep, nccl.WithNccl):
     """The same between GPUs, with their clocks watched."""
 
     name: str = "nccl_sweep"
     title: str = "NCCL's collectives over message sizes: right answers, time, bandwidths, and the GPUs' clocks"
-
-    def absent(self, stack: NodeStack) -> str:
-        """Return whether NCCL is missing."""
-        return nccl.NCCL.absent(stack)
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        return base.rank_program(site, "nccl_checks.py", self.name, deadline_s, *arguments(self.options))
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge which NCCL answered, the answers and the GPUs' state, and make figures of the times."""
@@ -165,32 +150,11 @@ class NcclSweep(_Sweep):
 
 
 @dataclass(frozen=True)
-class HorovodSweep(_Sweep):
+class HorovodSweep(_Sweep, training.WithHorovod):
     """The same through Horovod: on GPUs where every rank has one, else in main memory."""
 
     name: str = "horovod_sweep"
     title: str = "Horovod's collectives over message sizes: right answers, time and bandwidths"
-
-    def absent(self, stack: NodeStack) -> str:
-        """Return why a node cannot take part, empty when it can."""
-        return training.absent(stack)
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        devices = ",".join(training.devices(site))
-        more = (*arguments(self.options), "--devices", devices)
-        return base.rank_program(site, "horovod_checks.py", self.name, deadline_s, *more)
-
-
-def arguments(options: SweepOptions) -> tuple[str, ...]:
-    """Return a sweep's options as the programs take them."""
-    return (
-        "--operations",
-        ",".join(options.operations),
-        "--sizes",
-        ",".join(str(size) for size in options.sizes),
-        *options.words,
-    )
 
 
 def with_figures(
@@ -203,13 +167,7 @@ def with_figures(
 ) -> base.Judgement:
     """Return a judgement with the figures of a sweep; a PASS without figures becomes an ERROR.
 
-    Args:
-        judgement: over the answers.
-        site: where it ran.
-        outcome: all its output.
-        confidence: probability of the medians' intervals.
-        players: the ranks that took part.
-        shared: why a bandwidth has no meaning, where ranks share a GPU; empty elsewhere.
+    ``shared`` says why a bandwidth has no meaning, where ranks share a GPU; empty elsewhere.
     """
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured
     times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)

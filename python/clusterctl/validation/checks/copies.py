@@ -17,7 +17,6 @@ from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import RankReport
 
@@ -38,19 +37,23 @@ class CopiesOptions(CheckOptions):
     chance: Confidence = 0.95
     budget_s: Seconds = 30.0
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the program takes them."""
+        size, one_in = ("--size", str(self.size)), ("--one-in", str(self.one_in))
+        return (*size, *one_in, "--chance", f"{self.chance:g}", "--budget", f"{self.budget_s:g}")
+
 
 def chance_of(copies: int, one_in: float) -> float:
     """Return the probability that a core at fault is found.
 
-    Args:
-        copies: how many copies the core made.
-        one_in: one of so many copies goes wrong.
+    One copy of ``one_in`` goes wrong.
     """
     return -math.expm1(copies * math.log1p(-1 / one_in))
 
 
 @dataclass(frozen=True)
-class Copies:
+class Copies(base.Check):
     """Every core of every node copies memory; a single wrong bit is a FAIL that names the node."""
 
     options: CopiesOptions = field(default_factory=CopiesOptions)
@@ -58,32 +61,11 @@ class Copies:
     title: str = "many large copies on every core, with every bit compared: silent corruption"
     deadline_s: float = 60.0
     per_node: bool = True
-
-    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - numpy is on every node that takes part
-        """Return an empty string, since every node can take part."""
-        return ""
+    file = "copy_checks.py"
 
     def measuring_s(self, site: base.Site) -> float:  # noqa: ARG002 - all nodes copy at once
-        """Return the seconds of the copies, 0 where the user sets the deadline."""
-        return 0.0 if self.options.deadline_s is not None else self.options.budget_s
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of a node's process."""
-        options = self.options
-        return base.rank_program(
-            site,
-            "copy_checks.py",
-            self.name,
-            deadline_s,
-            "--size",
-            str(options.size),
-            "--one-in",
-            str(options.one_in),
-            "--chance",
-            f"{options.chance:g}",
-            "--budget",
-            f"{options.budget_s:g}",
-        )
+        """Return the seconds of the copies."""
+        return self.options.budget_s
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the copies, and say how many each core has made and what they would have found."""

@@ -35,9 +35,14 @@ class DcgmOptions(CheckOptions):
 
     level: Annotated[int, Field(ge=1, le=4)] = 1
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the program takes them."""
+        return "--level", str(self.level)
+
 
 @dataclass(frozen=True)
-class Dcgm:
+class Dcgm(base.Check):
     """Every node runs ``dcgmi diag`` by itself. A test that fails is a FAIL; without DCGM the check is a SKIP."""
 
     options: DcgmOptions = field(default_factory=DcgmOptions)
@@ -45,6 +50,7 @@ class Dcgm:
     title: str = "NVIDIA's own diagnostics of every node's GPUs (dcgmi diag)"
     deadline_s: float = 30.0
     per_node: bool = True
+    file = "dcgm_checks.py"
 
     def absent(self, stack: NodeStack) -> str:
         """Return whether a GPU is missing."""
@@ -53,12 +59,8 @@ class Dcgm:
         return f"jobs cannot use {stack.idle_gpus}" if stack.idle_gpus else "no GPU"
 
     def measuring_s(self, site: base.Site) -> float:  # noqa: ARG002 - all nodes run at once
-        """Return the seconds that DCGM may take at this level, 0 where the user sets the deadline."""
-        return 0.0 if self.options.deadline_s is not None else _LEVEL_S[self.options.level]
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of a node's process."""
-        return base.rank_program(site, "dcgm_checks.py", self.name, deadline_s, "--level", str(self.options.level))
+        """Return the seconds that DCGM may take at this level."""
+        return _LEVEL_S[self.options.level]
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge what DCGM found on each node; nodes are judged one by one, so all of them may be named."""

@@ -15,7 +15,6 @@ from clusterctl.validation.checks.parsers import UnreadableError, WrongAnswerErr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Figure
     from clusterctl.suite import ExternalCheck
@@ -30,44 +29,31 @@ _MOST_WORDS = 200
 
 
 @dataclass(frozen=True)
-class External:
+class External(base.Check):
     """A program of the user; its exit code is the answer, and its output may hold figures."""
 
     check: ExternalCheck
+    name: str
+    title: str
+    deadline_s: float
+    per_node: bool
+    file = "external_check.py"
+    word = "external"
 
-    @property
-    def name(self) -> str:
-        """The name that the user gave it."""
-        return self.check.name
-
-    @property
-    def title(self) -> str:
-        """What it proves, in the user's words."""
-        return self.check.title or " ".join(self.check.command)
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds it may take on a few ranks with a core each."""
-        return self.check.deadline_s
-
-    @property
-    def per_node(self) -> bool:
-        """Whether mpirun starts one process a node."""
-        return self.check.where != "mpi"
-
-    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - what it needs only the user knows
-        """Return an empty string, since only the user knows what the program needs."""
-        return ""
+    @classmethod
+    def of(cls, check: ExternalCheck) -> External:
+        """Return the check that the user describes."""
+        title = check.title or " ".join(check.command)
+        return cls(check, check.name, title, check.deadline_s, per_node=check.where != "mpi")
 
     def ranks_on(self, site: base.Site) -> Mapping[str, int]:
         """Return how many ranks each node takes."""
         return dict.fromkeys(site.slots, self.check.ranks_per_node) if self.check.ranks_per_node else site.slots
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
+    def arguments(self, site: base.Site) -> tuple[str, ...]:  # noqa: ARG002 - all ranks are told the same
+        """Return the user's command, and where it runs."""
         how = {"launch_node": ("--first",), "mpi": ("--together",)}.get(self.check.where, ())
-        argv = json.dumps(self.check.command)
-        return base.rank_program(site, "external_check.py", "external", deadline_s, "--argv", argv, *how)
+        return ("--argv", json.dumps(self.check.command), *how)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the exit codes; if all are 0, read the figures."""
@@ -92,11 +78,7 @@ class External:
         return replace(base.passed(judgement, words), figures=figures)
 
     def _figures(self, output: rank_output.Output) -> tuple[Figure, ...]:
-        """Return what was printed as figures.
-
-        Raises:
-            UnreadableError: the figures are missing; the message names the node.
-        """
+        """Return what was printed as figures."""
         if not (self.check.parser or self.check.regex or self.check.json_path):
             return ()
         if self.check.where != "each_node":

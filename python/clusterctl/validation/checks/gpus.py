@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Figure, RankReport
 
-_PROGRAM = "gpu_checks.py"
 _TYPES = 5  # of numbers, that gpu_checks.py multiplies
 _WAY_S = 0.5  # to take memory for a way of copies, and to compare it
 _MOST_NAMED = 3
@@ -42,11 +41,16 @@ _CURE_MPI = (
 _STEP = "GPU buffers in MPI"  # how gpu_mpi_checks.py begins the name of a step
 
 
-def absent(stack: NodeStack) -> str:
-    """Return why a node's GPUs cannot be proved, empty where they can."""
-    if not stack.gpus:
-        return f"jobs cannot use {stack.idle_gpus}" if stack.idle_gpus else "no GPU"
-    return training.without_pytorch(stack) or ("" if stack.framework_cuda else "its PyTorch is built without CUDA")
+class _OnGpus(base.Check):
+    """A check of a node's GPUs with PyTorch."""
+
+    file = "gpu_checks.py"
+
+    def absent(self, stack: NodeStack) -> str:
+        """Return why a node's GPUs cannot be proved, empty where they can."""
+        if not stack.gpus:
+            return f"jobs cannot use {stack.idle_gpus}" if stack.idle_gpus else "no GPU"
+        return training.without_pytorch(stack) or ("" if stack.framework_cuda else "its PyTorch is built without CUDA")
 
 
 class GpuComputeOptions(CheckOptions):
@@ -54,9 +58,14 @@ class GpuComputeOptions(CheckOptions):
 
     budget_s: Seconds = 5.0
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the program takes them."""
+        return "--budget", f"{self.budget_s:g}"
+
 
 @dataclass(frozen=True)
-class GpuCompute:
+class GpuCompute(_OnGpus):
     """Every GPU multiplies matrices; a wrong value, or other bits than on GPUs of the same model, is a FAIL."""
 
     options: GpuComputeOptions = field(default_factory=GpuComputeOptions)
@@ -65,17 +74,9 @@ class GpuCompute:
     deadline_s: float = 120.0
     per_node: bool = True
 
-    def absent(self, stack: NodeStack) -> str:
-        """Return why a node cannot take part, empty when it can."""
-        return absent(stack)
-
     def measuring_s(self, site: base.Site) -> float:  # noqa: ARG002 - all GPUs work at once
-        """Return the seconds of the products, 0 where the user sets the deadline."""
-        return 0.0 if self.options.deadline_s is not None else 1.5 * _TYPES * self.options.budget_s
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of a node's process."""
-        return base.rank_program(site, _PROGRAM, self.name, deadline_s, "--budget", f"{self.options.budget_s:g}")
+        """Return the seconds of the products."""
+        return 1.5 * _TYPES * self.options.budget_s
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge each GPU's products, then hold their bits against those of the other GPUs of its model."""
@@ -158,7 +159,7 @@ class GpuCopiesOptions(MeasuringOptions):
 
 
 @dataclass(frozen=True)
-class GpuCopies:
+class GpuCopies(_OnGpus):
     """Every GPU copies from and to the host, within its memory and to each other GPU of its node."""
 
     options: GpuCopiesOptions = field(default_factory=GpuCopiesOptions)
@@ -167,20 +168,10 @@ class GpuCopies:
     deadline_s: float = 90.0
     per_node: bool = True
 
-    def absent(self, stack: NodeStack) -> str:
-        """Return why a node cannot take part, empty when it can."""
-        return absent(stack)
-
     def measuring_s(self, site: base.Site) -> float:
-        """Return the seconds of the copies on the node with the most GPUs, 0 where the user sets the deadline."""
-        if self.options.deadline_s is not None:
-            return 0.0
+        """Return the seconds of the copies on the node with the most GPUs."""
         gpus = max((stack.gpus for stack in site.stack.values()), default=1)
         return gpus * (gpus + 2) * (self.options.budget_s + _WAY_S)
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of a node's process."""
-        return base.rank_program(site, _PROGRAM, self.name, deadline_s, *self.options.words)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge bytes, links and rates, and make figures of the rates."""
@@ -208,21 +199,13 @@ def _way(algorithm: str) -> str:
 
 
 @dataclass(frozen=True)
-class GpuMpi:
+class GpuMpi(_OnGpus):
     """Ranks send and reduce buffers in the memory of their GPUs, where Open MPI says that it takes them."""
 
     name: str = "gpu_mpi"
     title: str = "MPI sends and reduces buffers in GPUs' memory"
     deadline_s: float = 120.0
-    per_node: bool = False
-
-    def absent(self, stack: NodeStack) -> str:
-        """Return why a node cannot take part, empty when it can."""
-        return absent(stack)
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        return base.rank_program(site, "gpu_mpi_checks.py", self.name, deadline_s)
+    file = "gpu_mpi_checks.py"
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers; an Open MPI that was built without CUDA on all nodes is a SKIP."""

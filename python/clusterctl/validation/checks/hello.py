@@ -15,7 +15,6 @@ from clusterctl.validation.checks.base import Registration
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import RankReport
 
@@ -26,21 +25,13 @@ _RELEASE = re.compile(r"Open MPI v[^\s,]+")
 
 
 @dataclass(frozen=True)
-class Hello:
+class Hello(base.Check):
     """Every rank of a compiled program reports its host and the library it has mapped."""
 
     name: str = "hello"
     title: str = "every rank is up, with one MPI library"
     deadline_s: float = 60.0
-    per_node: bool = False
-
-    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return an empty string, since every node can take part."""
-        return ""
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        return base.rank_program(site, "mpi_checks.py", self.name, deadline_s)
+    file = "mpi_checks.py"
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge that every rank is there, with the same MPI library.

@@ -47,9 +47,7 @@ class Alone:
 def found(site: Site, outcome: JobOutcome) -> Alone | None:
     """Return the fault of a job whose ranks are worlds of their own, None where they are one world.
 
-    Args:
-        site: where it ran; a job of one rank is a world of size 1 rightly.
-        outcome: all its output.
+    A job of one rank is a world of size 1 rightly.
     """
     ranks = len(site.placement)
     sizes = [int(match["size"]) for line in outcome.lines for match in _SIZE.finditer(line.text)]
@@ -153,13 +151,9 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
     """Judge what all checks have in common.
 
     A job without output from any rank is an ERROR, since it proves nothing, unless the launcher names the node of a
-    rank that a signal ended. Any other fault is a FAIL that names ranks and hosts.
-
-    Args:
-        site: where it ran.
-        outcome: how it ended, and all its output.
-        with_mpi: whether every rank must have mapped the libmpi that was installed for it.
-        per_node: whether mpirun starts one process per node, which starts the node's ranks itself.
+    rank that a signal ended. Any other fault is a FAIL that names ranks and hosts. With ``with_mpi``, every rank must
+    have mapped the libmpi that was installed for it. With ``per_node``, mpirun starts one process per node, which
+    starts the node's ranks itself.
     """
     output = rank_output.read(outcome.lines, site.placement, site.names, _until_s(outcome))
     told = _with_first_end(causes_told(site, outcome), site, outcome, output, per_node=per_node)

@@ -57,12 +57,8 @@ class _Passage:
 def read(lines: Iterable[str], names: Mapping[str, str], launch_node: str) -> tuple[Cause, ...]:
     """Return the causes that the output gives, strongest first; ``hosts`` of a cause is empty where none is named.
 
-    Where a message gives the cause, messages of lost daemons count as its consequence and are left out.
-
-    Args:
-        lines: the output of mpirun, both streams; lines of ranks may be among them.
-        names: the inventory's name for each name and address of a node.
-        launch_node: the inventory's name of the node on which mpirun ran.
+    Where a message gives the cause, messages of lost daemons count as its consequence and are left out. ``names`` has
+    the inventory's name for each name and address of a node; lines of ranks may be among ``lines``.
     """
     said = [
         (message.row.whom, _cause(message, passage, names, launch_node))
@@ -187,21 +183,13 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """The process whose end made mpirun end the job.
+    """The process whose end made mpirun end the job."""
 
-    Attributes:
-        process: its number in hostfile order, from 0.
-        how: "exited on signal 11 (Segmentation fault)", "was ended by SIGSEGV".
-        by_signal: whether a signal ended it.
-        line: the line of output that says so.
-        host: as mpirun names it; empty where mpirun names only the process.
-    """
-
-    process: int
-    how: str
-    by_signal: bool
-    line: str
-    host: str = ""
+    process: int  # its number in hostfile order, from 0
+    how: str  # "exited on signal 11 (Segmentation fault)", "was ended by SIGSEGV"
+    by_signal: bool  # whether a signal ended it
+    line: str  # the line of output that says so
+    host: str = ""  # as mpirun names it; empty where mpirun names only the process
 
 
 def first_end(lines: Sequence[str], outcome: JobOutcome) -> ProcessEnd | None:

@@ -21,18 +21,10 @@ if TYPE_CHECKING:
 _TIME, _BUS = "_us", "_bus_bytes_per_s"  # how the program's figures end
 
 
-@dataclass(frozen=True)
-class Nccl:
-    """Collectives of NCCL, bootstrapped by MPI, one rank a slot.
+class WithNccl(base.Check):
+    """A check that runs the program of NCCL."""
 
-    Nodes without a GPU only load NCCL. If all nodes are without a GPU, the verdict is SKIP, and its reason names the
-    NCCL that was loaded.
-    """
-
-    name: str = "nccl"
-    title: str = "NCCL's collectives on the GPUs: right answers, time and bus bandwidth"
-    deadline_s: float = 180.0
-    per_node: bool = False
+    file = "nccl_checks.py"
 
     def absent(self, stack: NodeStack) -> str:
         """Return whether NCCL is missing."""
@@ -42,9 +34,18 @@ class Nccl:
             return f"no NCCL, and jobs cannot use {stack.idle_gpus}"
         return "no NCCL" if stack.gpus else "no GPU and no NCCL"
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        return base.rank_program(site, "nccl_checks.py", self.name, deadline_s)
+
+@dataclass(frozen=True)
+class Nccl(WithNccl):
+    """Collectives of NCCL, bootstrapped by MPI, one rank a slot.
+
+    Nodes without a GPU only load NCCL. If all nodes are without a GPU, the verdict is SKIP, and its reason names the
+    NCCL that was loaded.
+    """
+
+    name: str = "nccl"
+    title: str = "NCCL's collectives on the GPUs: right answers, time and bus bandwidth"
+    deadline_s: float = 180.0
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge which NCCL answered, then the answers."""

@@ -34,11 +34,7 @@ def path_judged(
 ) -> base.Judgement:
     """Return a PASS as a FAIL where traffic went a wrong way, else with the way in its reason.
 
-    Args:
-        judgement: over the answers.
-        site: where it ran.
-        outcome: all its output.
-        users: the nodes with ranks over NCCL, () where another library carries the check.
+    ``users`` are the nodes with ranks over NCCL, () where another library carries the check.
     """
     if judgement.verdict is not Verdict.PASS or len(site.slots) < 2:  # noqa: PLR2004 - one node has no way to others
         return judgement

@@ -12,13 +12,12 @@ from clusterctl.model.units import size_words, value_words
 from clusterctl.suite import MeasuringOptions
 from clusterctl.suite.model import MIB, Sizes
 from clusterctl.support.words import and_more
-from clusterctl.validation.checks import base, collectives, nccl, pairs, rank_output
+from clusterctl.validation.checks import base, nccl, pairs, rank_output
 from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Figure, RankReport
 
@@ -42,9 +41,14 @@ class WayOptions(MeasuringOptions):
 
     sizes: Sizes = (256 * MIB,)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the program takes them."""
+        return ("--operations", "allreduce", "--sizes", ",".join(map(str, self.sizes)), *super().words)
+
 
 @dataclass(frozen=True)
-class NcclWay:
+class NcclWay(nccl.WithNccl):
     """An allreduce over one way: of each node's own GPUs, or of the GPUs of two nodes in the rounds of a tournament.
 
     ``way`` is a name of nccl_sweep.py; ``pairs`` leaves the way to NCCL.
@@ -55,7 +59,6 @@ class NcclWay:
     name: str = ""
     title: str = ""
     deadline_s: float = _START_S
-    per_node: bool = False
 
     @classmethod
     def of(cls, options: WayOptions, way: str) -> NcclWay:
@@ -69,28 +72,10 @@ class NcclWay:
         """What it measures."""
         return f"{self.way}_bandwidth"
 
-    def absent(self, stack: NodeStack) -> str:
-        """Return whether NCCL is missing."""
-        return nccl.NCCL.absent(stack)
-
     def measuring_s(self, site: base.Site) -> float:
-        """Return the seconds of all rounds, 0 where the user sets the deadline."""
-        if self.options.deadline_s is not None:
-            return 0.0
+        """Return the seconds of all rounds."""
         rounds = min(_MOST_ROUNDS, len(site.slots)) if self.way in _BETWEEN_NODES else 1
         return rounds * (_ROUND_S + len(self.options.sizes) * (_PROOF_S + _BUDGETS * self.options.budget_s))
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        options = self.options
-        sweep = collectives.SweepOptions(
-            operations=("allreduce",),
-            sizes=options.sizes,
-            budget_s=options.budget_s,
-            confidence=options.confidence,
-            precision=options.precision,
-        )
-        return base.rank_program(site, "nccl_checks.py", self.name, deadline_s, *collectives.arguments(sweep))
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers and the way that NCCL took, and make figures of the nodes that took this way alone."""

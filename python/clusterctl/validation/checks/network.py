@@ -20,7 +20,6 @@ from clusterctl.validation.checks.base import Registration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import RankReport
@@ -65,21 +64,13 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class NetworkCheck:
+class NetworkCheck(base.Check):
     """Bytes between nodes go over the fabric's interface, or over RDMA with UCX; one node alone is skipped."""
 
     name: str = "network"
     title: str = "the nodes' fabric carries the job"
     deadline_s: float = 45.0
-    per_node: bool = False
-
-    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return an empty string, since every node can take part."""
-        return ""
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        return base.rank_program(site, "mpi_checks.py", self.name, deadline_s)
+    file = "mpi_checks.py"
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, then what carried them."""

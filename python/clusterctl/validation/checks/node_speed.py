@@ -16,7 +16,6 @@ from clusterctl.validation.checks.base import Registration
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import Figure
 
@@ -30,7 +29,7 @@ class NodeSpeedOptions(MeasuringOptions):
 
 
 @dataclass(frozen=True)
-class NodeSpeed:
+class NodeSpeed(base.Check):
     """Every node measures itself; the outlier rules find the slow nodes."""
 
     options: NodeSpeedOptions = field(default_factory=NodeSpeedOptions)
@@ -38,20 +37,11 @@ class NodeSpeed:
     title: str = "memory bandwidth and computing of every node"
     deadline_s: float = 60.0
     per_node: bool = True
-
-    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - numpy is on every node that takes part
-        """Return an empty string, since every node can take part."""
-        return ""
+    file = "node_checks.py"
 
     def measuring_s(self, site: base.Site) -> float:
-        """Return the seconds of measuring, 0 where the user sets the deadline."""
-        if self.options.deadline_s is not None:
-            return 0.0
+        """Return the seconds in which the containers of one machine measure in turn."""
         return min(len(site.slots), 32) * (_TURN_S + 2 * len(QUANTITIES) * self.options.budget_s)
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of a node's process."""
-        return base.rank_program(site, "node_checks.py", self.name, deadline_s, *self.options.words)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge what was computed and how the GPUs are, and make figures of what was measured."""

@@ -22,7 +22,6 @@ from clusterctl.validation.checks.base import Registration
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult
 
@@ -64,7 +63,7 @@ class Further:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(base.Check):
     """Every node measures with every other node; the outlier rules find slow nodes and links."""
 
     options: PairsOptions = field(default_factory=PairsOptions)
@@ -72,12 +71,8 @@ class Pairs:
     title: str = "latency and bandwidth between all pairs of nodes"
     deadline_s: float = 60.0
     per_node: bool = True
+    file = "pair_checks.py"
     further: Further | None = None  # None plays the tournament
-
-    @property
-    def measure_on(self) -> float:
-        """The share of the deadline for measuring undecided pairs on."""
-        return self.options.measure_on
 
     def round_s(self, result: CheckResult) -> float | None:
         """Return the seconds that a round of one size took, None where the result does not tell."""
@@ -91,17 +86,8 @@ class Pairs:
         """Return the check that measures these pairs alone."""
         return replace(self, further=Further(*about, tuple(tuple(pairs) for pairs in rounds), repeats))
 
-    def absent(self, stack: NodeStack) -> str:  # noqa: ARG002 - MPI is on every node that takes part
-        """Return an empty string, since every node can take part."""
-        return ""
-
     def measuring_s(self, site: base.Site) -> float:
-        """Return the seconds of all rounds, 0 where the user sets the deadline.
-
-        The program fits its plan into the time that it gets.
-        """
-        if self.options.deadline_s is not None:
-            return 0.0
+        """Return the seconds of all rounds; the program fits its plan into the time that it gets."""
         if self.further is not None:
             return _BUDGETS * len(self.further.rounds) * self.further.repeats * self.options.budget_s
         count = len(site.slots)
@@ -109,23 +95,16 @@ class Pairs:
         sizes = len(self.options.latency_bytes) + len(self.options.bandwidth_bytes)
         return _BUDGETS * rounds * sizes * self.options.budget_s
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of a node's process."""
+    def arguments(self, site: base.Site) -> tuple[str, ...]:  # noqa: ARG002 - all nodes are told the same
+        """Return the sizes of messages, and which pairs measure them how long."""
         options, further = self.options, self.further
         sizes = {"latency": options.latency_bytes, "bandwidth": options.bandwidth_bytes}
         more: tuple[str, ...] = ("--max-rounds", str(options.max_rounds or 0))
         if further is not None:
             sizes = {"latency": (), "bandwidth": (), further.quantity: (further.size_bytes,)}
             more = ("--rounds", further.words, "--repeats", str(further.repeats))
-        return base.rank_program(
-            site,
-            "pair_checks.py",
-            self.name,
-            deadline_s,
-            *(word for name, some in sizes.items() if some for word in (f"--{name}", ",".join(map(str, some)))),
-            *options.words,
-            *more,
-        )
+        named = (word for name, some in sizes.items() if some for word in (f"--{name}", ",".join(map(str, some))))
+        return (*named, *options.words, *more)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, and make matrices and figures of the measurements."""
@@ -199,10 +178,7 @@ def matrices_of(
 ) -> Iterable[PairMatrix]:
     """Return a matrix for each quantity and size, in the order in which they were measured.
 
-    Args:
-        nodes: the nodes of the check.
-        measured: what its ranks measured.
-        switches: those that each node hangs on, where they are known.
+    ``switches`` are those that each node hangs on, where they are known.
     """
     place = {name: number for number, name in enumerate(nodes)}
     groups: dict[tuple[str, int], dict[tuple[int, int], rank_output.Measured]] = {}

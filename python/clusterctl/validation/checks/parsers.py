@@ -82,11 +82,7 @@ def count(word: str, where: str) -> int:
 def figure(operation: str, backend: str, size: int | None, measured: tuple[str, float, Unit, Better]) -> Figure:
     """Return one figure of a table.
 
-    Args:
-        operation: the operation, in clusterctl's words.
-        backend: what carried it.
-        size: bytes of the message, None for an operation without a message.
-        measured: quantity, value, its unit and which way is good.
+    ``measured`` is quantity, value, its unit and which way is good.
 
     Raises:
         UnreadableError: the value is not a finite number, or the size is none of a message.
@@ -256,8 +252,7 @@ class _NcclTable:
 def parse_nccl_tests(text: str) -> tuple[Figure, ...]:
     """Return time, algorithm bandwidth and bus bandwidth of every size of every operation.
 
-    Args:
-        text: the output of one or more of the programs, or one JSON document.
+    The text is the output of one or more of the programs, or one JSON document.
 
     Raises:
         WrongAnswerError: some values were wrong.
@@ -494,11 +489,6 @@ _MOST_LOST = 4  # times the output, for documents that do not end
 def own_figure(check: ExternalCheck, text: str, nodes: tuple[str, ...] = ()) -> Figure:
     """Return the figure that a program printed; of several values, the median.
 
-    Args:
-        check: with ``regex`` or ``json_path``.
-        text: its output.
-        nodes: the nodes that the figure is about.
-
     Raises:
         UnreadableError: the value is missing or is not a number.
     """
@@ -561,11 +551,7 @@ def _at(value: Any, steps: Iterable[str | int]) -> Any:
 
 
 def _own_number(found: object) -> float:
-    """Return a finite number.
-
-    Raises:
-        UnreadableError: it is not a finite number.
-    """
+    """Return a finite number."""
     try:
         value = math.nan if isinstance(found, bool) else float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

@@ -66,23 +66,14 @@ class _Part(Measured):
 
 @dataclass(frozen=True)
 class Output:
-    """What a job printed.
+    """What a job printed."""
 
-    Attributes:
-        ranks: the report of each rank, in order.
-        other: the lines that are not a rank's report.
-        all_started_s: when the last rank was up.
-        moved_s: when a rank last came up, took a new step or answered.
-        measured: the measurements; those with missing parts are left out.
-        printed: the output of a user's program by rank.
-    """
-
-    ranks: tuple[RankReport, ...]
-    other: tuple[str, ...]
-    all_started_s: float = 0.0
-    moved_s: float = 0.0
-    measured: tuple[Measured, ...] = ()
-    printed: Mapping[int, str] = field(default_factory=dict)
+    ranks: tuple[RankReport, ...]  # the report of each rank, in order
+    other: tuple[str, ...]  # the lines that are not a rank's report
+    all_started_s: float = 0.0  # when the last rank was up
+    moved_s: float = 0.0  # when a rank last came up, took a new step or answered
+    measured: tuple[Measured, ...] = ()  # the measurements; those with missing parts are left out
+    printed: Mapping[int, str] = field(default_factory=dict)  # the output of a user's program by rank
 
     def in_state(self, *states: str) -> tuple[RankReport, ...]:
         """Return the ranks in any of these states."""
@@ -95,12 +86,8 @@ def read(
     """Return what the ranks said of themselves.
 
     A sign of life counts from the time when the rank gave it, since a busy launch node may pass it on seconds later.
-
-    Args:
-        lines: the raw output, both streams.
-        placement: the inventory's name of the node of each rank; a silent rank is reported as absent there.
-        names: the inventory's name of each host name that nodes give themselves.
-        until_s: later lines are left out.
+    ``placement`` has the inventory's name of the node of each rank; a silent rank is reported as absent there.
+    ``names`` has that name for each host name that nodes give themselves. Lines after ``until_s`` are left out.
     """
     reports = {rank: RankReport(rank=rank, host=host, state="absent", ok=False) for rank, host in enumerate(placement)}
     other: list[str] = []
@@ -254,10 +241,8 @@ def _finite(value: Any) -> float:
 def figures(measured: Iterable[Measured], confidence: float = 0.95, *, together: bool = False) -> tuple[Figure, ...]:
     """Return measurements (``read(...).measured``) as figures: medians with their intervals.
 
-    Args:
-        measured: one for each figure.
-        confidence: probability of the interval of each median; too few samples have no interval.
-        together: whether the figures are about all nodes, as in a collective, and not about the rank's node.
+    Too few samples have no interval. With ``together``, the figures are about all nodes, as in a collective, and not
+    about the rank's node.
     """
     found = []
     for one in measured:

@@ -41,16 +41,14 @@ def build(suite: Suite) -> tuple[Check, ...]:
     """Return the checks of a suite in the order in which they run, the user's own last."""
     known = registrations()
     made = (known[name].check(options) for name, options in suite.checks.items() if name in known)
-    return (*made, *(External(check) for check in suite.external))
+    return (*made, *(External.of(check) for check in suite.external))
 
 
 def select(names: Sequence[str] | None, suite: Suite | None = None) -> tuple[Check, ...]:
     """Return checks by name in the order in which they run.
 
-    Args:
-        names: the names that the user gave. A check outside the suite has the options of nightly. None is every check
-            of the suite.
-        suite: gives the options; None is nightly.
+    ``names`` None is every check of the suite, and ``suite`` None is nightly. A check outside the suite has the options
+    of nightly.
 
     Raises:
         ConfigError: a name is unknown, and the message gives the nearest one; or the list of names is empty.

@@ -66,13 +66,6 @@ def figures(
     Efficiency is strong scaling. One process and ``n`` processes train the same batches; without losses, ``n``
     processes take an ``n``-th of the time. Its interval is made of the ends of the intervals of both times, so its
     probability is the chance that both hold. Throughput follows from the time of a step and is not judged.
-
-    Args:
-        site: where it ran.
-        outcome: all its output.
-        processes: how many trained together.
-        tokens: tokens in a batch.
-        confidence: probability of the intervals of the times.
     """
     measured = rank_output.read(outcome.lines, site.placement, site.names).measured
     times = rank_output.figures([one for one in measured if one.quantity == "time"], confidence, together=True)
@@ -114,20 +107,10 @@ def words(found: tuple[Figure, ...]) -> str:
     return "" if efficiency is None else f", scaling efficiency {100 * efficiency.value:.0f} %"
 
 
-_PROGRAM = "horovod_checks.py"
 _START_S, _STEP_S = 110.0, 0.5  # importing PyTorch in every rank takes longer than a step
 # The timeline names this in addition to the operations.
 _FUSION = "MEMCPY_IN_FUSION_BUFFER"
 _CALLED = {"cpu": "in main memory", "cuda": "on the GPUs"}
-
-
-def absent(stack: NodeStack) -> str:
-    """Return why a node cannot take part, empty when it can."""
-    if not stack.horovod:
-        return "no Horovod"
-    if stack.horovod_with != "pytorch":
-        return f"Horovod with {stack.horovod_with or 'no framework'}, not with PyTorch"
-    return without_pytorch(stack)
 
 
 def devices(site: base.Site) -> tuple[str, ...]:
@@ -136,26 +119,31 @@ def devices(site: base.Site) -> tuple[str, ...]:
     return ("cpu", "cuda") if by_gpu and gpus(site) else ("cpu",)
 
 
-def _program(site: base.Site, check: str, deadline_s: float) -> tuple[str, ...]:
-    return base.rank_program(site, _PROGRAM, check, deadline_s, "--devices", ",".join(devices(site)))
+class WithHorovod(base.Check):
+    """A check that runs the program of Horovod."""
+
+    file = "horovod_checks.py"
+
+    def absent(self, stack: NodeStack) -> str:
+        """Return why a node cannot take part, empty when it can."""
+        if not stack.horovod:
+            return "no Horovod"
+        if stack.horovod_with != "pytorch":
+            return f"Horovod with {stack.horovod_with or 'no framework'}, not with PyTorch"
+        return without_pytorch(stack)
+
+    def arguments(self, site: base.Site) -> tuple[str, ...]:
+        """Return the check's options, and the devices whose tensors are sent."""
+        return (*self.options.words, "--devices", ",".join(devices(site)))
 
 
 @dataclass(frozen=True)
-class Horovod:
+class Horovod(WithHorovod):
     """Every operation that a training needs, and the library that carried it."""
 
     name: str = "horovod"
     title: str = "Horovod's collectives, over the expected backend"
     deadline_s: float = 120.0
-    per_node: bool = False
-
-    def absent(self, stack: NodeStack) -> str:
-        """Return why a node cannot take part, empty when it can."""
-        return absent(stack)
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        return _program(site, self.name, deadline_s)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, then the library that carried them; rank 0 reads it from Horovod's timeline."""
@@ -195,30 +183,25 @@ class TrainingOptions(CheckOptions):
     steps: Count = 20
     tolerance: Share = 1e-8
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """These options as the program takes them."""
+        return "--steps", str(self.steps), "--tolerance", f"{self.tolerance:g}"
+
 
 @dataclass(frozen=True)
-class Training:
+class Training(WithHorovod):
     """A model trained with Horovod equals that of a single process; the scaling efficiency is reported."""
 
     options: TrainingOptions = field(default_factory=TrainingOptions)
     name: str = "training"
     title: str = "a language model trained by all is that of one process"
     deadline_s: float = 120.0
-    per_node: bool = False
 
     @classmethod
     def of(cls, options: TrainingOptions) -> Training:
         """Return the check with these options and their deadline."""
         return cls(options, deadline_s=_START_S + _STEP_S * options.steps)
-
-    def absent(self, stack: NodeStack) -> str:
-        """Return why a node cannot take part, empty when it can."""
-        return absent(stack)
-
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one rank."""
-        options = ("--steps", str(self.options.steps), "--tolerance", f"{self.options.tolerance:g}")
-        return (*_program(site, self.name, deadline_s), *options)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, and report the times."""
@@ -242,32 +225,23 @@ class Training:
 
 
 @dataclass(frozen=True)
-class TorchrunCheck:
+class TorchrunCheck(base.Check):
     """A model trained by DistributedDataParallel equals that of a single process."""
 
     name: str = "torchrun"
     title: str = "torchrun under mpirun trains what one process trains"
     deadline_s: float = 120.0
     per_node: bool = True
+    file = "torch_checks.py"
 
     def absent(self, stack: NodeStack) -> str:
         """Return whether PyTorch is missing."""
         return without_pytorch(stack)
 
-    def program(self, site: base.Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of the process on each node, which starts torchrun."""
-        return base.rank_program(
-            site,
-            "torch_checks.py",
-            self.name,
-            deadline_s,
-            "--slots",
-            ",".join(str(slots) for slots in site.slots.values()),
-            "--first-node",
-            next(iter(site.slots)),
-            "--backend",
-            _backend(site),
-        )
+    def arguments(self, site: base.Site) -> tuple[str, ...]:
+        """Return where the workers of torchrun run, and what carries their tensors."""
+        slots, first = ",".join(str(slots) for slots in site.slots.values()), next(iter(site.slots))
+        return "--slots", slots, "--first-node", first, "--backend", _backend(site)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, who gave them, and what carried them."""

@@ -107,12 +107,7 @@ def traces(ranks: Sequence[RankReport]) -> tuple[Trace, ...]:
 
 
 def origin(checks: Iterable[Sequence[Trace]], everyone: Collection[str]) -> Origin:
-    """Return who makes values wrong.
-
-    Args:
-        checks: the wrong answers of each check.
-        everyone: the nodes that took part.
-    """
+    """Return who makes values wrong."""
     checks = [of_one for of_one in checks if of_one]
     every = [trace for of_one in checks for trace in of_one]
     own = unique(trace.finder.host for trace in every if trace.is_own)
@@ -193,13 +188,7 @@ def _finders(found: Sequence[Trace], everyone: Collection[str]) -> tuple[str, ..
 
 
 def fault(found: Sequence[Trace], wrong: Sequence[RankReport], ranks: Sequence[RankReport]) -> Fault:
-    """Return what is wrong in words, and the nodes that come into question.
-
-    Args:
-        found: the wrong answers of a check.
-        wrong: the ranks that gave them.
-        ranks: all ranks.
-    """
+    """Return what is wrong in words, and the nodes that come into question."""
     one = origin([found], {report.host for report in ranks})
     own = unique_reports(trace.finder for trace in found if trace.is_own and trace.finder.host in one.nodes)
     told = [words for name in one.nodes if (words := _words(name, found))]
@@ -241,11 +230,7 @@ def _way_words(way: tuple[str, str], found: Sequence[Trace]) -> str:
 
 
 def undecided(results: Iterable[CheckResult]) -> CheckResult | None:
-    """Return the quickest of the checks with wrong values, where all of them together tell no node; else None.
-
-    Args:
-        results: as :func:`joined` returns them.
-    """
+    """Return the quickest of the checks with wrong values, where all of them together tell no node; else None."""
     found = [one for one in results if one.verdict is Verdict.FAIL and traces(one.ranks)]
     if any(culprit.kind == "node" for one in found for culprit in one.culprits):
         return None

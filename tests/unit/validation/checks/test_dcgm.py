@@ -167,7 +167,6 @@ def test_the_suite_full_runs_level_1_where_jobs_have_a_gpu() -> None:
     argv = check.program(site, 90.0)
     assert argv[argv.index("--level") + 1] == "2"
     assert base.deadline_s(check, site) > base.deadline_s(Dcgm(), site) > 120
-    assert Dcgm(DcgmOptions(deadline_s=9.0)).measuring_s(site) == 0.0
     assert check.absent(NodeStack()) == "no GPU"
     assert check.absent(NodeStack(idle_gpus="8 GPUs: NVIDIA's driver is missing")).startswith("jobs cannot use 8 GPUs")
     assert check.absent(NodeStack(gpus=8)) == ""

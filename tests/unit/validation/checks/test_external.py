@@ -21,7 +21,7 @@ DATA = Path(__file__).parents[3] / "data"
 
 
 def check(**fields: Any) -> External:
-    return External(ExternalCheck.model_validate({"name": "mine", "command": ["prog"], **fields}))
+    return External.of(ExternalCheck.model_validate({"name": "mine", "command": ["prog"], **fields}))
 
 
 def outcome(*printed: str, code: int = 0, hosts: tuple[str, ...] = ("node1", "node2")) -> JobOutcome:

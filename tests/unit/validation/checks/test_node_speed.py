@@ -89,7 +89,6 @@ def test_a_wrong_product_is_a_fail() -> None:
 def test_the_deadline_grows_with_the_nodes_that_may_have_to_take_turns() -> None:
     check = NodeSpeed(NodeSpeedOptions(budget_s=1.0))
     assert check.measuring_s(site(NODES[:2])) < check.measuring_s(site())
-    assert NodeSpeed(NodeSpeedOptions(deadline_s=50.0)).measuring_s(site()) == 0
     argv = check.program(site(), 80)
     assert argv[1].endswith("/node_checks.py")
     assert argv[argv.index("--budget") + 1] == "1"

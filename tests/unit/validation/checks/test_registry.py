@@ -28,20 +28,19 @@ from clusterctl.validation.checks.base import Registration
 class DiskOptions(MeasuringOptions):
     blocks: int = 8
 
+    @property
+    def words(self):
+        return "--blocks", str(self.blocks)
+
 
 @dataclass(frozen=True)
-class Disk:
+class Disk(base.Check):
     options: DiskOptions = DiskOptions()
     name: str = "disk_speed"
     title: str = "every disk writes"
     deadline_s: float = 45.0
     per_node: bool = True
-
-    def absent(self, stack):
-        return ""
-
-    def program(self, site, deadline_s):
-        return base.rank_program(site, "disk_checks.py", self.name, deadline_s, "--blocks", str(self.options.blocks))
+    file = "disk_checks.py"
 
     def judge(self, site, outcome):
         return judging.judge(site, outcome)

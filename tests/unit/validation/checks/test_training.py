@@ -233,5 +233,5 @@ def test_options_reach_the_program() -> None:
     )
     (check,) = registry.build(chosen)
     words = check.program(SITE, 60.0)
-    assert words[-4:] == ("--steps", "64", "--tolerance", "1e-06")
+    assert words[-6:] == ("--steps", "64", "--tolerance", "1e-06", "--devices", "cpu")
     assert check.deadline_s == 142
