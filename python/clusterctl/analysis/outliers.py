@@ -250,7 +250,7 @@ _WELL = 1.0
 def among_directions(matrix: PairMatrix, policy: OutlierPolicy) -> tuple[Culprit, ...]:
     """Return the nodes and the links that are slow in one direction, worst first in each.
 
-    A link is named with its sender first (``one_way``), unless the way back is slow as well. A node is named when its
+    A link is named with its sender first (``one_way``), unless the way back is slow as well. A node is named when
     the median of its links is slow in what it sends, or in what it receives.
     """
     found = _Directions.of(matrix)
