@@ -69,25 +69,11 @@ options:
             elements: str
             default: []
 attributes:
-  check_mode:
-    description: Runs as usual, because it changes nothing.
-    support: full
-  diff_mode:
-    description: The module changes no text.
-    support: none
+  check_mode: {support: full, description: "Runs as usual, because it changes nothing."}
+  diff_mode: {support: none, description: The module changes no text.}
 """
 
-EXAMPLES = r"""
-- name: Prove that the program runs
-  clusterctl.hpc.artifact_check:
-    artifacts:
-      - name: demo
-        link: /usr/local/demo
-        stands_on: [/usr/local/library]
-        checks:
-          - argv: ["@LINK@/bin/demo", --version]
-            expect: ["1.0"]
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 artifacts:

@@ -29,19 +29,11 @@ options:
     type: str
     default: ""
 attributes:
-  check_mode:
-    description: Removes nothing.
-    support: full
-  diff_mode:
-    description: There is no file to show.
-    support: none
+  check_mode: {support: full, description: Removes nothing.}
+  diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = r"""
-- name: Remove an old version
-  clusterctl.hpc.artifact_collect:
-    trees: [/usr/local/openmpi-4.1.4-7ab0e94117f46e76]
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 trees:

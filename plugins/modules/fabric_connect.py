@@ -37,18 +37,10 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: It changes nothing.
+  check_mode: {support: full, description: It changes nothing.}
 """
 
-EXAMPLES = r"""
-- name: Connect to the other nodes
-  clusterctl.hpc.fabric_connect:
-    plan: __example_plan
-    listens: __example_listen
-  register: __example_calls
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 results:

@@ -25,20 +25,11 @@ options:
     type: bool
     default: true
 attributes:
-  check_mode:
-    description: Says what would change.
-    support: full
-  diff_mode:
-    description: There is no file to show.
-    support: none
+  check_mode: {support: full, description: Says what would change.}
+  diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = r"""
-- name: Let the other nodes in
-  clusterctl.hpc.fabric_firewall:
-    networks:
-      - {cidr: 10.1.0.0/24, interface: eth0, members: [10.1.0.2, 10.1.0.3]}
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

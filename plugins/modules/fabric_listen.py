@@ -52,31 +52,14 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Its process ends by itself.
+  check_mode: {support: full, description: Its process ends by itself.}
 """
 
-EXAMPLES = r"""
-- name: Listen for the other nodes
-  clusterctl.hpc.fabric_listen:
-    name: node1
-    token: 0a1b2c
-    addresses: {10.0.0.0/24: 10.0.0.5}
-    callers: 3
-    lifetime_s: 120
-  register: __example_listen
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
-ports:
-  description: The port by network.
-  returned: success
-  type: dict
-problems:
-  description: By network, why there is no port.
-  returned: success
-  type: dict
+ports: {description: The port by network., type: dict, returned: success}
+problems: {description: "By network, why there is no port.", type: dict, returned: success}
 tells_cables:
   description: Whether Open MPI there asks the kernel which interface leads to which node.
   returned: success

@@ -94,12 +94,8 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Runs the validators on copies in a private folder, and changes nothing.
-  diff_mode:
-    support: full
-    description: Before and after of every path that changes.
+  check_mode: {support: full, description: "Runs the validators on copies in a private folder, and changes nothing."}
+  diff_mode: {support: full, description: Before and after of every path that changes.}
 """
 
 EXAMPLES = r"""
@@ -138,10 +134,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-msg:
-  description: What went wrong, in one sentence.
-  returned: failure
-  type: str
+msg: {description: "What went wrong, in one sentence.", type: str, returned: failure}
 changes:
   description: A short phrase for each thing that changed.
   returned: success

@@ -36,42 +36,20 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Says what would be made. The public half of a missing key is empty.
-  diff_mode:
-    support: none
-    description: A key is not shown.
+  check_mode: {support: full, description: Says what would be made. The public half of a missing key is empty.}
+  diff_mode: {support: none, description: A key is not shown.}
 """
 
-EXAMPLES = r"""
-- name: Make the new host key
-  clusterctl.hpc.host_key:
-    phase: stage
-    address: 10.0.0.1
-  register: __example_host_key
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 next_host_key:
   description: Type and key of the new key. In the phase C(switch), of the key that sshd shows now.
   returned: success
   type: str
-host_keys:
-  description: The present key and the next one.
-  returned: success
-  type: list
-  elements: str
-changes:
-  description: What was made.
-  returned: success
-  type: list
-  elements: str
-watch:
-  description: Empty, because preflight tells the host keys.
-  returned: success
-  type: list
-  elements: dict
+host_keys: {description: The present key and the next one., type: list, elements: str, returned: success}
+changes: {description: What was made., type: list, elements: str, returned: success}
+watch: {description: "Empty, because preflight tells the host keys.", type: list, elements: dict, returned: success}
 """
 
 import os

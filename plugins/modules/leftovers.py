@@ -47,19 +47,11 @@ options:
     type: str
     default: ""
 attributes:
-  check_mode:
-    description: Removes nothing.
-    support: full
-  diff_mode:
-    description: There is no content to show.
-    support: none
+  check_mode: {support: full, description: Removes nothing.}
+  diff_mode: {support: none, description: There is no content to show.}
 """
 
-EXAMPLES = r"""
-- name: Remove what unfinished runs left
-  clusterctl.hpc.leftovers:
-    cache_dir: ~/.cache/clusterctl
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

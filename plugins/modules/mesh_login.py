@@ -41,39 +41,16 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Tries no login, because the files are not in place yet.
-  diff_mode:
-    support: none
-    description: The module changes nothing.
+  check_mode: {support: full, description: "Tries no login, because the files are not in place yet."}
+  diff_mode: {support: none, description: The module changes nothing.}
 """
 
-EXAMPLES = r"""
-- name: Log in to the next node
-  clusterctl.hpc.mesh_login:
-    origin: node1
-    user: mpi
-    targets:
-      - {name: node2, address: 10.0.0.2, port: 22, obstacles: []}
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
-failures:
-  description: A sentence for each failed login.
-  returned: always
-  type: list
-  elements: str
-refused:
-  description: The names of the nodes whose login failed.
-  returned: always
-  type: list
-  elements: str
-logins:
-  description: The names of the nodes that let the user in.
-  returned: always
-  type: list
-  elements: str
+failures: {description: A sentence for each failed login., type: list, elements: str, returned: always}
+refused: {description: The names of the nodes whose login failed., type: list, elements: str, returned: always}
+logins: {description: The names of the nodes that let the user in., type: list, elements: str, returned: always}
 """
 
 import pwd

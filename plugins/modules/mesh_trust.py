@@ -43,23 +43,11 @@ options:
     type: str
     default: ""
 attributes:
-  check_mode:
-    description: Says what would change.
-    support: full
-  diff_mode:
-    description: Before and after of the files.
-    support: full
+  check_mode: {support: full, description: Says what would change.}
+  diff_mode: {support: full, description: Before and after of the files.}
 """
 
-EXAMPLES = r"""
-- name: Lay out the node's certificates
-  clusterctl.hpc.mesh_trust:
-    user: mpi
-    user_path: /home/mpi/.ssh/id_clusterctl-cert.pub
-    user_certificate: "{{ example_user_certificate }}"
-    host_certificate: "{{ example_host_certificate }}"
-    revoked: "{{ example_revoked }}"
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

@@ -38,12 +38,8 @@ options:
     type: bool
     default: false
 attributes:
-  check_mode:
-    description: Looks and changes nothing.
-    support: full
-  diff_mode:
-    description: Before and after of every path that changes.
-    support: full
+  check_mode: {support: full, description: Looks and changes nothing.}
+  diff_mode: {support: full, description: Before and after of every path that changes.}
 """
 
 EXAMPLES = r"""

@@ -38,18 +38,10 @@ options:
     type: bool
     default: false
 attributes:
-  check_mode:
-    description: Only looks.
-    support: full
+  check_mode: {support: full, description: Only looks.}
 """
 
-EXAMPLES = r"""
-- name: Refuse a node of another cluster
-  clusterctl.hpc.node_claim:
-    host: "{{ inventory_hostname }}"
-    names: "{{ groups['all'] }}"
-    members: "{{ preflight_members }}"
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 problems:

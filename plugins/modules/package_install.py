@@ -32,20 +32,11 @@ options:
     elements: str
     default: []
 attributes:
-  check_mode:
-    description: Looks, and records nothing.
-    support: full
-  diff_mode:
-    description: There is no file to show.
-    support: none
+  check_mode: {support: full, description: "Looks, and records nothing."}
+  diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = r"""
-- name: List the packages before an installation
-  clusterctl.hpc.package_install:
-    name: [libgfortran5]
-    phase: before
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}

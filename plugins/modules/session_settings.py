@@ -40,21 +40,11 @@ options:
     elements: path
     default: [/etc/ssh/sshd_config.d/00-clusterctl.conf, /etc/ssh/sshd_config.d/zz-clusterctl.conf]
 attributes:
-  check_mode:
-    description: Says what would be raised.
-    support: full
-  diff_mode:
-    description: Before and after of the files.
-    support: full
+  check_mode: {support: full, description: Says what would be raised.}
+  diff_mode: {support: full, description: Before and after of the files.}
 """
 
-EXAMPLES = r"""
-- name: Let jobs open files, and let all nodes log in at once
-  clusterctl.hpc.session_settings:
-    user: mpi
-    open_files: 1024
-    logins: 64
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}

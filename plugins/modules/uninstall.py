@@ -37,18 +37,11 @@ options:
     type: bool
     default: false
 attributes:
-  check_mode:
-    description: Says what would go.
-    support: full
-  diff_mode:
-    description: Before and after of every file that changes.
-    support: full
+  check_mode: {support: full, description: Says what would go.}
+  diff_mode: {support: full, description: Before and after of every file that changes.}
 """
 
-EXAMPLES = r"""
-- name: Put the node back to what it was
-  clusterctl.hpc.uninstall:
-"""
+EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}
