@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import os
+import random
 import stat
 import subprocess
 import sys
@@ -126,6 +129,19 @@ def test_a_truncated_certificate_is_refused_at_every_length(signer: authorities.
     for length in range(0, len(data) - 4, 4):
         with pytest.raises(certificates.CertificateError):
             certificates.parse(f"{kind} {data[:length]}")
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_a_certificate_with_other_bytes_is_read_or_refused(
+    signer: authorities.Authority, tmp_path: Path, kind: str
+) -> None:
+    name, data = signed(signer, wanted(key_of(tmp_path, kind))).split()[:2]
+    whole, chance = base64.b64decode(data), random.Random(1)
+    for _ in range(300):
+        changed = bytearray(whole)
+        changed[chance.randrange(len(whole))] = chance.randrange(256)
+        with contextlib.suppress(certificates.CertificateError):
+            certificates.parse(f"{name} {base64.b64encode(changed).decode()}")
 
 
 def test_keys_are_encrypted_private_and_made_once(made: authorities.Authority) -> None:
