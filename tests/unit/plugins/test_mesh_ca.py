@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import random
 import stat
 import subprocess
 import sys
@@ -136,10 +135,10 @@ def test_a_certificate_with_other_bytes_is_read_or_refused(
     signer: authorities.Authority, tmp_path: Path, kind: str
 ) -> None:
     name, data = signed(signer, wanted(key_of(tmp_path, kind))).split()[:2]
-    whole, chance = base64.b64decode(data), random.Random(1)
-    for _ in range(300):
+    whole = base64.b64decode(data)
+    for place in range(len(whole)):
         changed = bytearray(whole)
-        changed[chance.randrange(len(whole))] = chance.randrange(256)
+        changed[place] ^= 0x81
         with contextlib.suppress(certificates.CertificateError):
             certificates.parse(f"{name} {base64.b64encode(changed).decode()}")
 
