@@ -137,9 +137,7 @@ def main() -> None:
                 state="edit",
                 edit=partial(text_edit.set_environment, wanted=wanted_of(given)),
                 what="variables",
-                mode=file_transaction.parse_mode(path, given["mode"]),
-                uid=file_transaction.owner_id(path, given["owner"]),
-                gid=file_transaction.group_id(path, given["group"]),
+                **file_transaction.attributes(path, given),
             )
         ],
     )

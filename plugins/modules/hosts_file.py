@@ -244,9 +244,7 @@ def main() -> None:
                 state="edit",
                 edit=edit,
                 what=f"block '{given['marker']}'",
-                mode=file_transaction.parse_mode(given["path"], given["mode"]),
-                uid=file_transaction.owner_id(given["path"], given["owner"]),
-                gid=file_transaction.group_id(given["path"], given["group"]),
+                **file_transaction.attributes(given["path"], given),
             )
         ],
         verify,
