@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, library_closure
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, build_user, command, library_closure
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_check
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_staging
@@ -123,11 +122,7 @@ def test_a_library_of_the_tree_itself_counts_where_that_is_asked_for(
     (tmp_path / "package.libs" / "libextra.so").write_bytes(b"")
     (tmp_path / "program").write_bytes(Path("/usr/bin/python3").read_bytes())
 
-    def answered(process: subprocess.Popen[bytes], _until: float) -> tuple[bytes, bool]:
-        process.communicate()
-        return said.encode(), True
-
-    monkeypatch.setattr(library_closure.build_user, "output_of", answered)
+    monkeypatch.setattr(library_closure.command, "run", lambda *_given, **_more: command.Done(0, said, ""))
     names = [item.library for item in library_closure.ask_loader(str(tmp_path), []).missing]
     assert names == ["libc.so.6 (GLIBC_2.38)", "libextra.so"]
     within = library_closure.ask_loader(str(tmp_path), [], within=True).missing
