@@ -54,16 +54,16 @@ def test_every_kind_of_damage_has_its_own_phrase(tree: Path) -> None:
     library = tree / "lib" / "libdemo.so.1"
     library.write_bytes(b"another")
     assert state(tree).ok, "equal size: only reading the content tells"
-    assert state(tree, content=True).problem == "the content of lib/libdemo.so.1 has changed"
+    assert state(tree, content=True).problem == "lib/libdemo.so.1 (content)"
     library.write_bytes(b"lib")
-    assert state(tree).problem == "lib/libdemo.so.1 has 3 bytes instead of 7"
+    assert state(tree).problem == "lib/libdemo.so.1 (size 3, was 7)"
     library.unlink()
-    assert state(tree).problem == "lib/libdemo.so.1 is missing"
+    assert state(tree).problem == "lib/libdemo.so.1 (missing)"
     library.mkdir()
-    assert state(tree).problem == "lib/libdemo.so.1 is not a regular file"
+    assert state(tree).problem == "lib/libdemo.so.1 (of another kind)"
     (tree / "lib" / "libdemo.so").unlink()
     (tree / "lib" / "libdemo.so").symlink_to("elsewhere")
-    assert state(tree).problem == "lib/libdemo.so does not link to libdemo.so.1"
+    assert state(tree).problem == "lib/libdemo.so (leads elsewhere)"
     (tree / artifact.MANIFEST).write_bytes(b"{}")
     assert state(tree).problem == "its manifest is not the one its marker names"
     (tree / artifact.MANIFEST).unlink()
@@ -83,7 +83,7 @@ def test_a_changed_byte_in_a_large_file_is_found_as_well(tree: Path) -> None:
         stream.seek(1 << 20)
         stream.write(b"x")
     assert artifact.deviation(str(tree), entries) is None, "its size is what it was"
-    assert artifact.deviation(str(tree), entries, content=True) == "the content of large1 has changed"
+    assert artifact.deviation(str(tree), entries, content=True) == "large1 (content)"
 
 
 def test_a_marker_of_another_build_is_no_marker(tree: Path) -> None:
