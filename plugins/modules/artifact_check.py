@@ -73,7 +73,17 @@ attributes:
   diff_mode: {support: none, description: The module changes no text.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Prove that the program runs
+  clusterctl.hpc.artifact_check:
+    artifacts:
+      - name: demo
+        link: /usr/local/demo
+        stands_on: [/usr/local/library]
+        checks:
+          - argv: ["@LINK@/bin/demo", --version]
+            expect: ["1.0"]
+"""
 
 RETURN = r"""
 artifacts:

@@ -33,7 +33,11 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Remove an old version
+  clusterctl.hpc.artifact_collect:
+    trees: [/usr/local/openmpi-4.1.4-7ab0e94117f46e76]
+"""
 
 RETURN = r"""
 trees:

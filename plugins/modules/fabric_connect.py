@@ -40,7 +40,13 @@ attributes:
   check_mode: {support: full, description: It changes nothing.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Connect to the other nodes
+  clusterctl.hpc.fabric_connect:
+    plan: __example_plan
+    listens: __example_listen
+  register: __example_calls
+"""
 
 RETURN = r"""
 results:

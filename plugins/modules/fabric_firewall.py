@@ -29,7 +29,12 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Let the other nodes in
+  clusterctl.hpc.fabric_firewall:
+    networks:
+      - {cidr: 10.1.0.0/24, interface: eth0, members: [10.1.0.2, 10.1.0.3]}
+"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

@@ -55,7 +55,16 @@ attributes:
   check_mode: {support: full, description: Its process ends by itself.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Listen for the other nodes
+  clusterctl.hpc.fabric_listen:
+    name: node1
+    token: 0a1b2c
+    addresses: {10.0.0.0/24: 10.0.0.5}
+    callers: 3
+    lifetime_s: 120
+  register: __example_listen
+"""
 
 RETURN = r"""
 ports: {description: The port by network., type: dict, returned: success}

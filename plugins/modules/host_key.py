@@ -40,7 +40,13 @@ attributes:
   diff_mode: {support: none, description: A key is not shown.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Make the new host key
+  clusterctl.hpc.host_key:
+    phase: stage
+    address: 10.0.0.1
+  register: __example_host_key
+"""
 
 RETURN = r"""
 next_host_key:

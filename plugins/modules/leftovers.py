@@ -51,7 +51,11 @@ attributes:
   diff_mode: {support: none, description: There is no content to show.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Remove what unfinished runs left
+  clusterctl.hpc.leftovers:
+    cache_dir: ~/.cache/clusterctl
+"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

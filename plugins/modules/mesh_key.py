@@ -60,7 +60,12 @@ attributes:
   diff_mode: {support: none, description: A key is not shown.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Make the node's own key
+  clusterctl.hpc.mesh_key:
+    user: mpi
+  register: __example_key
+"""
 
 RETURN = r"""
 public_key: {description: Type and key. Empty in check mode where the key is missing., type: str, returned: success}

@@ -45,7 +45,14 @@ attributes:
   diff_mode: {support: none, description: The module changes nothing.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Log in to the next node
+  clusterctl.hpc.mesh_login:
+    origin: node1
+    user: mpi
+    targets:
+      - {name: node2, address: 10.0.0.2, port: 22, obstacles: []}
+"""
 
 RETURN = r"""
 failures: {description: A sentence for each failed login., type: list, elements: str, returned: always}

@@ -47,7 +47,15 @@ attributes:
   diff_mode: {support: full, description: Before and after of the files.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Lay out the node's certificates
+  clusterctl.hpc.mesh_trust:
+    user: mpi
+    user_path: /home/mpi/.ssh/id_clusterctl-cert.pub
+    user_certificate: "{{ example_user_certificate }}"
+    host_certificate: "{{ example_host_certificate }}"
+    revoked: "{{ example_revoked }}"
+"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

@@ -41,7 +41,13 @@ attributes:
   check_mode: {support: full, description: Only looks.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Refuse a node of another cluster
+  clusterctl.hpc.node_claim:
+    host: "{{ inventory_hostname }}"
+    names: "{{ groups['all'] }}"
+    members: "{{ preflight_members }}"
+"""
 
 RETURN = r"""
 problems:

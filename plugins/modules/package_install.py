@@ -36,7 +36,12 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: List the packages before an installation
+  clusterctl.hpc.package_install:
+    name: [libgfortran5]
+    phase: before
+"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}

@@ -44,7 +44,13 @@ attributes:
   diff_mode: {support: full, description: Before and after of the files.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Let jobs open files, and let all nodes log in at once
+  clusterctl.hpc.session_settings:
+    user: mpi
+    open_files: 1024
+    logins: 64
+"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}

@@ -41,7 +41,10 @@ attributes:
   diff_mode: {support: full, description: Before and after of every file that changes.}
 """
 
-EXAMPLES = "# Internal to the roles and playbooks, whose tasks show its options."
+EXAMPLES = r"""
+- name: Put the node back to what it was
+  clusterctl.hpc.uninstall:
+"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}
