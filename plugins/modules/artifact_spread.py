@@ -100,7 +100,7 @@ from pathlib import Path
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, login_probe, user_identity
 
 
 def progress_file(path: str) -> int:
@@ -129,11 +129,9 @@ def spread(given: Dict[str, Any], text: bytes, progress: int = -1) -> Dict[str, 
     Raises:
         IdentityError: the chain cannot be made.
     """
-    entry = pwd.getpwuid(os.geteuid())
-    os.environ.clear()  # neither an agent nor variables of this session
-    os.environ.update(
-        HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name, PATH="/usr/local/bin:/usr/bin:/bin", LC_ALL="C"
-    )
+    session = login_probe.environment()
+    os.environ.clear()
+    os.environ.update(session)
     request = {
         **{name: given[name] for name in ("size", "piece_bytes", "sums", "marker", "bytes_per_s")},
         "ssh": list(chain_head.SSH),

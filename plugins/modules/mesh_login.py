@@ -120,14 +120,7 @@ def login_all(
         KeyError: there is no such user.
     """
     become = command.account(user)
-    # Without the agent and variables of this session: the login has to work for a job that has neither.
-    environment = {
-        "HOME": pwd.getpwnam(user).pw_dir,
-        "USER": user,
-        "LOGNAME": user,
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LC_ALL": "C",
-    }
+    environment = login_probe.environment(user)
 
     def tried(target: Mapping[str, Any]) -> Tuple[Mapping[str, Any], str]:
         if str(target["name"]) in without_end:
