@@ -37,12 +37,14 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         decision = rules.decide(found, results, nodes, () if plan["known"] else blind)
         if decision.network is None and len(hosts) > 1:
             return {**result, **fabric_failure.no_network(found, results)}
-        files, warnings = {}, []
+        files: dict[str, dict[str, str]] = {}
+        warnings: list[str] = []
+        devices = [str(one) for one in check_type_list(given["pin_hca"] or [])]
         has_ucx = ucx.wanted(plan["members"], str(given.get("ucx", "never")))
         for host in hosts:
             node = nodes[host]
             try:
-                settings, warning = _nccl(host, rules.rdma(node), given)
+                settings = rules.nccl_pins(host, rules.rdma(node), devices, gid=boolean(given["pin_gid"]))
                 if decision.network not in decision.carriers:
                     its = [one.interfaces[host] for one in decision.carriers if host in one.interfaces]
                     settings = {**rules.cable_pins(node, its), **settings}
@@ -61,7 +63,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 else None
             )
             files[host] = {**texts, "record": json.dumps(record) + "\n" if record else ""}
-            warnings += warning
         for network in found.probed:
             broken = [one for one in decision.failures if one.network == network.key]
             if broken:
@@ -144,20 +145,3 @@ def _unproven(plan: dict[str, Any], decision: rules.Decision, hosts: list[str]) 
     left = [name for name in plan["outside"] if any(name not in known[host] for host in strange)]
     ends = f"{rules.fold(strange)} and {rules.fold(left)}"
     return [f"The network between {ends}, not visited by this run, is not proven; a run without --limit proves it."]
-
-
-def _nccl(host: str, choices: tuple[rules.RdmaChoice, ...], given: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Return the variables of NCCL that the user asks for, and a warning for each that is left out."""
-    devices = [str(one) for one in check_type_list(given["pin_hca"] or [])]
-    settings = rules.nccl_pins(host, choices, devices, gid=boolean(given["pin_gid"]))
-    sockets = {
-        name: str(int(given[option]))
-        for name, option in (
-            ("NCCL_SOCKET_NTHREADS", "nccl_socket_nthreads"),
-            ("NCCL_NSOCKS_PERTHREAD", "nccl_nsocks_perthread"),
-        )
-        if int(given[option] or 0)
-    }
-    if sockets and any(choice.usable for choice in choices):
-        return settings, [f"{host}: {' and '.join(sockets)} are left out: NCCL uses RDMA there instead of sockets."]
-    return {**settings, **sockets}, []

@@ -22,21 +22,24 @@ from pathlib import Path
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import tree_removal
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.artifacts import MOST_MARKER
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import artifacts
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.artifacts import (
+    MANIFEST,
+    MARKER,
+    MOST_ENTRIES,
+    MOST_MANIFEST,
+    MOST_MARKER,
+    MOST_UNPACKED,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_regular
 
 SCHEMA = 1
-MARKER = ".clusterctl.json"
-MANIFEST = ".clusterctl.files.json"
 _KEY_DIGITS = 16
 _CHUNK = 1 << 20
 _LARGE = 1 << 20
 _MOST_WORKERS = 8
 _LEFT_BEHIND_S = 86400
 _MOST_LEFT = 1000  # with one name; a user could make any number
-MOST_MANIFEST = 1 << 24  # bytes: about 100,000 files
-MOST_ENTRIES = 250_000
-MOST_UNPACKED = 1 << 36  # bytes; an environment of torch and CUDA has 8 GB
 _LEAST_UNPACKED = 1 << 30  # that an archive of any size may unpack to
 _RATIO = 100  # sources shrink to a tenth, builds to a fifth
 _RISKY = 0o7022  # setuid, setgid, sticky, and writable for others than the owner
@@ -181,7 +184,7 @@ def parse_manifest(data: bytes) -> List[Entry]:
     if len(data) > MOST_MANIFEST or data.count(b"[") + data.count(b"{") > MOST_ENTRIES:
         raise ArtifactError(f"its manifest is larger than {MOST_MANIFEST} bytes or {MOST_ENTRIES} entries")
     try:
-        document = json.loads(data, parse_int=_size)
+        document = json.loads(data, parse_int=artifacts.size)
         if document["schema"] != SCHEMA:
             raise ArtifactError("its manifest has another schema")
         entries = [Entry(*entry) for entry in document["files"]]
@@ -195,12 +198,6 @@ def parse_manifest(data: bytes) -> List[Entry]:
     if sum(entry.size for entry in entries) > MOST_UNPACKED:
         raise ArtifactError(f"its files have more than {MOST_UNPACKED} bytes together")
     return entries
-
-
-def _size(digits: str) -> int:
-    if len(digits) > len(str(MOST_UNPACKED)):
-        raise ValueError(digits[:20])
-    return int(digits)
 
 
 # Mode and content of each kind of entry.
@@ -272,46 +269,11 @@ def _climbs_out(entry: Entry, kinds: Mapping[str, str]) -> bool:
     return False
 
 
-def _deviation(path: Path, entry: Entry, owner: int, *, content: bool) -> Optional[str]:
-    try:
-        state = path.lstat()
-    except OSError:
-        return f"{entry.path} is missing"
-    return (
-        _deviation_of_kind(path, entry, state, content=content)
-        or _deviation_of_rights(entry, state, owner)
-        or _deviation_of_attributes(path, entry)
-    )
-
-
-def _deviation_of_rights(entry: Entry, state: os.stat_result, owner: int) -> Optional[str]:
-    mode = f"{stat.S_IMODE(state.st_mode):04o}"
-    if entry.kind != "l" and mode != entry.mode:
-        return f"{entry.path} has mode {mode} instead of {entry.mode}"
-    if state.st_uid != owner:
-        return f"{entry.path} belongs to another user than the folder"
-    return None
-
-
-def _deviation_of_attributes(path: Path, entry: Entry) -> Optional[str]:
-    return f"{entry.path} has capabilities" if entry.kind == "f" and has_capability(path) else None
-
-
-def _deviation_of_kind(path: Path, entry: Entry, state: os.stat_result, *, content: bool) -> Optional[str]:
-    problem = None
-    if entry.kind == "l":
-        if not stat.S_ISLNK(state.st_mode) or str(path.readlink()) != entry.content:
-            problem = f"{entry.path} does not link to {entry.content}"
-    elif entry.kind == "d":
-        if not stat.S_ISDIR(state.st_mode):
-            problem = f"{entry.path} is not a folder"
-    elif not stat.S_ISREG(state.st_mode):
-        problem = f"{entry.path} is not a regular file"
-    elif state.st_size != entry.size:
-        problem = f"{entry.path} has {state.st_size} bytes instead of {entry.size}"
-    elif content and sha256_of(path) != entry.content:
-        problem = f"the content of {entry.path} has changed"
-    return problem
+def _deviation(tree: str, entry: Entry, owner: int, *, content: bool) -> str:
+    why = artifacts.deviation(tree, entry, owner, content=content)
+    if not why and entry.kind == "f" and has_capability(f"{tree}/{entry.path}"):
+        why = "(has capabilities)"
+    return why and f"{entry.path} {why}"
 
 
 def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> Optional[str]:
@@ -325,11 +287,9 @@ def deviation(tree: str, entries: Sequence[Entry], *, content: bool = False) -> 
     owner = Path(tree).stat().st_uid  # of every file
     large = [entry for entry in entries if content and entry.size >= _LARGE]
     with ThreadPoolExecutor(workers()) as pool:  # hashing large files lets other threads run
-        under_way = [pool.submit(_deviation, Path(tree, entry.path), entry, owner, content=True) for entry in large]
+        under_way = [pool.submit(_deviation, tree, entry, owner, content=True) for entry in large]
         rest = (entry for entry in entries if not content or entry.size < _LARGE)
-        found = next(
-            filter(None, (_deviation(Path(tree, entry.path), entry, owner, content=content) for entry in rest)), None
-        )
+        found = next(filter(None, (_deviation(tree, entry, owner, content=content) for entry in rest)), None)
         if found is None:
             found = next(filter(None, (one.result() for one in under_way)), None)
         for one in under_way:

@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
+import math
 import os
-import stat
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping
+from typing import Any, ContextManager, Dict, Iterable, Iterator, List, Mapping
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
@@ -199,7 +197,6 @@ def words(found: List[Dict[str, Any]], leaving: "set[str]") -> str:
 
 
 RECORD = "/var/lib/clusterctl/borrowed-links.json"  # by link, the folder to which it led before the build
-_POLL_S = 0.2
 
 
 @contextmanager
@@ -222,7 +219,7 @@ def borrowed(links: Mapping[str, str], host: str, *, while_busy: bool) -> Iterat
         give_back()
         yield
         return
-    with _alone(None):
+    with _alone(math.inf):
         _put_back()
         if not while_busy:
             refuse(links, host)
@@ -253,48 +250,21 @@ def give_back(patience_s: float = 0.0) -> bool:
     """
     if not Path(RECORD).exists():
         return True
-    with suppress(BlockingIOError), _alone(patience_s):
+    with suppress(TimeoutError), _alone(patience_s):
         _put_back()
         return True
     return False
 
 
-@contextmanager
-def _alone(patience_s: float | None) -> Iterator[None]:
-    """Hold the right to borrow links on this host; it goes with the process.
-
-    Args:
-        patience_s: how long to wait for another process; None waits for as long as it takes.
+def _alone(patience_s: float) -> ContextManager[Any]:
+    """Hold the right to borrow links on this host, which goes with the process. Whoever may open the file may hold it.
 
     Raises:
-        BlockingIOError: another process has it.
+        TimeoutError: another process has had it for so long.
     """
     Path(RECORD).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    handle = _opened_lock(f"{RECORD}.lock")
-    try:
-        until = None if patience_s is None else time.monotonic() + patience_s
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if until is not None and time.monotonic() >= until:
-                    raise
-                time.sleep(_POLL_S)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _opened_lock(path: str) -> int:
-    """Open the file of the lock, which root alone may open: whoever may open it may hold it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(path, flags, 0o600)
-    if not stat.S_IMODE(os.fstat(handle).st_mode) & 0o077:
-        return handle
-    os.close(handle)  # of an earlier release, so a user may hold it
-    Path(path).unlink()
-    return os.open(path, flags | os.O_EXCL, 0o600)
+    waiting = "waiting for a build that has borrowed links"
+    return disk_files.held(f"{RECORD}.flock", waiting, lambda _text: None, within_s=patience_s, mode=0o600)
 
 
 def _put_back() -> None:

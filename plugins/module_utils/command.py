@@ -8,9 +8,10 @@ import pwd
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
 from contextlib import ExitStack, suppress
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The exit statuses that a shell and timeout(1) give in these cases.
@@ -93,8 +94,11 @@ def run(
     powerless: bool = False,
     whole: bool = False,
     become: Optional[Mapping[str, Any]] = None,
+    before: Optional[Callable[[], None]] = None,
+    given: str = "",
+    merged: bool = False,
 ) -> Done:
-    """Run a program from the root folder with an empty standard input.
+    """Run a program from the root folder.
 
     Args:
         argv: the program and its arguments.
@@ -103,34 +107,44 @@ def run(
         powerless: take root's rights from the program, because it loads what another user may have written.
         whole: end what the program has started, too, when its time is up.
         become: the identity of the program, of :func:`account`.
+        before: what the child does before it becomes the program.
+        given: its standard input.
+        merged: have the errors among the output.
 
     Returns:
         How it ended; NOT_STARTED and TIMED_OUT come with a sentence in ``errors``. So does the end of a program that
         prints more than 16 MiB. Of the errors, the last 64 KiB are kept.
     """
     try:
-        process = subprocess.Popen(
-            list(argv),
-            env=None if environment is None else dict(environment),
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=whole,
-            **(_nobody() if powerless else become or {}),
-        )
+        with ExitStack() as files:
+            text = files.enter_context(tempfile.TemporaryFile()) if given else None
+            if text:
+                text.write(given.encode())
+                text.seek(0)
+            process = subprocess.Popen(
+                list(argv),
+                env=None if environment is None else dict(environment),
+                cwd="/",
+                stdin=text or subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+                start_new_session=whole,
+                preexec_fn=before,  # noqa: PLW1509 - only modules with one thread name one
+                **(_nobody() if powerless else become or {}),
+            )
     except FileNotFoundError:
         return Done(NOT_STARTED, "", f"{argv[0]} is not on this node.")
     except OSError as error:
         return Done(NOT_STARTED, "", f"{argv[0]} could not be started: {error.strerror}.")
     until = time.monotonic() + timeout_s
+    output, errors = bytearray(), bytearray()
     try:
-        output, errors = _read(process, until)
+        _read(process, until, output, errors)
         if len(output) > MOST_OUTPUT:
             return Done(-signal.SIGKILL, "", f"{argv[0]} printed more than {MOST_OUTPUT >> 20} MiB.")
         return Done(process.wait(max(0.0, until - time.monotonic())), _text(output), _text(errors))
     except subprocess.TimeoutExpired:
-        return Done(TIMED_OUT, "", f"{argv[0]} did not end within {timeout_s:g} s.")
+        return Done(TIMED_OUT, _text(output), f"{argv[0]} did not end within {timeout_s:g} s.")
     finally:
         if process.returncode is None:
             if whole:
@@ -139,13 +153,12 @@ def run(
             end(process)
 
 
-def _read(process: "subprocess.Popen[bytes]", until: float) -> Tuple[bytearray, bytearray]:
+def _read(process: "subprocess.Popen[bytes]", until: float, output: bytearray, errors: bytearray) -> None:
     """Read output and errors to their end, or until the output is too much, and close them.
 
     Raises:
         subprocess.TimeoutExpired: the time is up.
     """
-    output, errors = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector, ExitStack() as streams:
         for stream, found in ((process.stdout, output), (process.stderr, errors)):
             if stream is not None:
@@ -160,7 +173,6 @@ def _read(process: "subprocess.Popen[bytes]", until: float) -> Tuple[bytearray, 
                 if not block:
                     selector.unregister(key.fileobj)
             del errors[:-_MOST_ERRORS]
-    return output, errors
 
 
 def _text(data: bytearray) -> str:

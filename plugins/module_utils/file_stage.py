@@ -242,7 +242,6 @@ class Outcome:
     changes: List[str] = field(default_factory=list)
     watch: List[Dict[str, Any]] = field(default_factory=list)
     diff: List[Dict[str, str]] = field(default_factory=list)
-    backups: List[str] = field(default_factory=list)
 
 
 def apply(
@@ -298,7 +297,7 @@ def _apply(
     else:
         if is_noted:
             _note_origins(todo)
-        outcome.backups = Transaction(selinux).run(todo)
+        Transaction(selinux).run(todo)
         if is_noted:
             _note_left(todo)
         done = steps
@@ -409,8 +408,6 @@ def run(
         "watch": outcome.watch,
         "invocation": invocation,
     }
-    if outcome.backups:
-        result["backups"] = outcome.backups
     if module._diff:  # noqa: SLF001 - as above
         result["diff"] = outcome.diff
     problem = "" if module.check_mode else verify()

@@ -15,10 +15,22 @@ import shutil
 import stat
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Protocol, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    TypedDict,
+)
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, tree_removal
 from ansible_collections.clusterctl.hpc.plugins.module_utils.user_identity import acting_as
@@ -53,7 +65,6 @@ class Entry:
     uid: Optional[int] = None
     gid: Optional[int] = None
     validate: Tuple[str, ...] = ()
-    backup: bool = False
     sensitive: bool = False
     user: Optional[pwd.struct_passwd] = None
     is_watched: bool = True  # whether a later change of the path is drift
@@ -103,32 +114,33 @@ def user_entry(path: str, name: Optional[str]) -> Optional[pwd.struct_passwd]:
         raise StageError(f"The user of {path} should be '{name}', but this node has no such user.") from None
 
 
-def owner_id(path: str, name: Optional[str]) -> Optional[int]:
-    """Return the uid of a user's name or number, None for None.
+class Attributes(TypedDict):
+    """Mode and owners of an entry; None leaves a path's own."""
+
+    mode: Optional[int]
+    uid: Optional[int]
+    gid: Optional[int]
+
+
+def attributes(path: str, given: Mapping[str, Any]) -> Attributes:
+    """Return what a module's options ``mode``, ``owner`` and ``group`` ask for.
 
     Raises:
-        StageError: the node has no such user.
+        StageError: the mode is not one, or the node has no such user or group.
     """
-    if name is None:
-        return None
-    try:
-        return int(name) if name.isdigit() else pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise StageError(f"The owner of {path} should be '{name}', but this node has no such user.") from None
 
+    def number(option: str, kind: str, look_up: Callable[[str], int]) -> Optional[int]:
+        name = given[option]
+        try:
+            return None if name is None else int(name) if name.isdigit() else look_up(name)
+        except KeyError:
+            raise StageError(f"The {option} of {path} should be '{name}', but this node has no such {kind}.") from None
 
-def group_id(path: str, name: Optional[str]) -> Optional[int]:
-    """Return the gid of a group's name or number, None for None.
-
-    Raises:
-        StageError: the node has no such group.
-    """
-    if name is None:
-        return None
-    try:
-        return int(name) if name.isdigit() else grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise StageError(f"The group of {path} should be '{name}', but this node has no such group.") from None
+    return {
+        "mode": parse_mode(path, given["mode"]),
+        "uid": number("owner", "user", lambda name: pwd.getpwnam(name).pw_uid),
+        "gid": number("group", "group", lambda name: grp.getgrnam(name).gr_gid),
+    }
 
 
 def check_paths(paths: Sequence[str]) -> None:
@@ -251,10 +263,9 @@ class Transaction:
         self.user: Optional[pwd.struct_passwd] = None  # the user of the present step
         self.undo: List[_Act] = []
         self.cleanup: List[_Act] = []
-        self.backups: List[str] = []
 
-    def run(self, steps: Sequence[Step]) -> List[str]:
-        """Do all steps and return the backups made.
+    def run(self, steps: Sequence[Step]) -> None:
+        """Do all steps.
 
         Raises:
             StageError: one failed; the others have been undone.
@@ -280,7 +291,6 @@ class Transaction:
             # The files are in place; a leftover beside a target does no harm.
             with contextlib.suppress(OSError), acting_as(user):
                 act()
-        return self.backups
 
     @contextlib.contextmanager
     def _identity_of(self, step: Step) -> Iterator[None]:
@@ -350,7 +360,7 @@ class Transaction:
             return
         if kept:
             self._on_failure(partial(os.rename, kept, step.path))
-            self._finish_kept(step, kept)
+            self._at_the_end(partial(_remove_if_there, kept))
         else:
             self._on_failure(partial(os.unlink, step.path))
 
@@ -370,14 +380,6 @@ class Transaction:
         self._on_failure(partial(_remove_if_there, kept))
         return kept
 
-    def _finish_kept(self, step: Step, kept: str) -> None:
-        if step.entry.backup:
-            backup = f"{step.path}.{time.strftime('%Y-%m-%d@%H:%M:%S')}~"
-            self._at_the_end(partial(os.rename, kept, backup))
-            self.backups.append(backup)
-        else:
-            self._at_the_end(partial(_remove_if_there, kept))
-
     def _write_through(self, step: Step, kept: str) -> None:
         """Write into the file itself, because it is a mount point, which a rename cannot replace."""
 
@@ -388,11 +390,6 @@ class Transaction:
                     os.chown(place, step.before.st_uid, step.before.st_gid)
                     os.chmod(place, stat.S_IMODE(step.before.st_mode))
 
-        if step.entry.backup:
-            backup = f"{step.path}.{time.strftime('%Y-%m-%d@%H:%M:%S')}~"
-            shutil.copy2(step.path, backup)
-            self._on_failure(partial(_remove_if_there, backup))
-            self.backups.append(backup)
         self._on_failure(restore)
         _overwrite(step.path, step.new)
         before = step.before

@@ -21,7 +21,6 @@ from .node_look import path_state
 
 GROUP_OR_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _PRIVATE = 0o600
-_KEYGEN_S = 30
 
 
 class NoKeyError(user_identity.IdentityError):
@@ -139,7 +138,7 @@ def _public_half(private: Path) -> str:
     Raises:
         NoKeyError: a passphrase protects it, so it serves another purpose.
     """
-    done = _run(["ssh-keygen", "-y", "-P", "", "-f", str(private)])
+    done = sshd.keygen("-y", "-P", "", "-f", str(private))
     if done.ok:
         return " ".join(done.output.split()[:2])
     if "passphrase" in done.errors:
@@ -152,22 +151,13 @@ def _public_half(private: Path) -> str:
 def _make(folder: Path, name: str, comment: str) -> None:
     """Make the key in a temporary folder and link it into place; on a shared home the first node wins."""
     with tempfile.TemporaryDirectory(prefix=".clusterctl-", dir=folder) as scratch:
-        done = _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{scratch}/{name}"])
+        done = sshd.keygen("-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", f"{scratch}/{name}")
         if not done.ok:
             raise NoKeyError(f"ssh-keygen made no key: {done.said}.")
         try:
             os.link(f"{scratch}/{name}", folder / name)
         except FileExistsError:
             return
-
-
-def _run(argv: List[str]) -> command.Done:
-    done = command.run(argv, _KEYGEN_S)
-    if done.status == command.NOT_STARTED:
-        raise NoKeyError(f"{done.errors} Install the OpenSSH client.")
-    if done.status == command.TIMED_OUT:
-        raise NoKeyError(done.errors)
-    return done
 
 
 def read(path: Path) -> str:

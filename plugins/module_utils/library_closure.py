@@ -9,8 +9,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -133,28 +131,14 @@ def _ask_loader_as(
     def ask(batch: Sequence[str]) -> str:
         # a second name makes ldd print the header line for a batch of one as well
         argv = ["ldd", *(batch if len(batch) > 1 else [*batch] * 2)]
-        process = subprocess.Popen(
-            argv,
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            **({} if uid is None else {"user": uid, "group": uid, "extra_groups": []}),
-        )
-        until = time.monotonic() + _LOADER_S
-        output, has_ended = build_user.output_of(process, until)
-        try:
-            process.wait(max(0.0, until - time.monotonic()) if has_ended else 0)
-        except subprocess.TimeoutExpired:
-            has_ended = False
-            command.end(process)
-        if not has_ended:
+        become = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+        done = command.run(argv, _LOADER_S, environment, become=become, merged=True)
+        if done.errors:
             raise ArtifactError(
                 f"The loader gave no answer about {batch[0]} within {_LOADER_S:g} s, or one without end; do not use"
                 " this artifact."
             )
-        return output.decode(errors="replace")
+        return done.output
 
     with ThreadPoolExecutor(workers()) as pool:
         answers = list(pool.map(ask, [files[start : start + _LDD_BATCH] for start in range(0, len(files), _LDD_BATCH)]))

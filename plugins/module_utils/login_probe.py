@@ -64,9 +64,15 @@ _LAX = {"no", "off", "false", "accept-new"}
 Json = Dict[str, Any]
 
 
-def environment() -> Dict[str, str]:
-    """Return the environment of a job's launcher: without an agent, and without variables of this session."""
-    entry = pwd.getpwuid(os.geteuid())
+def environment(user: Optional[str] = None) -> Dict[str, str]:
+    """Return the environment of a user's launcher: without an agent, and without variables of this session.
+
+    None is the user of this process.
+
+    Raises:
+        KeyError: there is no such user.
+    """
+    entry = pwd.getpwnam(user) if user else pwd.getpwuid(os.geteuid())
     return {
         "HOME": entry.pw_dir,
         "USER": entry.pw_name,

@@ -10,7 +10,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Set
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 from . import command, mesh_rules, text_edit, user_identity
 from .node_look import path_state
@@ -74,32 +74,51 @@ def await_undecided_logins(patience_s: float) -> None:
 
 PEOPLE = "# Who may log in"  # what the line begins with behind which the keys of people stand in the mesh's block
 _SSHD_S = 30
+_KEYGEN_S = 30
 
 
-def settings_of(user: str) -> Dict[str, str]:
-    """Return sshd's own settings for this user (sshd -T); {} where it gives none."""
+def _told(user: str) -> List[Tuple[str, str]]:
+    """Return the settings that sshd has for a user (sshd -T), in its order; [] where it gives none."""
     for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
         if os.access(program, os.X_OK):
             done = command.run([program, "-T", "-C", f"user={user},host=localhost,addr=127.0.0.1"], _SSHD_S)
             pairs = (line.partition(" ") for line in text_edit.lines_of(done.output))
-            return {name.lower(): value for name, _unused, value in pairs} if done.ok else {}
-    return {}
+            return [(name.lower(), value) for name, _unused, value in pairs] if done.ok else []
+    return []
+
+
+def settings_of(user: str) -> Dict[str, str]:
+    """Return sshd's own settings for this user; {} where it gives none."""
+    return dict(_told(user))
+
+
+def host_key_files() -> List[str]:
+    """Return the files of the host keys that sshd is configured with."""
+    return [value for name, value in _told("root") if name == "hostkey"]
 
 
 def host_keys() -> List[Dict[str, str]]:
     """Return the host keys that sshd is configured with, by file: path, and key (type and key)."""
     found = []
-    for program in ("/usr/sbin/sshd", "/usr/local/sbin/sshd"):
-        if os.access(program, os.X_OK):
-            done = command.run([program, "-T", "-C", "user=root,host=localhost,addr=127.0.0.1"], _SSHD_S)
-            for line in text_edit.lines_of(done.output):
-                name, _unused, path = line.partition(" ")
-                with suppress(OSError):
-                    if name.lower() == "hostkey":
-                        words = Path(f"{path}.pub").read_text(encoding="ascii", errors="replace").split()
-                        found.append({"path": path, "key": " ".join(words[:2])})
-            break
+    for path in host_key_files():
+        with suppress(OSError):
+            words = Path(f"{path}.pub").read_text(encoding="ascii", errors="replace").split()
+            found.append({"path": path, "key": " ".join(words[:2])})
     return found
+
+
+def keygen(*arguments: str) -> command.Done:
+    """Run ssh-keygen.
+
+    Raises:
+        IdentityError: it is missing, or does not end.
+    """
+    done = command.run(["ssh-keygen", *arguments], _KEYGEN_S)
+    if done.status == command.NOT_STARTED:
+        raise user_identity.IdentityError(f"{done.errors} Install the OpenSSH client.")
+    if done.status == command.TIMED_OUT:
+        raise user_identity.IdentityError(done.errors)
+    return done
 
 
 def authorized_paths(entry: pwd.struct_passwd, settings: Dict[str, str]) -> List[Path]:

@@ -199,12 +199,8 @@ options:
   host: {description: Set by the action plugin., type: str, default: ""}
   key: {description: Set by the action plugin., type: str, default: ""}
 attributes:
-  check_mode:
-    description: Reports whether a build is needed and changes nothing.
-    support: full
-  diff_mode:
-    description: The module changes no text.
-    support: none
+  check_mode: {support: full, description: Reports whether a build is needed and changes nothing.}
+  diff_mode: {support: none, description: The module changes no text.}
 """
 
 EXAMPLES = r"""

@@ -69,12 +69,8 @@ options:
             elements: str
             default: []
 attributes:
-  check_mode:
-    description: Runs as usual, because it changes nothing.
-    support: full
-  diff_mode:
-    description: The module changes no text.
-    support: none
+  check_mode: {support: full, description: "Runs as usual, because it changes nothing."}
+  diff_mode: {support: none, description: The module changes no text.}
 """
 
 EXAMPLES = r"""
@@ -194,19 +190,13 @@ def _run_as(uid: Optional[int], parameters: Dict[str, Any], own: Dict[str, str])
     outputs = []
     for check in parameters["checks"]:
         argv = [filled(token) for token in check["argv"]]
-        try:
-            code, output = build_user.run_check(argv, environment, parameters["timeout_s"], check["stdin"], uid)
-        except OSError as error:
-            raise CheckFailedError(f"{name}: {argv[0]} could not be started ({error.strerror}).") from error
-        tail = "\n".join(output.splitlines()[-_TAIL_LINES:])
+        done = build_user.run_check(argv, environment, parameters["timeout_s"], check["stdin"], uid)
+        tail = "\n".join(done.output.splitlines()[-_TAIL_LINES:])
         shown = f"{name}: '{' '.join(argv)}'"
-        if code == command.TIMED_OUT:
-            raise CheckFailedError(
-                f"{shown} did not end within {parameters['timeout_s']} s; its last lines are:\n{tail}"
-            )
-        if code:
-            raise CheckFailedError(f"{shown} ended with {code}; its last lines are:\n{tail}")
-        missing = [text for text in map(filled, check["expect"]) if text not in output]
+        if not done.ok:
+            ended = done.errors.rstrip(".") or f"It ended with {done.status}"
+            raise CheckFailedError(f"{shown} failed. {ended}; its last lines are:\n{tail}")
+        missing = [text for text in map(filled, check["expect"]) if text not in done.output]
         if missing:
             raise CheckFailedError(f"{shown} did not write {missing[0]!r}; its last lines are:\n{tail}")
         outputs.append(tail)

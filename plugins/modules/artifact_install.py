@@ -130,9 +130,7 @@ attributes:
   check_mode:
     description: Reports what would be installed or switched. The cache need not have the artifacts.
     support: full
-  diff_mode:
-    description: Shows each link's target before and after.
-    support: full
+  diff_mode: {support: full, description: "Shows each link's target before and after."}
 """
 
 EXAMPLES = r"""

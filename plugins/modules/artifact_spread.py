@@ -61,12 +61,8 @@ options:
     type: str
     default: ""
 attributes:
-  check_mode:
-    description: Brings nothing.
-    support: full
-  diff_mode:
-    description: There is no file to show.
-    support: none
+  check_mode: {support: full, description: Brings nothing.}
+  diff_mode: {support: none, description: There is no file to show.}
 """
 
 EXAMPLES = r"""
@@ -84,28 +80,15 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-delivered:
-  description: The place in C(folders) where the pack lies now, by node.
-  type: dict
-  returned: success
-has:
-  description: Nodes that did not need it.
-  type: list
-  elements: str
-  returned: success
-reasons:
-  description: Why a node did not get it, by node.
-  type: dict
-  returned: success
+delivered: {description: "The place in C(folders) where the pack lies now, by node.", type: dict, returned: success}
+has: {description: Nodes that did not need it., type: list, elements: str, returned: success}
+reasons: {description: "Why a node did not get it, by node.", type: dict, returned: success}
 slow:
   description: Nodes that got it but did not pass it on, since they were slow.
   type: list
   elements: str
   returned: success
-seconds:
-  description: How long it took.
-  type: float
-  returned: success
+seconds: {description: How long it took., type: float, returned: success}
 """
 
 import os
@@ -117,7 +100,7 @@ from pathlib import Path
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, user_identity
+from ansible_collections.clusterctl.hpc.plugins.module_utils import chain_head, login_probe, user_identity
 
 
 def progress_file(path: str) -> int:
@@ -146,11 +129,9 @@ def spread(given: Dict[str, Any], text: bytes, progress: int = -1) -> Dict[str, 
     Raises:
         IdentityError: the chain cannot be made.
     """
-    entry = pwd.getpwuid(os.geteuid())
-    os.environ.clear()  # neither an agent nor variables of this session
-    os.environ.update(
-        HOME=entry.pw_dir, USER=entry.pw_name, LOGNAME=entry.pw_name, PATH="/usr/local/bin:/usr/bin:/bin", LC_ALL="C"
-    )
+    session = login_probe.environment()
+    os.environ.clear()
+    os.environ.update(session)
     request = {
         **{name: given[name] for name in ("size", "piece_bytes", "sums", "marker", "bytes_per_s")},
         "ssh": list(chain_head.SSH),

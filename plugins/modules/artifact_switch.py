@@ -36,12 +36,8 @@ options:
     type: str
     default: ""
 attributes:
-  check_mode:
-    description: Reports which links would be switched.
-    support: full
-  diff_mode:
-    description: Shows the target of each link before and after.
-    support: full
+  check_mode: {support: full, description: Reports which links would be switched.}
+  diff_mode: {support: full, description: Shows the target of each link before and after.}
 """
 
 EXAMPLES = r"""

@@ -45,12 +45,8 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Changes nothing.
-  diff_mode:
-    support: full
-    description: The file before and after.
+  check_mode: {support: full, description: Changes nothing.}
+  diff_mode: {support: full, description: The file before and after.}
 """
 
 EXAMPLES = r"""
@@ -69,20 +65,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-msg:
-  description: What went wrong, in one sentence.
-  returned: failure
-  type: str
-changes:
-  description: A short phrase for each thing that changed.
-  returned: success
-  type: list
-  elements: str
-watch:
-  description: The state of the file from now on.
-  returned: success
-  type: list
-  elements: dict
+msg: {description: "What went wrong, in one sentence.", type: str, returned: failure}
+changes: {description: A short phrase for each thing that changed., type: list, elements: str, returned: success}
+watch: {description: The state of the file from now on., type: list, elements: dict, returned: success}
 diff:
   description: The file before and after, in diff mode.
   returned: success, in diff mode
@@ -152,9 +137,7 @@ def main() -> None:
                 state="edit",
                 edit=partial(text_edit.set_environment, wanted=wanted_of(given)),
                 what="variables",
-                mode=file_transaction.parse_mode(path, given["mode"]),
-                uid=file_transaction.owner_id(path, given["owner"]),
-                gid=file_transaction.group_id(path, given["group"]),
+                **file_transaction.attributes(path, given),
             )
         ],
     )

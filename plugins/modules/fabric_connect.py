@@ -37,9 +37,7 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: It changes nothing.
+  check_mode: {support: full, description: It changes nothing.}
 """
 
 EXAMPLES = r"""

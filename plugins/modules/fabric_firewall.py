@@ -25,12 +25,8 @@ options:
     type: bool
     default: true
 attributes:
-  check_mode:
-    description: Says what would change.
-    support: full
-  diff_mode:
-    description: There is no file to show.
-    support: none
+  check_mode: {support: full, description: Says what would change.}
+  diff_mode: {support: none, description: There is no file to show.}
 """
 
 EXAMPLES = r"""

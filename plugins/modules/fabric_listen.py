@@ -52,9 +52,7 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Its process ends by itself.
+  check_mode: {support: full, description: Its process ends by itself.}
 """
 
 EXAMPLES = r"""
@@ -69,14 +67,8 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-ports:
-  description: The port by network.
-  returned: success
-  type: dict
-problems:
-  description: By network, why there is no port.
-  returned: success
-  type: dict
+ports: {description: The port by network., type: dict, returned: success}
+problems: {description: "By network, why there is no port.", type: dict, returned: success}
 tells_cables:
   description: Whether Open MPI there asks the kernel which interface leads to which node.
   returned: success

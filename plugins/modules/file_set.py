@@ -68,10 +68,6 @@ options:
         type: list
         elements: str
         default: []
-      backup:
-        description: Whether to keep the replaced file, with the date in its name.
-        type: bool
-        default: false
       sensitive:
         description: Whether to hide the content in the diff, the invocation and the output of a validator.
         type: bool
@@ -94,12 +90,8 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Runs the validators on copies in a private folder, and changes nothing.
-  diff_mode:
-    support: full
-    description: Before and after of every path that changes.
+  check_mode: {support: full, description: "Runs the validators on copies in a private folder, and changes nothing."}
+  diff_mode: {support: full, description: Before and after of every path that changes.}
 """
 
 EXAMPLES = r"""
@@ -138,10 +130,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-msg:
-  description: What went wrong, in one sentence.
-  returned: failure
-  type: str
+msg: {description: "What went wrong, in one sentence.", type: str, returned: failure}
 changes:
   description: A short phrase for each thing that changed.
   returned: success
@@ -153,11 +142,6 @@ watch:
   returned: success
   type: list
   elements: dict
-backups:
-  description: The files that O(files[].backup) kept.
-  returned: when there are any
-  type: list
-  elements: str
 diff:
   description: Before and after of every path that changed, in diff mode.
   returned: success, in diff mode
@@ -180,7 +164,6 @@ _FILE = {
     "group": {"type": "str"},
     "mode": {"type": "raw"},
     "validate": {"type": "list", "elements": "str", "default": []},
-    "backup": {"type": "bool", "default": False},
     "sensitive": {"type": "bool", "default": False},
     "watch": {"type": "str", "choices": ["file", "block", "none"], "default": "file"},
     "user": {"type": "str"},
@@ -194,7 +177,6 @@ _MEANINGFUL = {
     "owner": {"file", "block", "directory"},
     "group": {"file", "block", "directory"},
     "validate": {"file", "block"},
-    "backup": {"file", "block"},
 }
 _NEEDED = {"file": ("content",), "block": ("content", "marker"), "link": ("target",)}
 
@@ -229,11 +211,8 @@ def entry_of(given: Dict[str, Any]) -> file_transaction.Entry:
         edit=edit,
         what=what,
         target=given["target"] or "",
-        mode=file_transaction.parse_mode(path, given["mode"]),
-        uid=file_transaction.owner_id(path, given["owner"]),
-        gid=file_transaction.group_id(path, given["group"]),
+        **file_transaction.attributes(path, given),
         validate=tuple(given["validate"]),
-        backup=given["backup"],
         sensitive=given["sensitive"],
         user=file_transaction.user_entry(path, given["user"]),
         is_watched=given["watch"] != "none",

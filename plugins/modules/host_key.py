@@ -36,12 +36,8 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Says what would be made. The public half of a missing key is empty.
-  diff_mode:
-    support: none
-    description: A key is not shown.
+  check_mode: {support: full, description: Says what would be made. The public half of a missing key is empty.}
+  diff_mode: {support: none, description: A key is not shown.}
 """
 
 EXAMPLES = r"""
@@ -57,27 +53,15 @@ next_host_key:
   description: Type and key of the new key. In the phase C(switch), of the key that sshd shows now.
   returned: success
   type: str
-host_keys:
-  description: The present key and the next one.
-  returned: success
-  type: list
-  elements: str
-changes:
-  description: What was made.
-  returned: success
-  type: list
-  elements: str
-watch:
-  description: Empty, because preflight tells the host keys.
-  returned: success
-  type: list
-  elements: dict
+host_keys: {description: The present key and the next one., type: list, elements: str, returned: success}
+changes: {description: What was made., type: list, elements: str, returned: success}
+watch: {description: "Empty, because preflight tells the host keys.", type: list, elements: dict, returned: success}
 """
 
 import os
 import time
 from pathlib import Path
-from typing import List, Tuple
+from typing import List, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     audited_module,
@@ -85,35 +69,26 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     disk_files,
     origins,
     sshd,
+    user_identity,
 )
 
 _TYPE = "ssh-ed25519"
 _DEFAULT = "/etc/ssh/ssh_host_ed25519_key"
 _ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
-_KEYGEN_S = 30
-_SSHD_S = 30
 _SCAN_S = 5
 _POLL_S = 0.2
 
 
-class NoHostKeyError(Exception):
+class NoHostKeyError(user_identity.IdentityError):
     """The node cannot get a new host key; the message is one sentence."""
 
 
-def ask_sshd() -> str:
-    """Return the settings that sshd would start with (``sshd -T``); '' without an answer."""
-    done = command.run(["sshd", "-T", "-C", "user=root,host=localhost,addr=127.0.0.1"], _SSHD_S, _ENVIRONMENT)
-    return done.output if done.ok else ""
-
-
-def key_file(settings: str) -> Path:
-    """Return sshd's file of its ed25519 key by the output of ``sshd -T``.
+def key_file(files: Sequence[str]) -> Path:
+    """Return sshd's file of its ed25519 key, one of the files that it is configured with.
 
     Raises:
         NoHostKeyError: sshd offers no such key.
     """
-    pairs = (line.partition(" ") for line in settings.split("\n"))
-    files = [value.strip() for name, _unused, value in pairs if name.lower() == "hostkey"]
     if not files:
         return Path(_DEFAULT)
     found = next((path for path in files if "ed25519" in os.path.basename(path)), "")  # noqa: PTH119 - text alone
@@ -133,7 +108,7 @@ def half_of(private: Path) -> str:
     """Return type and key of a private file; '' where it is missing or damaged."""
     if not private.is_file():
         return ""
-    done = _keygen(["-y", "-P", "", "-f", str(private)])
+    done = sshd.keygen("-y", "-P", "", "-f", str(private))
     return " ".join(done.output.split()[:2]) if done.ok else ""
 
 
@@ -163,7 +138,7 @@ def stage(path: Path, *, check: bool) -> Tuple[str, List[str]]:
         made = waiting.with_name(f"{waiting.name}.new")
         for each in (made, made.with_name(f"{made.name}.pub")):
             each.unlink(missing_ok=True)
-        done = _keygen(["-q", "-t", "ed25519", "-N", "", "-C", f"root@{os.uname().nodename}", "-f", str(made)])
+        done = sshd.keygen("-q", "-t", "ed25519", "-N", "", "-C", f"root@{os.uname().nodename}", "-f", str(made))
         if not done.ok:
             raise NoHostKeyError(f"ssh-keygen made no key: {done.said}.")
         made.with_name(f"{made.name}.pub").unlink()
@@ -212,13 +187,6 @@ def _write_public(path: Path, half: str) -> None:
     disk_files.write(path.with_name(f"{path.name}.pub"), f"{half} root@{os.uname().nodename}\n", 0o644)
 
 
-def _keygen(arguments: List[str]) -> command.Done:
-    done = command.run(["ssh-keygen", *arguments], _KEYGEN_S, _ENVIRONMENT)
-    if done.status == command.NOT_STARTED:
-        raise NoHostKeyError(f"{done.errors} Install the OpenSSH client.")
-    return done
-
-
 def main() -> None:
     """Run the module."""
     module = audited_module.AuditedModule(
@@ -233,10 +201,10 @@ def main() -> None:
     given, check = module.params, module.check_mode
     where = (given["address"], given["port"], given["wait_s"])
     try:
-        path = key_file(ask_sshd())
+        path = key_file(sshd.host_key_files())
         changes = [] if check else mend(path, *where)
         half, made = stage(path, check=check) if given["phase"] == "stage" else switch(path, *where, check=check)
-    except (NoHostKeyError, OSError) as error:
+    except (user_identity.IdentityError, OSError) as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     both = [key for key in dict.fromkeys([half_of(path), half]) if key]
     module.exit_json(

@@ -62,12 +62,8 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, so the names are not resolved at the end.
-  diff_mode:
-    support: full
-    description: The file before and after.
+  check_mode: {support: full, description: "Changes nothing, so the names are not resolved at the end."}
+  diff_mode: {support: full, description: The file before and after.}
 """
 
 EXAMPLES = r"""
@@ -82,20 +78,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-msg:
-  description: What went wrong, in one sentence.
-  returned: failure
-  type: str
-changes:
-  description: A short phrase for each thing that changed.
-  returned: success
-  type: list
-  elements: str
-watch:
-  description: The state of the file from now on.
-  returned: success
-  type: list
-  elements: dict
+msg: {description: "What went wrong, in one sentence.", type: str, returned: failure}
+changes: {description: A short phrase for each thing that changed., type: list, elements: str, returned: success}
+watch: {description: The state of the file from now on., type: list, elements: dict, returned: success}
 diff:
   description: The file before and after, in diff mode.
   returned: success, in diff mode
@@ -259,9 +244,7 @@ def main() -> None:
                 state="edit",
                 edit=edit,
                 what=f"block '{given['marker']}'",
-                mode=file_transaction.parse_mode(given["path"], given["mode"]),
-                uid=file_transaction.owner_id(given["path"], given["owner"]),
-                gid=file_transaction.group_id(given["path"], given["group"]),
+                **file_transaction.attributes(given["path"], given),
             )
         ],
         verify,

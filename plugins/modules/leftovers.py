@@ -47,12 +47,8 @@ options:
     type: str
     default: ""
 attributes:
-  check_mode:
-    description: Removes nothing.
-    support: full
-  diff_mode:
-    description: There is no content to show.
-    support: none
+  check_mode: {support: full, description: Removes nothing.}
+  diff_mode: {support: none, description: There is no content to show.}
 """
 
 EXAMPLES = r"""

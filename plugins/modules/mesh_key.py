@@ -56,12 +56,8 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Says what would be made. The public key of a missing key is empty.
-  diff_mode:
-    support: none
-    description: A key is not shown.
+  check_mode: {support: full, description: Says what would be made. The public key of a missing key is empty.}
+  diff_mode: {support: none, description: A key is not shown.}
 """
 
 EXAMPLES = r"""
@@ -72,22 +68,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-public_key:
-  description: Type and key. Empty in check mode where the key is missing.
-  returned: success
-  type: str
+public_key: {description: Type and key. Empty in check mode where the key is missing., type: str, returned: success}
 successor_key:
   description: Type and key of the new key. Empty without the rotation C(stage).
   returned: success
   type: str
-user:
-  description: Whose key it is.
-  returned: success
-  type: str
-group:
-  description: The user's own group.
-  returned: success
-  type: str
+user: {description: Whose key it is., type: str, returned: success}
+group: {description: "The user's own group.", type: str, returned: success}
 authorized_keys:
   description: >-
     The file in which sshd looks for the user's keys, links resolved: path, owner, group, mode, folder, folder_mode, and
@@ -132,11 +119,7 @@ remembered:
   returned: success
   type: list
   elements: str
-changes:
-  description: What was made or repaired.
-  returned: success
-  type: list
-  elements: str
+changes: {description: What was made or repaired., type: list, elements: str, returned: success}
 watch:
   description: The states of the folder and of both halves of the key.
   returned: success

@@ -41,12 +41,8 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Tries no login, because the files are not in place yet.
-  diff_mode:
-    support: none
-    description: The module changes nothing.
+  check_mode: {support: full, description: "Tries no login, because the files are not in place yet."}
+  diff_mode: {support: none, description: The module changes nothing.}
 """
 
 EXAMPLES = r"""
@@ -59,21 +55,9 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-failures:
-  description: A sentence for each failed login.
-  returned: always
-  type: list
-  elements: str
-refused:
-  description: The names of the nodes whose login failed.
-  returned: always
-  type: list
-  elements: str
-logins:
-  description: The names of the nodes that let the user in.
-  returned: always
-  type: list
-  elements: str
+failures: {description: A sentence for each failed login., type: list, elements: str, returned: always}
+refused: {description: The names of the nodes whose login failed., type: list, elements: str, returned: always}
+logins: {description: The names of the nodes that let the user in., type: list, elements: str, returned: always}
 """
 
 import pwd
@@ -136,14 +120,7 @@ def login_all(
         KeyError: there is no such user.
     """
     become = command.account(user)
-    # Without the agent and variables of this session: the login has to work for a job that has neither.
-    environment = {
-        "HOME": pwd.getpwnam(user).pw_dir,
-        "USER": user,
-        "LOGNAME": user,
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LC_ALL": "C",
-    }
+    environment = login_probe.environment(user)
 
     def tried(target: Mapping[str, Any]) -> Tuple[Mapping[str, Any], str]:
         if str(target["name"]) in without_end:

@@ -43,12 +43,8 @@ options:
     type: str
     default: ""
 attributes:
-  check_mode:
-    description: Says what would change.
-    support: full
-  diff_mode:
-    description: Before and after of the files.
-    support: full
+  check_mode: {support: full, description: Says what would change.}
+  diff_mode: {support: full, description: Before and after of the files.}
 """
 
 EXAMPLES = r"""

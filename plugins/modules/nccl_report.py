@@ -41,12 +41,8 @@ options:
     type: str
     default: /etc/environment
 attributes:
-  check_mode:
-    description: Runs as usual, because it changes nothing.
-    support: full
-  diff_mode:
-    description: The module changes nothing.
-    support: none
+  check_mode: {support: full, description: "Runs as usual, because it changes nothing."}
+  diff_mode: {support: none, description: The module changes nothing.}
 """
 
 EXAMPLES = r"""

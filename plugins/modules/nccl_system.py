@@ -38,12 +38,8 @@ options:
     type: bool
     default: false
 attributes:
-  check_mode:
-    description: Looks and changes nothing.
-    support: full
-  diff_mode:
-    description: Before and after of every path that changes.
-    support: full
+  check_mode: {support: full, description: Looks and changes nothing.}
+  diff_mode: {support: full, description: Before and after of every path that changes.}
 """
 
 EXAMPLES = r"""
@@ -66,7 +62,12 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_stage, file_transaction
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    command,
+    file_stage,
+    file_transaction,
+    library_closure,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _HEADERS = ("nccl.h", "nccl_device.h", "nccl_device")
@@ -81,12 +82,6 @@ def said(argv: Sequence[str]) -> str:
     return done.output if done.ok else ""
 
 
-def package_of(path: str) -> str:
-    """Return the name of the package that owns a path, or ''."""
-    owner = said(["dpkg-query", "--search", path]).partition(": ")[0]
-    return owner or said(["rpm", "-qf", "--queryformat", "%{NAME}", path]).strip()
-
-
 def sort_out(
     link: str, include_dir: str, headers: Sequence[str]
 ) -> Tuple[List[file_transaction.Entry], List[Dict[str, str]]]:
@@ -99,7 +94,7 @@ def sort_out(
         wanted = name in headers and (os.path.lexists(target) or not source.is_dir())
         there = os.path.lexists(place)
         ours = there and os.path.islink(place) and os.readlink(place).startswith(f"{link}/")  # noqa: PTH114, PTH115
-        owner = package_of(place) if there and not ours else ""
+        owner = library_closure.packages_of([place])[place] if there and not ours else ""
         foreign = there and not ours and (bool(owner) or not os.path.islink(place))  # noqa: PTH114
         if foreign and wanted:
             kept.append({"path": place, "owner": owner})

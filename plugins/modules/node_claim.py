@@ -38,9 +38,7 @@ options:
     type: bool
     default: false
 attributes:
-  check_mode:
-    description: Only looks.
-    support: full
+  check_mode: {support: full, description: Only looks.}
 """
 
 EXAMPLES = r"""

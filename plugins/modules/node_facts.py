@@ -63,12 +63,8 @@ options:
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: The module changes nothing.
+  check_mode: {support: full, description: Changes nothing in any mode.}
+  diff_mode: {support: none, description: The module changes nothing.}
 """
 
 EXAMPLES = r"""

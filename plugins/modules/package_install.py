@@ -32,12 +32,8 @@ options:
     elements: str
     default: []
 attributes:
-  check_mode:
-    description: Looks, and records nothing.
-    support: full
-  diff_mode:
-    description: There is no file to show.
-    support: none
+  check_mode: {support: full, description: "Looks, and records nothing."}
+  diff_mode: {support: none, description: There is no file to show.}
 """
 
 EXAMPLES = r"""

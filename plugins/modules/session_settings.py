@@ -40,12 +40,8 @@ options:
     elements: path
     default: [/etc/ssh/sshd_config.d/00-clusterctl.conf, /etc/ssh/sshd_config.d/zz-clusterctl.conf]
 attributes:
-  check_mode:
-    description: Says what would be raised.
-    support: full
-  diff_mode:
-    description: Before and after of the files.
-    support: full
+  check_mode: {support: full, description: Says what would be raised.}
+  diff_mode: {support: full, description: Before and after of the files.}
 """
 
 EXAMPLES = r"""

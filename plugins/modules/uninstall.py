@@ -37,12 +37,8 @@ options:
     type: bool
     default: false
 attributes:
-  check_mode:
-    description: Says what would go.
-    support: full
-  diff_mode:
-    description: Before and after of every file that changes.
-    support: full
+  check_mode: {support: full, description: Says what would go.}
+  diff_mode: {support: full, description: Before and after of every file that changes.}
 """
 
 EXAMPLES = r"""

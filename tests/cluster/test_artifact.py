@@ -106,7 +106,7 @@ def tree(played: Played) -> str:
     ("damage", "named"),
     [
         (["rm", f"{LINK}/.clusterctl.json"], "its marker is missing"),
-        (["rm", f"{LINK}/lib/libdemo.so"], "lib/libdemo.so is missing"),
+        (["rm", f"{LINK}/lib/libdemo.so"], "lib/libdemo.so (missing)"),
     ],
     ids=["marker", "deleted"],
 )

@@ -363,16 +363,9 @@ class Authority:
             new.replace(self.revoked_file)
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        beside = self._record_file.with_name(f".authority.json.{os.getpid()}")
         try:
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(record, stream, indent=1, sort_keys=True)
-                stream.flush()
-                os.fsync(stream.fileno())
-            beside.replace(self._record_file)
+            disk_files.write(self._record_file, json.dumps(record, indent=1, sort_keys=True), mode=0o600)
         except OSError as error:
-            beside.unlink(missing_ok=True)
             raise AuthorityError(f"{self._record_file} cannot be written: {error.strerror}.") from None
 
 

@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read an OpenSSH certificate and decide whether it has to be signed anew.
-
-Reads and writes no files. The format is PROTOCOL.certkeys of OpenSSH.
-"""
+"""Read an OpenSSH certificate and decide whether it has to be signed anew. Reads and writes no files."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
-import struct
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from .. import config_line, ip_address
@@ -151,16 +145,6 @@ def sshd_config(user: str) -> str:
     return f"HostCertificate {HOST_CERTIFICATE}\n{match}RevokedKeys {REVOKED}\n"
 
 
-# The number of strings that make up the public key, between the nonce and the serial number.
-_KEY_PARTS = {
-    "ssh-ed25519-cert-v01@openssh.com": 1,
-    "ssh-rsa-cert-v01@openssh.com": 2,
-    "ecdsa-sha2-nistp256-cert-v01@openssh.com": 2,
-    "ecdsa-sha2-nistp384-cert-v01@openssh.com": 2,
-    "ecdsa-sha2-nistp521-cert-v01@openssh.com": 2,
-}
-_SUFFIX = "-cert-v01@openssh.com"
-_KINDS = {1: "user", 2: "host"}
 # A certificate with less of its life left than this part is signed anew.
 _RENEWED_BELOW = 3
 ABOUT_TO_EXPIRE = "about to expire"  # the one reason that can wait
@@ -196,90 +180,36 @@ class Wanted(NamedTuple):
     permits: Tuple[str, ...] = ()
 
 
-class _Reader:
-    """Reads the fields of an SSH message in their order."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def more(self) -> bool:
-        return self._at < len(self._data)
-
-    def _take(self, count: int) -> bytes:
-        found = self._data[self._at : self._at + count]
-        if len(found) < count:
-            raise CertificateError("The certificate is cut off.")
-        self._at += count
-        return found
-
-    def number(self, form: str) -> int:
-        return int(struct.unpack(form, self._take(struct.calcsize(form)))[0])
-
-    def string(self) -> bytes:
-        return self._take(self.number(">I"))
-
-    def text(self) -> str:
-        return self.string().decode("utf-8", "replace")
-
-
 def parse(text: str) -> Certificate:
-    """Return what a certificate says; ``text`` is the content of a ``-cert.pub`` file.
+    """Return what the content of a ``-cert.pub`` file says; its signature is for sshd to judge.
 
     Raises:
         CertificateError: it is not a certificate of a known type.
     """
-    words = text.split()
-    if len(words) < 2 or words[0] not in _KEY_PARTS:  # noqa: PLR2004 - type and data
-        raise CertificateError("The text is not an OpenSSH certificate.")
+    # ansible-core brings the package to the controller; nodes, which import this module too, may lack it
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+
+    form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     try:
-        reader = _Reader(base64.b64decode(words[1], validate=True))
-    except (binascii.Error, ValueError):
-        raise CertificateError("The certificate is not valid base64.") from None
-    if reader.text() != words[0]:
-        raise CertificateError("The certificate names two types.")
-    reader.string()  # the nonce
-    parts = [reader.string() for _unused in range(_KEY_PARTS[words[0]])]
-    serial, kind, key_id = reader.number(">Q"), reader.number(">I"), reader.text()
-    names = _Reader(reader.string())
-    principals: List[str] = []
-    while names.more:
-        principals.append(names.text())
-    after, before = reader.number(">Q"), reader.number(">Q")
-    critical, extensions = _options(reader.string()), _options(reader.string())
-    reader.string()  # reserved
-    signer = reader.string()
-    reader.string()  # the signature: whether it holds is for sshd to say
-    plain = words[0][: -len(_SUFFIX)]
-    if kind not in _KINDS:
-        raise CertificateError("The certificate is neither a user's nor a host's.")
-    return Certificate(
-        kind=_KINDS[kind],
-        key=_line(plain, [plain.encode(), *parts]),
-        serial=serial,
-        key_id=key_id,
-        principals=tuple(principals),
-        valid_after=after,
-        valid_before=before,
-        source_addresses=tuple(word for word in critical.get("source-address", "").split(",") if word),
-        permits=tuple(sorted(extensions)),
-        authority=f"{_Reader(signer).text()} {base64.b64encode(signer).decode()}",
-    )
-
-
-def _options(data: bytes) -> Dict[str, str]:
-    reader = _Reader(data)
-    found = {}
-    while reader.more:
-        name, value = reader.text(), reader.string()
-        found[name] = _Reader(value).text() if value else ""
-    return found
-
-
-def _line(kind: str, parts: List[bytes]) -> str:
-    data = b"".join(struct.pack(">I", len(part)) + part for part in parts)
-    return f"{kind} {base64.b64encode(data).decode()}"
+        found = serialization.load_ssh_public_identity(" ".join(text.split()[:2]).encode())
+        if not isinstance(found, serialization.SSHCertificate):
+            raise CertificateError("The text is the key of an OpenSSH certificate alone.")
+        addresses = found.critical_options.get(b"source-address", b"").decode()
+        return Certificate(
+            kind=found.type.name.lower(),
+            key=found.public_key().public_bytes(*form).decode(),
+            serial=found.serial,
+            key_id=found.key_id.decode("utf-8", "replace"),
+            principals=tuple(name.decode("utf-8", "replace") for name in found.valid_principals),
+            valid_after=found.valid_after,
+            valid_before=found.valid_before,
+            source_addresses=tuple(word for word in addresses.split(",") if word),
+            permits=tuple(sorted(name.decode("utf-8", "replace") for name in found.extensions)),
+            authority=found.signature_key().public_bytes(*form).decode(),
+        )
+    except (ValueError, NotImplementedError, UnsupportedAlgorithm) as error:
+        raise CertificateError(f"The text is not an OpenSSH certificate ({str(error)[:100]}).") from None
 
 
 def is_due(valid_after: int, valid_before: int, now: int) -> bool:

@@ -18,10 +18,9 @@ from .reading import Json, list_folder, read_regular, read_text, sha256, user_na
 MARKER = ".clusterctl.json"
 MANIFEST = ".clusterctl.files.json"
 MOST_MARKER = 1 << 22  # bytes
-# The bounds of module_utils/artifact.py, which a test compares.
-MOST_MANIFEST = 1 << 24
+MOST_MANIFEST = 1 << 24  # bytes: about 100,000 files
 MOST_ENTRIES = 250_000
-MOST_UNPACKED = 1 << 36
+MOST_UNPACKED = 1 << 36  # bytes; an environment of torch and CUDA has 8 GB
 _KINDS = {"l": stat.S_ISLNK, "d": stat.S_ISDIR}
 SLICES = 7  # of an artifact's files: one a night, so that each byte is read within a week
 
@@ -88,7 +87,11 @@ def _compare_with_manifest(folder: str, digest: str, content: list[int]) -> tupl
         files = _entries(raw)
         owner = os.stat(folder).st_uid
         doubtful = files if content else _at_first_sight(folder, files, owner)
-        wrong = [(str(entry[0]), why) for entry in doubtful if (why := _deviation(folder, entry, owner, content))]
+        wrong = [
+            (str(entry[0]), why)
+            for entry in doubtful
+            if (why := deviation(folder, entry, owner, content=bool(content) and slice_of(entry[0]) in content))
+        ]
     except FileNotFoundError:
         return 0, f"{folder}/{MANIFEST} is missing"
     except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
@@ -107,13 +110,18 @@ def _entries(raw: bytes) -> list:
     # each entry is a list, so the number of brackets bounds the memory before anything is parsed
     if raw.count(b"[") + raw.count(b"{") > MOST_ENTRIES:
         raise ValueError(f"it has more than {MOST_ENTRIES} entries")
-    files = json.loads(raw, parse_int=_size)["files"]
+    files = json.loads(raw, parse_int=size)["files"]
     if not isinstance(files, list) or sum(entry[2] for entry in files) > MOST_UNPACKED:
         raise ValueError(f"its files have more than {MOST_UNPACKED} bytes together")
     return files
 
 
-def _size(digits: str) -> int:
+def size(digits: str) -> int:
+    """Return a size in the JSON of a manifest.
+
+    Raises:
+        ValueError: no artifact has one.
+    """
     if len(digits) > len(str(MOST_UNPACKED)):  # Python 3.9 takes minutes for a number of a million digits
         raise ValueError("it has a number that is too large")
     return int(digits)
@@ -137,12 +145,12 @@ def _at_first_sight(folder: str, files: list, owner: int) -> list:
     return doubtful
 
 
-def _deviation(folder: str, entry: list, owner: int, content: list[int]) -> str:
+def deviation(folder: str, entry: "list | tuple", owner: int, *, content: bool) -> str:
     """Return how a file differs from its manifest entry (path, kind, size, sha256 or target, mode); '' if it does not.
 
-    Every file belongs to the owner of the folder.
+    Every file belongs to the owner of the folder. ``content`` compares the sha256 as well.
     """
-    name, kind, size, wanted = entry[:4]
+    name, kind, length, wanted = entry[:4]
     path = f"{folder}/{name}"
     try:
         status = os.lstat(path)
@@ -157,9 +165,9 @@ def _deviation(folder: str, entry: list, owner: int, content: list[int]) -> str:
         found = "" if os.readlink(path) == wanted else "(leads elsewhere)"
     elif len(entry) > 4 and stat.S_IMODE(status.st_mode) != int(entry[4], 8):  # noqa: PLR2004 - the fifth value
         found = f"(mode {stat.S_IMODE(status.st_mode):04o}, was {entry[4]})"
-    elif kind != "d" and status.st_size != size:
-        found = f"(size {status.st_size}, was {size})"
-    elif kind != "d" and content and slice_of(name) in content and sha256(path) != wanted:
+    elif kind != "d" and status.st_size != length:
+        found = f"(size {status.st_size}, was {length})"
+    elif kind != "d" and content and sha256(path) != wanted:
         found = "(content)"
     return found
 

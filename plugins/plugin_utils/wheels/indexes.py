@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
+import tomllib
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    tomllib = None  # type: ignore[assignment]
 
 _MOST_BYTES = 1 << 22
 _SECTIONS = ("global", "download", ":env:")  # the order in which pip lets one replace another
@@ -64,12 +61,8 @@ def of_uv(project: Path | None, surroundings: Mapping[str, str] | None = None) -
     return Indexes(default, tuple(more), tuple(dict.fromkeys(url for one in found for url in one.links)))
 
 
-def of_pip() -> Indexes:
-    """Return what pip was told, by its files and its variables."""
-    return _of_pip(_pip())
-
-
-def _pip() -> dict[str, str]:
+def told_pip() -> dict[str, str]:
+    """Return the options of ``pip download`` that the user's files and variables set; {} where pip does not tell."""
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "config", "list"]
     done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     return pip_values(done.stdout) if done.returncode == 0 else {}
@@ -102,7 +95,7 @@ def for_pip(project: Path | None, *, pinned: bool) -> dict[str, str]:
     uv = of_uv(project)
     if not uv:
         return {}
-    pip = of_pip()
+    pip = _of_pip(told_pip())
     found = {} if pip.default or not uv.default else {"PIP_INDEX_URL": uv.default}
     beside = [*pip.more, *uv.more, *([uv.default] if pip.default and uv.default else [])]
     if pinned and beside:
@@ -117,7 +110,7 @@ def for_uv(project: Path) -> dict[str, str]:
 
     uv takes a package from the first index that has it, so one of pip's further indexes replaces nothing.
     """
-    told, values = of_uv(project), _pip()
+    told, values = of_uv(project), told_pip()
     pip = Indexes() if told.default or told.more else _of_pip(values)
     found = {
         "UV_DEFAULT_INDEX": pip.default,
@@ -171,7 +164,7 @@ def _tables(project: Path | None, known: Mapping[str, str]) -> Iterator[tuple[Pa
 def _toml(path: Path) -> dict[str, Any]:
     """Return the tables of a file; empty where uv itself would say what is wrong with it."""
     try:
-        if tomllib is None or not path.is_file() or path.stat().st_size > _MOST_BYTES:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return {}
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -9,6 +9,8 @@ import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import tomllib
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -31,11 +33,6 @@ from .lock import (
 )
 from .requirements import canonicalize_name
 
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    tomllib = None  # type: ignore[assignment]
-
 _MOST_TEXT = 10_000
 _WHEEL = re.compile(r"[^-]+-(?P<version>[^-]+)(-\d[^-]*)?-[^-]+-[^-]+-[^-]+[.]whl")
 _SOURCE = re.compile(r"(?P<name>.+)-(?P<version>[0-9][^-]*)[.]tar[.]gz")
@@ -47,8 +44,6 @@ def toml(text: str, file: str) -> dict[str, Any]:
     Raises:
         LockError: the text is not TOML.
     """
-    if tomllib is None:
-        raise LockError(f"{file} needs Python 3.11 or newer on this controller; run ansible with one.")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:

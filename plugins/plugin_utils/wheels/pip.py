@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
 
-from .indexes import pip_values
+from .indexes import told_pip
 from .packages import PipFailedError, WheelError
 from .requirements import canonicalize_name
 
@@ -203,13 +203,12 @@ def other_file(output: str) -> tuple[str, str]:
     return _name_of(found.group(1)), unquote(urlsplit(found.group(2)).path).rpartition("/")[2]
 
 
-def more_indexes(configuration: str) -> list[str]:
+def more_indexes(values: Mapping[str, str]) -> list[str]:
     """Return the hosts of remote package sources that ``pip download`` would ask beside its index.
 
     Args:
-        configuration: the output of ``pip config list``.
+        values: of :func:`.indexes.told_pip`.
     """
-    values = pip_values(configuration)
     sources = [(option, urlsplit(address)) for option in _MORE_SOURCES for address in values.get(option, "").split()]
     return [f"{option} on {found.hostname}" for option, found in sources if found.scheme in {"http", "https"}]
 
@@ -223,9 +222,7 @@ def refuse_more_indexes(variable: str) -> None:
     Raises:
         WheelError: pip's configuration names a second remote source.
     """
-    argv = [sys.executable, "-m", "pip", *_PIP_OPTIONS, "config", "list"]
-    done = subprocess.run(argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    found = more_indexes(done.stdout) if done.returncode == 0 else []
+    found = more_indexes(told_pip())
     if found:
         raise WheelError(
             f"{variable}: pip's configuration on this controller names a second package index"

@@ -66,7 +66,7 @@ def build_requirements(archive: Path, label: str, subdirectory: str = "") -> lis
         LockError: the archive or its ``pyproject.toml`` cannot be read.
         WheelError: a requirement is not valid.
     """
-    text = _pyproject(archive, label, subdirectory)
+    text = pyproject(archive, label, subdirectory)
     found = toml(text, f"{label}: its pyproject.toml").get("build-system") if text else None
     requires = found.get("requires") if isinstance(found, dict) else list(_LEGACY)
     if not isinstance(requires, list) or len(requires) > _MOST_REQUIREMENTS:
@@ -77,28 +77,41 @@ def build_requirements(archive: Path, label: str, subdirectory: str = "") -> lis
     return [*map(str, requirements), *dict.fromkeys(later)]
 
 
-def _pyproject(archive: Path, label: str, subdirectory: str) -> str:
-    """Return the text of the ``pyproject.toml`` of an archive, '' without one."""
+def pyproject(archive: Path, label: str, subdirectory: str) -> str:
+    """Return the text of the ``pyproject.toml`` of an archive, '' where ``setup.py`` stands in its place.
+
+    Raises:
+        LockError: the archive cannot be read, or has neither.
+    """
     try:
         with gzip.open(archive) as stream:
             bounded: Any = _Bounded(stream)
             with tarfile.open(fileobj=bounded, mode="r|") as tar:
-                return _first(tar, subdirectory)
+                text = _first(tar, subdirectory)
     except _TooLargeError as error:
         raise LockError(f"{label}: its source archive is too large to be read; lock a version with a wheel.") from error
     except (OSError, EOFError, zlib.error, tarfile.TarError, UnicodeDecodeError) as error:
         raise LockError(f"{label}: its source archive cannot be read ({error}); lock another version.") from error
+    if text is None:
+        where = f"its folder {subdirectory}" if subdirectory else "its source"
+        raise LockError(
+            f"{label}: {where} has neither pyproject.toml nor setup.py, so it cannot be built; correct the lock."
+        )
+    return text
 
 
-def _first(tar: tarfile.TarFile, subdirectory: str) -> str:
+def _first(tar: tarfile.TarFile, subdirectory: str) -> str | None:
     inner = re.escape(f"{subdirectory}/" if subdirectory else "")
-    wanted = re.compile(rf"(\./)?[^/]+/{inner}pyproject\.toml")
+    wanted = re.compile(rf"(\./)?[^/]+/{inner}(pyproject\.toml|setup\.py)")
+    legacy = None
     for place, member in enumerate(tar):
-        if place > _MOST_MEMBERS:
+        found = wanted.fullmatch(member.name)
+        if place > _MOST_MEMBERS or (found and member.size > _MOST_TEXT):
             raise _TooLargeError
-        if wanted.fullmatch(member.name) and member.isfile():
-            if member.size > _MOST_TEXT:
-                raise _TooLargeError
+        if found and member.isfile():
+            if found[2] == "setup.py":
+                legacy = ""
+                continue
             file = tar.extractfile(member)
             return file.read(_MOST_TEXT).decode("utf-8") if file else ""
-    return ""
+    return legacy

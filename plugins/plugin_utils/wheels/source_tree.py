@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 from .lock import LockError, SourceTree
 from .lock_formats import toml
 from .packages import PackedSdist
+from .sdist import pyproject
 
 try:  # ansible-core depends on it
     from packaging.version import InvalidVersion, Version
@@ -40,7 +41,6 @@ except ImportError:  # the sanity tests import plugins without the dependencies 
 _LONGEST_S = 600
 _MOST_BYTES = 1 << 30
 _MOST_FILES = 50_000
-_MOST_TEXT = 1 << 20
 _WRITTEN = 315_619_200  # 1980-01-02: a wheel has no older files
 _PROTOCOLS = "https:ssh:file"
 # Hooks and filters are programs that a repository, or a file of it, can name. A bare repository has neither, and the
@@ -83,7 +83,7 @@ def packed(tree: SourceTree, name: str, version: str, label: str, sources: Path)
             _pack_commit(tree, name, label, partial)
         else:
             _pack_folder(Path(tree.folder), name, label, partial)
-        text = _pyproject(partial, tree.subdirectory, label)
+        text = pyproject(partial, label, tree.subdirectory)
         found = PackedSdist(name, version or _static_version(text, label), sha256_of(partial), tree.subdirectory)
         partial.chmod(0o644)
         partial.replace(sources / found.cached_as)
@@ -113,28 +113,6 @@ def _static_version(text: str, label: str) -> str:
         return str(Version(str(version))) if version else "0"
     except InvalidVersion as error:
         raise LockError(f"{label}: the version {str(version)[:100]!r} of its pyproject.toml is not valid.") from error
-
-
-def _pyproject(archive: Path, subdirectory: str, label: str) -> str:
-    """Return the text of the ``pyproject.toml`` of an archive, '' where ``setup.py`` stands in its place."""
-    start = f"{subdirectory}/" if subdirectory else ""
-    legacy = False
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for member in tar:
-                inner = member.name.partition("/")[2]
-                if inner == f"{start}pyproject.toml" and member.isfile() and member.size <= _MOST_TEXT:
-                    file = tar.extractfile(member)
-                    return file.read().decode("utf-8") if file else ""
-                legacy = legacy or inner == f"{start}setup.py"
-    except (tarfile.TarError, UnicodeDecodeError) as error:
-        raise LockError(f"{label}: its source cannot be read ({error}); lock a released version.") from error
-    if legacy:
-        return ""
-    where = f"its folder {subdirectory}" if subdirectory else "its source"
-    raise LockError(
-        f"{label}: {where} has neither pyproject.toml nor setup.py, so it cannot be built; correct the lock."
-    )
 
 
 # --- a commit of a git repository ---

@@ -22,6 +22,7 @@ import sys
 from typing import Any, Callable, Iterator, NoReturn
 
 import language_model
+import measure
 import rank_program
 import sweep_checks
 
@@ -301,7 +302,7 @@ def sweep(rank: rank_program.Rank) -> None:
 
     mover = Mover(bench)
     rank.facts["device"] = mover.device.type
-    local = sweep_checks.available_bytes() / bench.hvd.local_size() / sweep_checks.ARRAYS
+    local = measure.available_bytes() / bench.hvd.local_size() / sweep_checks.ARRAYS
     sweep_checks.Sweep(rank, mover, np).go(min(mover.gathered(local)))
 
 

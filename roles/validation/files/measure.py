@@ -27,6 +27,8 @@ from typing import Any, Callable, Sequence
 # Linux. It needs the standard library only.
 
 SYS = Path("/sys/class")
+CGROUPS = Path("/sys/fs/cgroup")
+UNKNOWN_BYTES = float(64 << 20)  # of memory, where the kernel does not tell
 LOOPBACK = "772"  # ARPHRD_LOOPBACK of the kernel
 MOST_CARRIERS = 12  # are told, so that a line stays below what a pipe writes in one piece
 
@@ -94,6 +96,13 @@ def read(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""
+
+
+def available_bytes() -> float:
+    """Return how much memory of this node can still be had; a control group may allow less than the machine has."""
+    found = [1024.0 * int(line.split()[1]) for line in read(Path("/proc/meminfo")).splitlines() if "Available" in line]
+    limits = [read(CGROUPS / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
+    return min([*found, *(float(limit) for limit in limits if limit.isdigit())], default=UNKNOWN_BYTES)
 
 
 EXACT_UP_TO = 200  # samples; beyond it the normal distribution is as good as the binomial one
@@ -216,27 +225,10 @@ class Sampling:
 
 def until_sure(
     take: Callable[[], float],
-    *,
-    warmup: int,
-    at_least: int,
-    at_most: int,
-    budget_s: float,
-    confidence: float,
-    precision: float,
-    deadline: float,
-    patience: float = 1.0,
+    **how: Any,
 ) -> Samples:
-    """Call ``take`` until the median of what it returns is known well enough; see :class:`Sampling`."""
-    sampling = Sampling(
-        warmup=warmup,
-        at_least=at_least,
-        at_most=at_most,
-        budget_s=budget_s,
-        confidence=confidence,
-        precision=precision,
-        deadline=deadline,
-        patience=patience,
-    )
+    """Call ``take`` until the median of what it returns is known well enough; ``how`` is of :class:`Sampling`."""
+    sampling = Sampling(**how)
     while sampling.more():
         sampling.add(take())
     return sampling.samples

@@ -51,7 +51,7 @@ PIECE = MIB // 8  # numbers that are copied at once
 ORDER = 256  # of the matrices
 MOST_THREADS = 256
 SHORTEST_S = 0.001  # processor time in a window
-CPUS, CGROUPS = Path("/sys/devices/system/cpu"), Path("/sys/fs/cgroup")
+CPUS = Path("/sys/devices/system/cpu")
 
 
 class Bench:
@@ -72,7 +72,7 @@ class Bench:
     def memory(self) -> tuple[Callable[[int], Callable[[], float]], Callable[[], None]]:
         """Return what makes each thread's work, and what proves it."""
         numpy = self.numpy
-        count = array_bytes(CPUS, available_bytes()) // 8
+        count = array_bytes(CPUS, measure.available_bytes()) // 8
         source, target = numpy.empty(count), numpy.empty(count)
         block = numpy.arange(PIECE) % 1021 + 1.0
         edges = [count * number // self.threads for number in range(self.threads + 1)]
@@ -172,10 +172,10 @@ class Crew:
 
     def window(self) -> float:
         """Work for one window; what all threads did in a second."""
-        held_s = throttled_s(CGROUPS)
+        held_s = throttled_s(measure.CGROUPS)
         self.wait(self.start)
         self.wait(self.end)
-        held_s = (throttled_s(CGROUPS) - held_s) / len(self.done) if self.shared else 0.0
+        held_s = (throttled_s(measure.CGROUPS) - held_s) / len(self.done) if self.shared else 0.0
         return sum(done / max(SHORTEST_S, s + held_s) for done, s in zip(self.done, self.seconds))  # noqa: B905 - 3.9
 
     def wait(self, barrier: threading.Barrier) -> None:
@@ -198,7 +198,7 @@ def throttled_s(groups: Path) -> float:
         ("cpu/cpu.stat", "throttled_time", 1e-9),
         ("cpu,cpuacct/cpu.stat", "throttled_time", 1e-9),
     ):
-        words = dict(line.split(maxsplit=1) for line in read(groups / name).splitlines() if " " in line)
+        words = dict(line.split(maxsplit=1) for line in measure.read(groups / name).splitlines() if " " in line)
         if words.get(key, "").isdigit():
             return int(words[key]) * unit_s
     return 0.0
@@ -208,26 +208,11 @@ def array_bytes(cpus: Path, available: float) -> int:
     """Return how large an array has to be that no cache holds, and how large it may be."""
     caches: dict[str, float] = {}  # by the cores that share it
     for index in cpus.glob("cpu[0-9]*/cache/index3"):
-        size = read(index / "size")
+        size = measure.read(index / "size")
         if size.endswith("K") and size[:-1].isdigit():
-            caches[read(index / "shared_cpu_list")] = 1024.0 * int(size[:-1])
+            caches[measure.read(index / "shared_cpu_list")] = 1024.0 * int(size[:-1])
     wanted = max(LEAST_ARRAY, min(MOST_ARRAY, CACHES * sum(caches.values())))
     return int(max(MIB, min(wanted, available * PART_OF_MEMORY)))
-
-
-def available_bytes() -> float:
-    """Return how much memory of this node can still be had; a control group may allow less than the machine has."""
-    found = [1024.0 * int(line.split()[1]) for line in read(Path("/proc/meminfo")).splitlines() if "Available" in line]
-    limits = [read(CGROUPS / name) for name in ("memory.max", "memory/memory.limit_in_bytes")]
-    return min([*found, *(float(limit) for limit in limits if limit.isdigit())], default=float(LEAST_ARRAY))
-
-
-def read(path: Path) -> str:
-    """Return a small file's text, empty without the file."""
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def go(bench: Bench) -> None:

@@ -20,7 +20,6 @@ import argparse
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import measure
@@ -314,14 +313,6 @@ def _numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
-def available_bytes() -> float:
-    """Return how much memory of this node can still be had."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024.0 * int(line.split()[1])
-    return float("inf")
-
-
 def work(rank: rank_program.Rank) -> int:
     """Measure MPI."""
 
@@ -330,7 +321,7 @@ def work(rank: rank_program.Rank) -> int:
 
         backend = Mpi(mpi, np)
         local_size = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "1"))
-        Sweep(rank, backend, np).go(min(backend.gathered(available_bytes() / local_size / ARRAYS)))
+        Sweep(rank, backend, np).go(min(backend.gathered(measure.available_bytes() / local_size / ARRAYS)))
 
     return rank_program.with_mpi(rank, body)
 

@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import job_supervisor
 import language_model
 import rank_program
 
@@ -44,15 +45,9 @@ COUNTS = (1, 1001, 40009)
 def reserved_port() -> int:
     """Return a free port, which the kernel gives to no other process while this one lives, even after an exec.
 
-    It is bound and does not listen. Both this socket and torchrun's carry SO_REUSEADDR, so torchrun can bind it too.
     The socket is left open on purpose.
     """
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    holder = socket.socket(family, socket.SOCK_STREAM)
-    if family == socket.AF_INET6:
-        holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("", 0))
+    holder = job_supervisor.reserved_port()
     holder.set_inheritable(True)
     port = int(holder.getsockname()[1])
     holder.detach()

@@ -104,16 +104,12 @@ def test_only_our_own_old_leftovers_are_removed(tmp_path: Path) -> None:
 
 def test_a_check_past_its_time_is_ended_with_its_children() -> None:
     began = time.monotonic()
-    code, output = build_user.run_check(
-        ["sh", "-c", "echo here; sleep 654 & sleep 654"], {"PATH": os.environ["PATH"]}, 1
-    )
-    assert (code, output) == (124, "here\n")
+    done = build_user.run_check(["sh", "-c", "echo here; sleep 654 & sleep 654"], {"PATH": os.environ["PATH"]}, 1)
+    assert (done.status, done.output) == (124, "here\n")
     assert time.monotonic() - began < 10
-    assert build_user.run_check([sys.executable, "-c", "raise SystemExit(3)"], {}, 10)[0] == 3
-    assert build_user.run_check([sys.executable, "-", "x"], {}, 10, "import sys; print(sys.argv)") == (
-        0,
-        "['-', 'x']\n",
-    )
+    assert build_user.run_check([sys.executable, "-c", "raise SystemExit(3)"], {}, 10).status == 3
+    done = build_user.run_check([sys.executable, "-", "x"], {}, 10, "import sys; print(sys.argv)")
+    assert done == (0, "['-', 'x']\n", "")
 
 
 def test_a_signal_is_no_ordinary_exception() -> None:

@@ -53,13 +53,5 @@ def record(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_user_can_keep_the_lock(record: Path) -> None:
-    with _stranger_holds(f"{record}.lock"):
+    with _stranger_holds(f"{record}.flock"):
         assert artifact_links.give_back()
-
-
-def test_a_lock_that_users_could_open_is_made_anew(record: Path) -> None:
-    lock = record.with_name(f"{record.name}.lock")
-    lock.chmod(0o644)  # of an earlier release
-    with _stranger_holds(str(lock)):
-        assert artifact_links.give_back()
-    assert lock.stat().st_mode & 0o777 == 0o600

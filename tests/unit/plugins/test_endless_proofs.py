@@ -30,9 +30,10 @@ def test_a_process_that_leaves_its_session_holds_no_proof(argv: Sequence[str]) -
 
 def test_a_proof_that_prints_without_end_is_ended() -> None:
     began = time.monotonic()
-    status, output = build_user.run_check(_ENDLESS, _ENVIRONMENT, 60)
-    assert status != 0
-    assert len(output) < 32 << 20
+    done = build_user.run_check(_ENDLESS, _ENVIRONMENT, 60)
+    assert not done.ok
+    assert len(done.output) < 32 << 20
+    assert done.errors == "sh printed more than 16 MiB."
     assert time.monotonic() - began < 30
 
 
@@ -87,7 +88,7 @@ def test_a_login_of_a_job_says_in_little_memory_why_it_failed(
 
 def test_what_is_given_is_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
-    assert build_user.run_check(["cat"], _ENVIRONMENT, 10, "text" * 100_000) == (0, "text" * 100_000)
+    assert build_user.run_check(["cat"], _ENVIRONMENT, 10, "text" * 100_000) == (0, "text" * 100_000, "")
 
 
 _SILENT = ["sh", "-c", "exec >&- 2>&-; exec sleep 20"]
@@ -127,7 +128,7 @@ def test_a_proof_that_cannot_be_killed_is_left(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(subprocess.Popen, "kill", lambda _process: None)
     monkeypatch.setattr(command, "_END_S", 0.2)
     began = time.monotonic()
-    assert build_user.run_check(["sleep", "20"], _ENVIRONMENT, 1)[0] == command.TIMED_OUT
+    assert build_user.run_check(["sleep", "20"], _ENVIRONMENT, 1).status == command.TIMED_OUT
     assert time.monotonic() - began < 10
     monkeypatch.undo()
     os.killpg(groups[0], signal.SIGKILL)

@@ -25,8 +25,6 @@ DECIDE = {
     "calls": "called",
     "pin_gid": False,
     "pin_hca": [],
-    "nccl_socket_nthreads": 0,
-    "nccl_nsocks_perthread": 0,
 }
 NET = "10.0.0.0/24"
 
@@ -268,16 +266,13 @@ def test_a_pin_that_cannot_be_kept_is_a_wrong_configuration(given: dict[str, Any
     assert [(one["host"], one["kind"]) for one in refused["problems"]] == [(host, "configuration") for host in hosts]
 
 
-def test_nccl_is_told_what_was_asked_for_and_sockets_only_where_they_are_used() -> None:
+def test_nccl_is_told_what_was_asked_for() -> None:
     trees = {"node1": "roce", "node2": "roce_shifted"}
-    settings = {"pin_gid": True, "nccl_socket_nthreads": 4, "nccl_nsocks_perthread": 2}
-    made = decided(play(trees), **settings)
+    made = decided(play(trees), pin_gid=True)
     assert made["files"]["node1"]["nccl"] == "NCCL_IB_GID_INDEX=3\nNCCL_SOCKET_IFNAME==eth0\n"
     assert made["files"]["node2"]["nccl"] == "NCCL_IB_GID_INDEX=9\nNCCL_SOCKET_IFNAME==eth0\n"
-    assert made["files"]["node3"]["nccl"] == (
-        "NCCL_NSOCKS_PERTHREAD=2\nNCCL_SOCKET_IFNAME==eth0\nNCCL_SOCKET_NTHREADS=4\n"
-    )
-    assert [words.split(":")[0] for words in made["warnings"]] == ["node1", "node2"]
+    assert made["files"]["node3"]["nccl"] == "NCCL_SOCKET_IFNAME==eth0\n"
+    assert made["warnings"] == []
     refused = decided(play(trees), pin_hca=["mlx5_0"])
     assert [(one["host"], one["kind"]) for one in refused["problems"]] == [("node3", "configuration")]
 

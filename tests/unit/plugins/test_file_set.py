@@ -221,14 +221,6 @@ def test_a_file_takes_the_place_of_a_link_and_leaves_its_target(tmp_path: Path, 
     assert (tmp_path / "real").read_text() == "theirs"
 
 
-def test_a_backup_keeps_the_old_content(tmp_path: Path, run_module: RunModule) -> None:
-    (tmp_path / "a").write_text("old")
-    result = run_module("file_set", files=[{"path": f"{tmp_path}/a", "content": "new", "backup": True}])
-    kept = [Path(path) for path in result["backups"]]
-    assert [path.read_text() for path in kept] == ["old"]
-    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a", *kept])
-
-
 def test_a_directory_goes_with_all_it_holds(tmp_path: Path, run_module: RunModule) -> None:
     (tmp_path / "d/e").mkdir(parents=True)
     (tmp_path / "d/e/f").write_text("x")

@@ -328,7 +328,7 @@ def test_a_capability_that_came_later_is_a_difference(tmp_path: Path) -> None:
     entries = artifact.make_manifest(str(tmp_path))
     if subprocess.run(["setcap", "cap_setuid+ep", str(tool)], check=False, capture_output=True).returncode:
         pytest.skip("this file system keeps no capabilities")
-    assert artifact.deviation(str(tmp_path), entries) == "tool has capabilities"
+    assert artifact.deviation(str(tmp_path), entries) == "tool (has capabilities)"
 
 
 # --- sources of builds ----------------------------------------------------------------------------------------------

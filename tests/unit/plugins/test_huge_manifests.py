@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
-    artifacts,
-    path_state,
-    record,
+    libraries as node_libraries,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
-    libraries as node_libraries,
+    path_state,
+    record,
 )
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_collect
 
@@ -39,11 +38,6 @@ def installed(tmp_path: Path) -> Path:
 
 def mark(folder: Path, digest: str) -> None:
     (folder / artifact.MARKER).write_bytes(artifact.marker_bytes("openmpi", "1.0", "k", {}, digest))
-
-
-def test_the_probe_has_the_bounds_of_the_gate_of_packs() -> None:
-    of_probe = (artifacts.MOST_MANIFEST, artifacts.MOST_ENTRIES, artifacts.MOST_UNPACKED)
-    assert of_probe == (artifact.MOST_MANIFEST, artifact.MOST_ENTRIES, artifact.MOST_UNPACKED)
 
 
 def sparse(path: Path) -> None:

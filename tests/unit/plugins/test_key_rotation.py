@@ -178,8 +178,7 @@ def test_an_sshd_that_keeps_its_old_key_is_a_failure(
 
 
 def test_sshds_own_settings_name_the_file() -> None:
-    settings = "port 22\nhostkey /etc/ssh/ssh_host_rsa_key\nhostkey /srv/keys/ed25519\n"
-    assert host_key.key_file(settings) == Path("/srv/keys/ed25519")
-    assert host_key.key_file("") == Path("/etc/ssh/ssh_host_ed25519_key")
+    assert host_key.key_file(["/etc/ssh/ssh_host_rsa_key", "/srv/keys/ed25519"]) == Path("/srv/keys/ed25519")
+    assert host_key.key_file([]) == Path("/etc/ssh/ssh_host_ed25519_key")
     with pytest.raises(host_key.NoHostKeyError, match="no ed25519 host key"):
-        host_key.key_file("hostkey /etc/ssh/ssh_host_rsa_key\n")
+        host_key.key_file(["/etc/ssh/ssh_host_rsa_key"])

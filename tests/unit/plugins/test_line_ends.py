@@ -28,7 +28,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     users,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.hardware import storage
-from ansible_collections.clusterctl.hpc.plugins.modules import host_key, hosts_file, leftovers
+from ansible_collections.clusterctl.hpc.plugins.modules import hosts_file, leftovers
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 from clusterctl.model import host_keys
 from clusterctl.model.host_keys import HostKey
@@ -60,7 +60,6 @@ READERS: dict[str, tuple[Callable[[str], object], str]] = {
         lambda text: hosts_file.with_own_names(text, "10.0.0.66", ["own"]).endswith("\n10.0.0.66 own\n"),
         "10.0.0.66 node1",
     ),
-    "sshd -T": (lambda text: str(host_key.key_file(f"{text}hostkey /a_ed25519")), "HostKey /evil_ed25519"),
     "block of sshd_config": (
         lambda text: mesh_trust_look.with_first_block(text, "x\n").startswith(_BEGIN),
         f"{_BEGIN}\n{_END}",
@@ -144,12 +143,13 @@ def test_the_name_of_a_process_adds_no_row_to_its_status(separator: str) -> None
 def test_settings_that_sshd_tells_are_read_so(monkeypatch: pytest.MonkeyPatch, separator: str) -> None:
     class Done:
         ok = True
-        output = f"banner /x{separator}authorizedkeysfile /evil\nport 22\n"
+        output = f"banner /x{separator}hostkey /evil\nhostkey /good\nport 22\n"
 
     monkeypatch.setattr(sshd.os, "access", lambda *_unused: True)
     monkeypatch.setattr(sshd.command, "run", lambda *_unused: Done)
 
-    assert set(sshd.settings_of("root")) <= {"banner", "port", ""}
+    assert set(sshd.settings_of("root")) <= {"banner", "hostkey", "port", ""}
+    assert sshd.host_key_files() == ["/good"]
 
 
 @pytest.mark.parametrize("separator", SEPARATORS, ids=ascii)

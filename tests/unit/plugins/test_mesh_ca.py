@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import os
 import stat
 import subprocess
@@ -126,6 +128,19 @@ def test_a_truncated_certificate_is_refused_at_every_length(signer: authorities.
     for length in range(0, len(data) - 4, 4):
         with pytest.raises(certificates.CertificateError):
             certificates.parse(f"{kind} {data[:length]}")
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_a_certificate_with_other_bytes_is_read_or_refused(
+    signer: authorities.Authority, tmp_path: Path, kind: str
+) -> None:
+    name, data = signed(signer, wanted(key_of(tmp_path, kind))).split()[:2]
+    whole = base64.b64decode(data)
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 0x81
+        with contextlib.suppress(certificates.CertificateError):
+            certificates.parse(f"{name} {base64.b64encode(changed).decode()}")
 
 
 def test_keys_are_encrypted_private_and_made_once(made: authorities.Authority) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_lay_out, ssh_mesh_login, ssh_mesh_sign
+from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_apply, ssh_mesh_sign
 from ansible_collections.clusterctl.hpc.plugins.module_utils.job_account import missing
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look, mesh_steps
 
@@ -168,10 +168,10 @@ def test_the_rare_tasks_run_where_any_host_needs_them() -> None:
 
 
 def act(
-    module: Any, answers: dict[str, dict[str, Any]], look: Any, **arguments: Any
+    phase: str, answers: dict[str, dict[str, Any]], look: Any, module: Any = ssh_mesh_apply, **arguments: Any
 ) -> tuple[dict[str, Any], list[str]]:
     """Run an action on node1; returns its result and the modules that it called."""
-    given = {"look": "key", "plan": "plan", "signed": "signed", "trust": "ca", **arguments}
+    given = {"look": "key", "plan": "plan", "signed": "signed", "trust": "ca", "phase": phase, **arguments}
     task = MagicMock(args=given, async_val=0, check_mode=False)
     action = module.ActionModule(task, MagicMock(), MagicMock(), MagicMock(), MagicMock(), MagicMock())
     called: list[str] = []
@@ -195,7 +195,7 @@ def test_results_of_the_modules_are_one() -> None:
         "mesh_key": {"changed": True, "changes": ["b"], "watch": [], "warnings": ["one"]},
         "mesh_login": {"changed": False, "changes": [], "watch": [], "refused": ["node2"], "warnings": ["two"]},
     }
-    result, called = act(ssh_mesh_login, answers, said(has_keys=True), **LOGIN)
+    result, called = act("login", answers, said(has_keys=True), **LOGIN)
     assert called == ["file_set", "mesh_key", "mesh_login"]
     assert (result["changed"], result["changes"], result["watch"]) == (True, ["a", "b"], [{"path": "/a"}])
     assert (result["diff"], result["warnings"]) == ([{"before": "1"}], ["one", "two"])
@@ -208,16 +208,16 @@ def test_a_step_that_fails_is_the_last_one() -> None:
         "mesh_trust": {"changed": True, "changes": ["a"], "watch": [{"path": "/a"}]},
         "file_set": {"failed": True, "msg": "No space left.", "changes": [], "watch": []},
     }
-    result, called = act(ssh_mesh_lay_out, answers, said())
+    result, called = act("lay_out", answers, said())
     assert called == ["mesh_trust", "file_set"]
     assert (result["failed"], result["msg"], result["watch"]) == (True, "No space left.", [{"path": "/a"}])
-    _, called = act(ssh_mesh_login, {"mesh_key": {"failed": True, "msg": "no"}}, said(), **LOGIN)
+    _, called = act("login", {"mesh_key": {"failed": True, "msg": "no"}}, said(), **LOGIN)
     assert called == ["mesh_key"]
 
 
 @pytest.mark.parametrize("odd", [5, "x", {"a": 1}, [[]], None])
 def test_lists_of_another_form_end_no_task(odd: Any) -> None:
-    result, called = act(ssh_mesh_login, {"mesh_key": {"changes": odd, "watch": odd, "diff": odd}}, said(), **LOGIN)
+    result, called = act("login", {"mesh_key": {"changes": odd, "watch": odd, "diff": odd}}, said(), **LOGIN)
     assert called == ["mesh_key", "mesh_login"]
     assert isinstance(result["changes"], list)
 
@@ -238,7 +238,7 @@ def test_lists_of_another_form_end_no_task(odd: Any) -> None:
     ],
 )
 def test_an_answer_of_another_form_is_a_problem_of_its_node(changed: dict[str, Any]) -> None:
-    result, called = act(ssh_mesh_lay_out, {}, {**said(), **changed})
+    result, called = act("lay_out", {}, {**said(), **changed})
     assert called == []
     assert result["failed"]
     assert [(one["host"], one["kind"]) for one in result["problems"]] == [("node1", "host")]
@@ -246,6 +246,6 @@ def test_an_answer_of_another_form_is_a_problem_of_its_node(changed: dict[str, A
 
 def test_without_an_authority_nothing_is_signed_or_refused() -> None:
     for arguments in ({"looks": "key", "plan": "plan"}, {"only_check": True}):
-        result, called = act(ssh_mesh_sign, {}, said(), folder="", **{**arguments, "trust": "keys"})
+        result, called = act("", {}, said(), ssh_mesh_sign, folder="", **{**arguments, "trust": "keys"})
         assert not result.get("failed")
         assert called == []

@@ -297,7 +297,7 @@ def test_headers_are_linked_unless_something_else_lies_there(tmp_path: Path, mon
     (link / "include" / "nccl_device").mkdir(parents=True)
     (link / "include" / "nccl.h").touch()
     include.mkdir()
-    monkeypatch.setattr(nccl_system, "package_of", lambda _path: "")
+    monkeypatch.setattr(nccl_system.library_closure, "packages_of", lambda paths: dict.fromkeys(paths, ""))
     entries, kept = nccl_system.sort_out(str(link), str(include), ["nccl.h", "nccl_device.h", "nccl_device"])
     assert [(entry.path, entry.state) for entry in entries] == [
         (f"{include}/nccl.h", "link"),
@@ -307,7 +307,11 @@ def test_headers_are_linked_unless_something_else_lies_there(tmp_path: Path, mon
     # a file of a package, and a link that an earlier NCCL of ours left, whose target this one has not
     (include / "nccl.h").touch()
     (include / "nccl_device.h").symlink_to(f"{link}/include/nccl_device.h")
-    monkeypatch.setattr(nccl_system, "package_of", lambda path: "libnccl-dev" if path.endswith("nccl.h") else "")
+
+    def packages_of(paths: list[str]) -> dict[str, str]:
+        return {path: "libnccl-dev" if path.endswith("nccl.h") else "" for path in paths}
+
+    monkeypatch.setattr(nccl_system.library_closure, "packages_of", packages_of)
     entries, kept = nccl_system.sort_out(str(link), str(include), ["nccl.h", "nccl_device.h", "nccl_device"])
     assert [(entry.path, entry.state) for entry in entries] == [
         (f"{include}/nccl_device.h", "absent"),

@@ -244,7 +244,8 @@ def test_a_file_of_another_user_in_an_artifact_is_noticed(installed: Path) -> No
         pytest.skip("only root can give a file away")
     os.chown(installed / "lib/libdemo.so.1", 65534, 65534)
     assert "(owner nobody)" in path_state.watch_state(str(installed), "artifact")["files"]
-    assert "another user" in artifact.inspect_tree(str(installed.resolve()), "demo", "1.0", "k").problem
+    seen = artifact.inspect_tree(str(installed.resolve()), "demo", "1.0", "k")
+    assert seen.problem == "lib/libdemo.so.1 (owner nobody)"
 
 
 def test_of_a_users_file_only_our_block_is_watched(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import wheel_locks as tool
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import wheels as w
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import indexes, shipped
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import pip as runner
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import shipped
 from wheel_files import make_wheel
 
 NODE = w.Target.of("debian-12-x86_64-glibc2.36-py3.11")
@@ -318,7 +318,7 @@ def test_folders_of_the_controller_are_no_second_index(
     ],
 )
 def test_what_pip_would_ask_beside_its_index(configuration: str, hosts: list[str]) -> None:
-    found = runner.more_indexes(configuration)
+    found = runner.more_indexes(indexes.pip_values(configuration))
     assert len(found) == len(hosts)
     assert all(host in text for host, text in zip(hosts, found, strict=True))
 

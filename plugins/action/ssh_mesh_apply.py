@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Base of the action plugins that call several modules for the mesh on one node."""
+"""Do on a node what follows from the plan of the mesh: lay out its files, or switch to the new trust and log in."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_rules import MeshError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look, mesh_steps
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.step_action import StepAction
 
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
+class ActionModule(StepAction):
+    """Its options ``look``, ``plan`` and ``signed`` name the variables with the results of the tasks before it.
 
-class MeshActionBase(StepAction):
-    """Does the steps that follow from what was planned for a node.
-
-    Its options ``look``, ``plan`` and ``signed`` name the variables in which the results of the tasks before it are.
-    They are data and no templates.
+    They are data and no templates. After the phase ``lay_out``, a node accepts all others; by keys and by certificates
+    where it goes from one to the other. The phase ``login`` begins when all nodes have laid out their files. A login
+    that fails is listed in ``refused``.
     """
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -39,8 +38,11 @@ class MeshActionBase(StepAction):
             )
         except MeshError as error:
             return {**result, **mesh_look.failed(error)}
-        return {**result, **self._in_order(self._steps(node, living), variables)}
-
-    def _steps(self, node: mesh_steps.Node, living: Collection[str]) -> list[mesh_steps.Step]:
-        """Return what is done on a node; ``living`` are the hosts that still take part."""
-        raise NotImplementedError
+        if given["phase"] == "lay_out":
+            steps = mesh_steps.lay_out(node)
+        else:
+            switched_key = str(given["key_name"]) if boolean(given["rotate"]) else ""
+            steps = mesh_steps.login(
+                node, living, switched_key=switched_key, verify=str(given["verify"]), timeout_s=given["timeout_s"]
+            )
+        return {**result, **self._in_order(steps, variables)}
