@@ -168,12 +168,13 @@ def places_program(name: str, file: str, dest: str) -> dict[str, Any]:
     return {"name": name, "argv": ["install", "-D", "-m", "0755", file, dest]}
 
 
-def loads(interpreter: str, code: str) -> dict[str, Any]:
+def loads(interpreter: str, code: str, library_path: Sequence[str] = ()) -> dict[str, Any]:
     """Return the step that loads what was built. A missing symbol shows when a module is loaded."""
+    libraries = {"LD_LIBRARY_PATH": ":".join(library_path)} if library_path else {}
     return {
         "name": "load",
         "argv": [interpreter, "-B", "-c", code],
-        "environment": {"PYTHONPATH": "@TREE@/site-packages"},
+        "environment": {"PYTHONPATH": "@TREE@/site-packages", **libraries},
     }
 
 

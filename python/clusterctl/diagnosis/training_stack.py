@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # and patterns are below the prefix of the software.
 ARTIFACTS: tuple[dict[str, Any], ...] = (
     {"name": "ucx", "link": "ucx"},
-    {"name": "openmpi", "link": "openmpi", "inputs": ["ucx", "configure"]},
+    {"name": "openmpi", "link": "openmpi", "inputs": ["ucx", "configure", "existing", "library"]},
     {"name": "cpython", "link": "cpython"},
     {"name": "python_env", "link": "python_env", "inputs": ["framework", "existing", "python"]},
     {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi"]},
@@ -90,17 +90,21 @@ def versions(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:
 
 
 def environment_notes(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
-    """Return which Python environments of the user the nodes have, a sentence each; () where all are clusterctl's."""
+    """Return which Open MPI and Python environment of the user nodes have, a sentence each; () for clusterctl's own."""
     found: dict[str, list[str]] = {}
     for host, node in nodes.items():
+        openmpi = node.artifact("openmpi")
+        if openmpi.inputs.get("existing"):
+            words = f"with Open MPI {openmpi.version} of {openmpi.inputs['existing']}, which"
+            found.setdefault(words, []).append(host)
         inputs = node.artifact("python_env").inputs
         if inputs.get("existing"):
             has = of(node)
             framework = f" and {has.framework} {has.framework_version}" if has.framework else ""
-            words = f"{inputs['existing']} with Python {inputs.get('python')}{framework}"
+            words = f"in {inputs['existing']} with Python {inputs.get('python')}{framework}, an environment that"
             found.setdefault(words, []).append(host)
     return tuple(
-        f"{folded(hosts)} ran the checks in {words}, an environment that clusterctl did not make."
+        f"{folded(hosts)} ran the checks {words} clusterctl did not make."
         for words, hosts in found.items()
     )
 
