@@ -55,7 +55,7 @@ class Existing:
             "version": f"Open MPI {self.version}",
             "cuda": "CUDA" if self.cuda else "no CUDA",
             "options": " ".join(self.options),
-            "files": f"files of digest {self.files}",
+            "files": f"library files with digest {self.files[:8]}",
         }
 
     @property

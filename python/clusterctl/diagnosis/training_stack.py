@@ -103,10 +103,7 @@ def environment_notes(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
             framework = f" and {has.framework} {has.framework_version}" if has.framework else ""
             words = f"in {inputs['existing']} with Python {inputs.get('python')}{framework}, an environment that"
             found.setdefault(words, []).append(host)
-    return tuple(
-        f"{folded(hosts)} ran the checks {words} clusterctl did not make."
-        for words, hosts in found.items()
-    )
+    return tuple(f"{folded(hosts)} ran the checks {words} clusterctl did not make." for words, hosts in found.items())
 
 
 def of(node: NodeFacts) -> NodeStack:

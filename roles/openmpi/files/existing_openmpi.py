@@ -26,7 +26,7 @@ export OPAL_PREFIX={link}
 export LD_LIBRARY_PATH={library_path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
 own=${{HOME:-}}/.openmpi/mca-params.conf
 export OMPI_MCA_mca_base_param_files="${{OMPI_MCA_mca_base_param_files:-$own,{settings}}}"
-export UCX_CONFIG_DIR="${{UCX_CONFIG_DIR:-{ucx}}}"
+[ ! -e {ucx}/ucx.conf ] || export UCX_CONFIG_DIR="${{UCX_CONFIG_DIR:-{ucx}}}"
 exec -a "$0" {program} "$@"
 """
 
