@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = "openmpi_existing"
 _NAMED = Named(_VARIABLE, "existing_openmpi", "/opt/hpcx/ompi")
-path_of = _NAMED.path_of
+path_of, unusable = _NAMED.path_of, _NAMED.unusable
 _PROGRAM = "existing_openmpi.py"
 _SERIES = ("4.1.", "5.")
 _THROUGH_UCX = "--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any"
@@ -96,7 +96,7 @@ def _refusals(host: Host) -> Iterator[Refusal]:
     """Yield why the Open MPI of a host cannot be used, as far as it tells by itself."""
     found, settings = of(host), host.settings
     if found is None:
-        yield Refusal(host.name, _NAMED.unusable(host))
+        yield Refusal(host.name, unusable(host))
         return
     if not found.version.startswith(_SERIES):
         yield Refusal(

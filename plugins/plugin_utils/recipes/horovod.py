@@ -161,7 +161,12 @@ class _Recipe:
                 f" the 64 hex digits that its publisher names for {file}.",
             )
         for host in self.hosts:
-            problem = existing_env.unusable(host) or self._misfit(host.name) or self._lack(host.name)
+            problem = (
+                existing_openmpi.unusable(host)
+                or existing_env.unusable(host)
+                or self._misfit(host.name)
+                or self._lack(host.name)
+            )
             problem = problem or existing_env.without_packages(host, "Horovod", _IMPORTS)
             problem = problem or existing_env.without_headers(host, "Horovod")
             if problem:

@@ -69,7 +69,11 @@ class _Recipe:
             if not self.openmpi:
                 link = f"{self.prefix}/openmpi"
                 yield Refusal(host.name, uv.without_library(host.name, "Open MPI", link, "mpi4py"))
-            elif problem := existing_env.unusable(host) or existing_env.without_headers(host, "mpi4py"):
+            elif problem := (
+                existing_openmpi.unusable(host)
+                or existing_env.unusable(host)
+                or existing_env.without_headers(host, "mpi4py")
+            ):
                 yield Refusal(host.name, problem)
             elif self.python.managed and not self.python.key:
                 yield Refusal(host.name, uv.without_python(host.name, self.prefix, "mpi4py"))
