@@ -11,7 +11,7 @@ import os
 import re
 
 from .existing_python import PLAIN, UnusableError, answered, machine_of, other_owner, refuse_unsafe
-from .reading import Json, matching_paths, output_of, read_text
+from .reading import Json, matching_paths, output_of, read_regular
 
 _PROGRAMS = ("mpirun", "mpicc", "ompi_info")
 _MARKER = ".clusterctl.json"  # of artifacts.py, which imports this module
@@ -24,7 +24,7 @@ _COMPONENT = re.compile(r"mca:(pml|mtl|btl|reachable):([a-z0-9_]{1,32}):version:
 _PMIX = "--with-pmix="
 _NOBODY = 65534
 _ANSWER_S = 30.0
-_MOST_FILES = 20_000
+_MOST_FILES, _MOST_READ = 20_000, 1 << 22
 
 
 def look(
@@ -84,7 +84,11 @@ def in_use(root: str) -> str:
 
 def release(path: str) -> str:
     """Return the three numbers of the version that its header names; '' where it has none of Open MPI."""
-    numbers = dict(_NUMBER.findall(read_text(f"{path}/include/mpi.h", "")))
+    try:
+        text = read_regular(f"{path}/include/mpi.h", _MOST_READ).decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return ""
+    numbers = dict(_NUMBER.findall(text))
     return ".".join(numbers[part] for part in ("MAJOR", "MINOR", "RELEASE")) if len(numbers) == 3 else ""  # noqa: PLR2004
 
 

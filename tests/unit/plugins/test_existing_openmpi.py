@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -127,6 +128,8 @@ def test_the_one_that_leads_to_it_runs_its_programs_by_its_own_name(made: Path, 
         name: made / name for name in ("lib", "include", "share")
     }
     assert (tree / "etc").readlink() == Path("/e/openmpi"), "the settings of the cluster"
+    shutil.copy("/bin/sh", made / "bin/mpirun")
+    assert subprocess.check_output([tree / "bin/mpirun", "-c", "echo $0"], text=True) == f"{tree}/bin/mpirun\n"
     program(made / "bin/mpirun", "#!/bin/sh\nenv\n")
     lines = subprocess.check_output([tree / "bin/mpirun"], text=True, env={"HOME": "/h"}).splitlines()
     files = f"/h/.openmpi/mca-params.conf,/e/openmpi/openmpi-mca-params.conf,{made}/etc/openmpi-mca-params.conf"

@@ -56,7 +56,7 @@ def test_equal_hosts_share_one_that_leads_to_theirs() -> None:
 
 
 def test_the_cluster_builds_no_ucx_for_it() -> None:
-    rdma = [on("node1"), host("node2", {"openmpi_ucx": "always"}, platform=PLATFORM)]
+    rdma = [on("node1", given={"openmpi_ucx": "always"}), host("node2", {"openmpi_ucx": "always"}, platform=PLATFORM)]
     found = ucx.decide(cluster(rdma, "ucx"), {})
     assert [list(one.hosts) for one in found.artifacts] == [["node2"]]
 
