@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.launch.mpirun_job import of_others
 from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import gpu_devices
 
@@ -93,17 +94,19 @@ def environment_notes(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
     """Return which Open MPI and Python environment of the user nodes have, a sentence each; () for clusterctl's own."""
     found: dict[str, list[str]] = {}
     for host, node in nodes.items():
-        openmpi = node.artifact("openmpi")
-        if openmpi.inputs.get("existing"):
-            words = f"with Open MPI {openmpi.version} of {openmpi.inputs['existing']}, which"
-            found.setdefault(words, []).append(host)
         inputs = node.artifact("python_env").inputs
         if inputs.get("existing"):
             has = of(node)
             framework = f" and {has.framework} {has.framework_version}" if has.framework else ""
-            words = f"in {inputs['existing']} with Python {inputs.get('python')}{framework}, an environment that"
+            words = f"{inputs['existing']} with Python {inputs.get('python')}{framework}"
             found.setdefault(words, []).append(host)
-    return tuple(f"{folded(hosts)} ran the checks {words} clusterctl did not make." for words, hosts in found.items())
+    return (
+        *(f"{hosts} ran the checks with {openmpi}." for hosts, openmpi in of_others(nodes)),
+        *(
+            f"{folded(hosts)} ran the checks in {words}, an environment that clusterctl did not make."
+            for words, hosts in found.items()
+        ),
+    )
 
 
 def of(node: NodeFacts) -> NodeStack:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.skew import PROVISION, artifact
+from clusterctl.launch.mpirun_job import of_others
 from clusterctl.model import nodeset
 from clusterctl.model.facts import is_series_41, srun_without_pmix
 from clusterctl.model.findings import Finding, Severity, majority
@@ -306,15 +307,11 @@ def openmpi_notes(view: View) -> Iterator[str]:
     """Return which Open MPI of others the nodes run jobs with, and which ones of vendors they could."""
     said: dict[str, list[str]] = defaultdict(list)
     for host, node in view.nodes.items():
-        openmpi = node.artifact("openmpi")
-        used = str(openmpi.inputs.get("existing", ""))
-        if used:
-            said[f"jobs run with Open MPI {openmpi.version} of {used}, which clusterctl did not make."].append(host)
-            continue
-        for one in node.vendor_openmpis:
+        for one in () if node.artifact("openmpi").inputs.get("existing") else node.vendor_openmpis:
             if one.version.startswith(_SUPPORTED):
                 words = f"Open MPI {one.version} is in {one.path}; 'openmpi_existing: {one.path}' in the inventory"
                 said[f"{words} has jobs use it."].append(host)
+    yield from (f"{hosts}: jobs run with {openmpi}." for hosts, openmpi in of_others(view.nodes))
     yield from (f"On {nodeset.folded(hosts)}, {words}" for words, hosts in said.items())
 
 

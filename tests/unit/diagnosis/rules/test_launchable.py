@@ -63,8 +63,8 @@ def test_open_mpis_of_others_are_notes() -> None:
     version = view.nodes["node3"].artifact("openmpi").version
     line = "'openmpi_existing: /opt/openmpi-4.1.7' in the inventory has jobs use it."
     assert list(launchable.openmpi_notes(view)) == [
+        f"node3: jobs run with Open MPI {version} of /opt/hpcx/ompi, which clusterctl did not make.",
         f"On node[1-2], Open MPI 4.1.7 is in /opt/openmpi-4.1.7; {line}",
-        f"On node3, jobs run with Open MPI {version} of /opt/hpcx/ompi, which clusterctl did not make.",
     ]
 
 
