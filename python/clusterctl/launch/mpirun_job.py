@@ -78,7 +78,7 @@ def decide(
     hosts = tuple(slots) if per_node else placement(slots, wish.map_by)
     before = affinity.of_ranks(facts, slots, hosts, per_node=per_node)
     unused = without_ucx(here) if wish.network is Transport.AUTO else ""
-    notes = (f"{unused}; {UCX_CURE}.",) if unused else ()
+    notes: tuple[str, ...] = (f"{unused}; {UCX_CURE}.",) if unused else ()
     notes += tuple(f"{hosts}: the job runs with {openmpi}." for hosts, openmpi in of_others(facts))
     bound: tuple[str, ...] = ()
     if wish.affinity is Affinity.AUTO:
