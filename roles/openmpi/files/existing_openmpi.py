@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-MADE_HERE = {"bin", "sbin", "etc", "libexec"}
+MADE_HERE = {"bin", "sbin", "lib", "etc", "libexec"}
 SETTINGS = "openmpi-mca-params.conf"
 # The name by which a program is called tells it the folder in which daemons on other nodes are.
 PROGRAM = """\
@@ -55,8 +55,7 @@ def make(asked: dict, tree: Path) -> None:
     for folder in sorted(path.iterdir()):
         if NAME.fullmatch(folder.name) and folder.name not in MADE_HERE and folder.is_dir():
             (tree / folder.name).symlink_to(folder)
-    if not (tree / "lib").exists():
-        (tree / "lib").symlink_to(own)  # lib64
+    (tree / "lib").symlink_to(own)  # which may be lib64
     (tree / "etc").symlink_to(asked["etc"])
 
 
