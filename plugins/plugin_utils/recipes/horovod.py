@@ -388,6 +388,7 @@ class _Recipe:
         }
         return {
             "PATH": f"@WORK@/wrappers:{self.openmpi}/bin:/usr/local/bin:/usr/bin:/bin",
+            **uv.finding(self.of_openmpi),
             "MAKEFLAGS": "-j@JOBS@",
             "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
             "CLUSTERCTL_CXXFLAGS": (

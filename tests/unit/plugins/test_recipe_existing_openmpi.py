@@ -132,6 +132,8 @@ def test_mpi4py_and_horovod_find_its_libraries_and_have_its_identity() -> None:
         assert mpi.install["library_path"] == hvd.install["library_path"] == ["lib", *FOLDERS]
         for artifact in (mpi, hvd):
             assert artifact.build["steps"][-1]["environment"]["LD_LIBRARY_PATH"] == ":".join(FOLDERS)
+        (compiles,) = [one["environment"] for one in hvd.build["steps"] if one["name"] == "compile"]
+        assert compiles["LD_LIBRARY_PATH"] == ":".join(FOLDERS), "cmake links without the wrappers"
         check = next(one["content"] for one in hvd.build["files"] if one["dest"] == "horovod_check.py")
         assert f'"LD_LIBRARY_PATH": "{":".join(FOLDERS)}"' in check
         found[files] = (mpi.key, hvd.key)
