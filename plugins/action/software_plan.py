@@ -53,7 +53,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
         given = task_vars or {}
         asked = [role for role in RECIPES if role in plain(self._task.args.get("roles") or list(RECIPES))]
         chosen = chosen_by_tags(asked, given.get("ansible_run_tags") or (), given.get("ansible_skip_tags") or ())
-        decided = {*asked, *(_ALSO_ALONE[role] for role in chosen if role in _ALSO_ALONE)} if chosen else set()
+        decided = needed([*chosen, *(_ALSO_ALONE[role] for role in chosen if role in _ALSO_ALONE)], asked)
         try:
             plans = self._decide(decided, frozenset(chosen), given) if decided else {}
         except ArtifactError as error:
@@ -140,6 +140,15 @@ def with_brought(node: Mapping[str, Any], host: str, brought: Iterable[Mapping[s
     kept = [one for one in node.get("artifacts") or () if one.get("link") not in links]
     fields = ("name", "version", "key", "link")
     return {**node, "artifacts": [*kept, *({name: one[name] for name in fields} for one in links.values())]}
+
+
+def needed(chosen: Sequence[str], asked: Collection[str]) -> set[str]:
+    """Return the chosen roles, and those among the asked ones whose decisions they stand on.
+
+    A role that stands on a chosen one is left out, because the run may bring nothing else that it needs.
+    """
+    below = [need for role in chosen for need in RECIPES[role][1] if need in asked]
+    return {*chosen, *(needed(below, asked) if below else ())}
 
 
 def chosen_by_tags(roles: Sequence[str], run: Iterable[str], skip: Iterable[str]) -> list[str]:

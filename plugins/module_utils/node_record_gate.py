@@ -332,6 +332,23 @@ _EXISTING_PYTHON = _record(
     cuda=_mapping(_KEY, _VERSION, 8),
     nccl=_record("path", "version", path=_BUILD_PATH, version=_VERSION),
 )
+_EXISTING_OPENMPI = _record(
+    "path",
+    "problem",
+    "cure",
+    path=_BUILD_PATH,
+    problem=_text(1024),
+    cure=_text(1024),
+    version=_VERSION,
+    machine=_KEY,
+    library=_BUILD_PATH,
+    folders=_many(_BUILD_PATH, 16),
+    options=_many(_pattern(r"--[A-Za-z0-9_./+=-]{0,250}", "an option of configure"), 16),
+    components=_mapping(_pattern(r"[a-z0-9_]{1,32}/[a-z0-9_]{1,32}", "a component"), _VERSION, 256),
+    cuda=_flag,
+    fortran=_flag,
+    files=_KEY,
+)
 _LIBRARY_FILE = {"path": _PATH, "real": _PATH, "version": _VERSION, "via": _PATH}
 _LAUNCH = _record(name=_KEY, path=_PATH, real=_PATH, own=_PATH, own_real=_PATH, own_state=_WORD)
 
@@ -412,6 +429,8 @@ FORMS: Mapping[str, Rule] = {
     "tools": _mapping(_KEY, _plain, 256),
     "artifacts": _many(_ARTIFACT),
     "existing_python": _or_none(_EXISTING_PYTHON),
+    "existing_openmpi": _or_none(_EXISTING_OPENMPI),
+    "vendor_openmpis": _many(_record("path", "version", path=_BUILD_PATH, version=_VERSION), 64),
     "libraries": _many(_record(soname=_PATH, others=_many(_record(**_LIBRARY_FILE)), **_LIBRARY_FILE)),
     "watch": _many(_plain, 65536),
     "problems": _many(_SENTENCE),

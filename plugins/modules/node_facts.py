@@ -49,6 +49,11 @@ options:
       - Folder of a Python environment of the user, or its python, to look at. Nothing of it runs. Left out, none is
         looked at.
     type: str
+  existing_openmpi:
+    description:
+      - Folder of an Open MPI of the user or a vendor to look at. Its C(ompi_info) runs as nobody. Left out, none is
+        looked at.
+    type: str
   check_sudo:
     description:
       - Whether to find out if the login user may use sudo without a password. This starts one process on the node. A
@@ -161,6 +166,12 @@ node:
         path, folder, problem and cure of the environment asked for (null where none is). Where it can be used, also
         kind, interpreter, real, version, machine, base, headers, shares, folders, packages, cuda and nccl.
       type: dict
+    existing_openmpi:
+      description: >-
+        path, problem and cure of the Open MPI asked for (null where none is). Where it can be used, also version,
+        machine, library, folders, options, components, cuda, fortran and files.
+      type: dict
+    vendor_openmpis: {description: "path and version of each Open MPI where vendors put theirs.", type: list}
     libraries:
       description: >-
         soname, path (empty where it is missing), real (links resolved), version (empty where it is unknown), via
@@ -184,6 +195,7 @@ def main() -> None:
             "libraries": {"type": "list", "elements": "dict", "default": []},
             "prefix": {"type": "path", "default": "/usr/local"},
             "existing_python": {"type": "str"},
+            "existing_openmpi": {"type": "str"},
             "check_sudo": {"type": "bool", "default": False},
             "job_user": {"type": "str"},
         },

@@ -1,4 +1,4 @@
-"""UCX on real nodes: built from source, Open MPI on it, and messages that go through it, as its own log tells."""
+"""UCX on four real nodes: built from source, Open MPI on it, and messages that go through it, as its own log tells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from validated import Cluster, result
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
-NODES = ("node1", "node2")
+NODES = ("node1", "node2", "node3", "node4")
 CONF = "/usr/local/etc/ucx/ucx.conf"
 HELLO = "/usr/local/openmpi/libexec/clusterctl-hello"
 THROUGH = ("-x", "UCX_TLS=tcp,sm,self", "-x", "UCX_LOG_LEVEL=info")
@@ -41,9 +41,9 @@ def cluster(sandbox: Callable[..., Sandbox]) -> Iterator[Cluster]:
 
 
 def logged(cluster: Cluster) -> set[str]:
-    """Return the transports for messages that UCX's log names in a run of two ranks on two nodes."""
+    """Return the transports for messages that UCX's log names in a run of one rank on each node."""
     inventory = str(cluster.box.inventory)
-    words = ("--network", "ucx", *THROUGH, "-np", "2", "--map-by", "node", inventory, "--", HELLO)
+    words = ("--network", "ucx", *THROUGH, "-np", str(len(NODES)), "--map-by", "node", inventory, "--", HELLO)
     done = subprocess.run([*CLUSTERCTL, "run", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r'"rank": \d', done.stdout)) == len(NODES)

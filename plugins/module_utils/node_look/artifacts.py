@@ -10,7 +10,7 @@ import re
 import stat
 import zlib
 
-from . import existing_python
+from . import existing_openmpi, existing_python
 from .reading import Json, list_folder, read_regular, read_text, sha256, user_name
 
 # --- artifacts -------------------------------------------------------------------------------------------------------
@@ -67,10 +67,11 @@ class Verifier:
         return (marker, *self._known[tree])
 
     def _of_existing(self, inputs: object) -> str:
-        """Return how the user's environment differs from what the marker names; '' for an artifact without one."""
+        """Return how software of the user differs from what the marker names; '' for an artifact without any."""
         if not isinstance(inputs, dict) or not existing_python.PLAIN.fullmatch(str(inputs.get("existing", ""))):
             return ""
-        return existing_python.changes(inputs, self._silent)
+        its = existing_openmpi if "files" in inputs else existing_python
+        return its.changes(inputs, self._silent)
 
 
 def slice_of(name: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from typing import Callable
 
 from .reading import Json, list_folder, read_regular, user_name
 
@@ -37,10 +38,11 @@ _SYSTEM = "/usr"
 _SOFTWARE = ("/opt/", "/usr/")
 
 
-class _UnusableError(Exception):
-    """Why an environment cannot be used: a clause, and what to do."""
+class UnusableError(Exception):
+    """Why software of the user cannot be used: a clause, and what to do."""
 
     def __init__(self, problem: str, cure: str) -> None:
+        """Keep both."""
         super().__init__(problem)
         self.cure = cure
 
@@ -83,16 +85,30 @@ def look(
         ``folders`` of its packages, ``packages`` (their versions by name), ``cuda`` (by framework) and ``nccl`` (path
         and version of the library beside them).
     """
-    found: Json = {"path": path, "folder": folder_of(path), "problem": "", "cure": ""}
-    if found["folder"] in silent:
-        problem = f"{found['folder']} is on a file system that does not answer"
+    folder = folder_of(path)
+    found = {"path": path, "folder": folder}
+    return answered(found, folder, silent, lambda: _looked(path, folder, login_uid, root))
+
+
+def answered(found: Json, folder: str, silent: frozenset[str] | set[str], looked: Callable[[], Json]) -> Json:
+    """Return what is known of software, with what a look at it finds, or with ``problem`` and ``cure``.
+
+    Args:
+        found: what is known before.
+        folder: of the software.
+        silent: folders on file systems that do not answer.
+        looked: the look; it raises UnusableError or OSError.
+    """
+    found = {**found, "problem": "", "cure": ""}
+    if folder in silent:
+        problem = f"{folder} is on a file system that does not answer"
         return {**found, "problem": problem, "cure": "mount it again, or restart its server"}
     try:
-        return {**found, **_looked(path, found["folder"], login_uid, root)}
-    except _UnusableError as error:
+        return {**found, **looked()}
+    except UnusableError as error:
         return {**found, "problem": str(error), "cure": error.cure}
     except OSError as error:
-        problem = f"{error.filename or path} cannot be read ({error.strerror})"
+        problem = f"{error.filename or folder} cannot be read ({error.strerror})"
         return {**found, "problem": problem, "cure": "look at this folder on the node"}
 
 
@@ -145,11 +161,11 @@ def _first(names: list[str]) -> str:
 
 def _looked(path: str, folder: str, login_uid: int, root: str) -> Json:
     if not os.path.isdir(folder):
-        raise _UnusableError(f"{folder} does not exist", "make it there too, or name another python_env_existing")
+        raise UnusableError(f"{folder} does not exist", "make it there too, or name another python_env_existing")
     settings = _settings(f"{folder}/pyvenv.cfg")
     is_conda = os.path.isdir(f"{folder}/conda-meta")
     if not settings and not is_conda and not _libraries(folder):
-        raise _UnusableError(
+        raise UnusableError(
             f"{folder} is not a Python environment (it has no pyvenv.cfg, no conda-meta and no lib/python3*)",
             "name the folder of a venv, of a conda environment or of a Python",
         )
@@ -157,8 +173,8 @@ def _looked(path: str, folder: str, login_uid: int, root: str) -> Json:
     real = os.path.realpath(interpreter)
     home = settings.get("home", "") if settings else os.path.dirname(real if folder == _SYSTEM else interpreter)
     if login_uid >= 0:
-        _refuse_unsafe(f"{folder}/bin", _owner(f"{folder}/bin", login_uid, root))
-        _refuse_unsafe(real, _owner(real, login_uid, root), f"{interpreter} leads to {real}, and ")
+        refuse_unsafe(f"{folder}/bin", other_owner(f"{folder}/bin", login_uid, root))
+        refuse_unsafe(real, other_owner(real, login_uid, root), f"{interpreter} leads to {real}, and ")
     release = _release(real, settings, folder, interpreter)
     base = os.path.dirname(os.path.realpath(home)) if home else os.path.dirname(os.path.dirname(real))
     conda = _conda_packages(folder) if is_conda else {}
@@ -166,10 +182,10 @@ def _looked(path: str, folder: str, login_uid: int, root: str) -> Json:
     folders = _folders(folder, base, release, is_venv=bool(settings), shares=shares)
     if login_uid >= 0:
         for place in _own_folders(folder, base, folders):
-            _refuse_unsafe(place, _owner(place, login_uid, root))
+            refuse_unsafe(place, other_owner(place, login_uid, root))
     odd = [place for place in (real, base, *folders) if not PLAIN.fullmatch(place)]
     if odd:
-        raise _UnusableError(
+        raise UnusableError(
             f"the Python or packages of {folder} lie in a folder with other signs than letters, digits and . _ + -",
             "make the environment in another folder",
         )
@@ -177,14 +193,14 @@ def _looked(path: str, folder: str, login_uid: int, root: str) -> Json:
     for place in folders:
         packages = {**_packages(place), **packages}
     if len(packages) > _MOST_PACKAGES:
-        raise _UnusableError(f"{folder} has more than {_MOST_PACKAGES} packages", "name an environment with fewer")
+        raise UnusableError(f"{folder} has more than {_MOST_PACKAGES} packages", "name an environment with fewer")
     others = {f"conda:{name}": words for name, words in conda.items() if name.lower() not in packages}
     return {
         "kind": "venv" if settings else "conda" if is_conda else "prefix",
         "interpreter": interpreter,
         "real": real,
         "version": _version(settings, conda, base, release),
-        "machine": _machine(real),
+        "machine": machine_of(real),
         "base": base,
         "headers": os.path.isfile(f"{base}/include/python{release}/Python.h"),
         "shares": shares,
@@ -202,7 +218,7 @@ def _settings(path: str) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise _UnusableError(f"{path} is not the file of a venv: {error}", "make the environment again") from None
+        raise UnusableError(f"{path} is not the file of a venv: {error}", "make the environment again") from None
     pairs = (line.partition("=") for line in text.split("\n"))
     return {name.strip().lower(): value.strip() for name, sign, value in pairs if sign}
 
@@ -219,11 +235,11 @@ def _interpreter(path: str, folder: str) -> str:
         if os.path.isfile(program) and os.access(program, os.X_OK):
             return program
         if os.path.lexists(program):
-            raise _UnusableError(
+            raise UnusableError(
                 f"{program} leads to {os.path.realpath(program)}, which is not a program there",
                 "install the Python that the environment was made of, or make the environment again",
             )
-    raise _UnusableError(f"{folder} has no bin/python", "name the folder of an environment with its Python")
+    raise UnusableError(f"{folder} has no bin/python", "name the folder of an environment with its Python")
 
 
 def _release(real: str, settings: dict[str, str], folder: str, interpreter: str) -> str:
@@ -237,7 +253,7 @@ def _release(real: str, settings: dict[str, str], folder: str, interpreter: str)
         return ".".join(told[0].split(".")[:2])
     if len(releases) == 1:
         return releases[0]
-    raise _UnusableError(
+    raise UnusableError(
         f"the version of {interpreter} is not known", "name the program with its version, such as bin/python3.12"
     )
 
@@ -253,7 +269,8 @@ def _version(settings: dict[str, str], conda: dict[str, str], base: str, release
     return found[0] if found and f"{found[0]}.".startswith(f"{release}.") else release
 
 
-def _machine(program: str) -> str:
+def machine_of(program: str) -> str:
+    """Return the architecture that a program or a library is for; '' if it is neither."""
     handle = os.open(program, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         head = os.read(handle, _MACHINE_AT + 2)
@@ -338,12 +355,12 @@ def _text(path: str) -> str:
 # --- who may write to it ---------------------------------------------------------------------------------------------
 
 
-def _owner(path: str, login_uid: int, root: str) -> int:
+def other_owner(path: str, login_uid: int, root: str) -> int:
     """Return who may own a path beside root: elsewhere than where software lies, nobody."""
     return login_uid if among_software(os.path.realpath(path), root) else 0
 
 
-def _refuse_unsafe(path: str, login_uid: int, before: str = "") -> None:
+def refuse_unsafe(path: str, login_uid: int, before: str = "") -> None:
     """Refuse a path that other users could change, or that users cannot reach.
 
     Args:
@@ -352,28 +369,28 @@ def _refuse_unsafe(path: str, login_uid: int, before: str = "") -> None:
         before: words before what is wrong.
 
     Raises:
-        _UnusableError: a user could change it, or only root can reach it.
+        UnusableError: a user could change it, or only root can reach it.
     """
     for place in dict.fromkeys((*_above(path), *_above(os.path.realpath(path)))):
         status = os.lstat(place)
         if status.st_uid not in {0, login_uid}:
-            raise _UnusableError(
+            raise UnusableError(
                 f"{before}{place} belongs to {user_name(status.st_uid)}, who could change what jobs run",
-                f"give it to root ('chown -R root {place}'), or move the environment out of it",
+                f"give it to root ('chown -R root {place}'), or move the software out of it",
             )
         if stat.S_ISLNK(status.st_mode):
             continue
         mode = stat.S_IMODE(status.st_mode)
         if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and status.st_gid not in {0, _own_group(login_uid)}):
-            raise _UnusableError(
+            raise UnusableError(
                 f"{before}{place} can be written by others than its owner (mode {mode:04o}), who could change what"
                 " jobs run",
-                f"close it ('chmod go-w {place}'), or move the environment out of it",
+                f"close it ('chmod go-w {place}'), or move the software out of it",
             )
         if mode & 0o005 != 0o005:  # noqa: PLR2004 - to read, and to enter or to run
-            raise _UnusableError(
+            raise UnusableError(
                 f"{before}{place} can be used by its owner alone (mode {mode:04o}), and jobs of users need it",
-                "move the environment and its Python to a folder that all users can read, such as /opt",
+                "move the software to a folder that all users can read, such as /opt",
             )
 
 

@@ -13,6 +13,7 @@ import time
 
 from . import (
     artifacts,
+    existing_openmpi,
     existing_python,
     gpu,
     libraries,
@@ -151,6 +152,7 @@ def _look(path: str, sink: int) -> None:
 # sections still reach the reader.
 
 SCHEMA_VERSION = 1
+_EXISTING = {"existing_python": existing_python, "existing_openmpi": existing_openmpi}  # software of the user
 READS = "clusterctl reads "
 _STDERR = 2
 
@@ -185,7 +187,6 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
     login_user = users.login_user()
     root = str(request.get("prefix") or artifacts.DEFAULT_PREFIX)
     verifier = artifacts.Verifier(request.get("content"), silent)
-    existing = str(request.get("existing_python") or "")
     asked, library_path = request.get("libraries") or [], variables.get("LD_LIBRARY_PATH", "")
     return [
         ("session_start", processes.session_start, {"session_start_s": 0.0}),
@@ -253,7 +254,17 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         ),
         ("tools", machine.tools, {"tools": tools}),
         ("artifacts", lambda: artifacts.artifacts(request.get("artifacts"), verifier, root), {"artifacts": []}),
-        ("existing_python", lambda: _existing_python(existing, uid, root, silent), {"existing_python": None}),
+        (
+            "existing_python",
+            lambda: _existing("existing_python", request, uid, silent, root),
+            {"existing_python": None},
+        ),
+        (
+            "existing_openmpi",
+            lambda: _existing("existing_openmpi", request, uid, silent, root),
+            {"existing_openmpi": None},
+        ),
+        ("vendor_openmpis", lambda: existing_openmpi.of_vendors(silent), {"vendor_openmpis": []}),
         ("libraries", lambda: libraries.libraries(asked, library_path, root), {"libraries": []}),
         (
             "watch",
@@ -263,10 +274,11 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
     ]
 
 
-def _existing_python(path: str, uid: int, root: str, silent: frozenset[str] | set[str]) -> Json:
+def _existing(name: str, request: Json, uid: int, silent: frozenset[str] | set[str], root: str) -> Json:
+    path = str(request.get(name) or "")
     if not existing_python.PLAIN.fullmatch(path):  # the controller refuses it
-        return {"existing_python": None}
-    return {"existing_python": existing_python.look(path, uid, silent, root)}
+        return {name: None}
+    return {name: _EXISTING[name].look(path, uid, silent, root)}
 
 
 def platform_id(facts: Json) -> str:
@@ -297,7 +309,8 @@ def collect(request: Json) -> Json:
               relative link is below the prefix. None verifies every artifact below the prefix.
             - ``libraries``: libraries to find as the loader does, each ``{soname}``, and ``also``: patterns of further
               files to report, which may be relative to the prefix.
-            - ``existing_python``: a Python environment of the user to look at; '' looks at none.
+            - ``existing_python``, ``existing_openmpi``: a Python environment and an Open MPI of the user to look at; ''
+              looks at none.
             - ``resolve``: names to look up besides the node's own; None looks up nothing.
             - ``leftovers``: find ranks whose launcher is gone.
             - ``busy``: find ranks, and processes that use an artifact.
@@ -316,8 +329,9 @@ def collect(request: Json) -> Json:
     folders = [os.path.dirname(str(entry["path"])) for entry in request.get("watch") or []]
     folders += session_folders(session.variables)
     root = str(request.get("prefix") or artifacts.DEFAULT_PREFIX)
-    environments = (existing_python.in_use(root), existing_python.folder_of(str(request.get("existing_python") or "")))
-    folders += filter(None, environments)
+    named = [existing_python.folder_of(str(request.get(name) or "")) for name in _EXISTING]
+    folders += filter(None, [*named, *(its.in_use(root) for its in _EXISTING.values())])
+    folders += existing_openmpi.places()
     silent = frozen_paths([*users.homes(request.get("job_user")), *folders])
     problems += [f"storage: {path} is on a file system that does not answer" for path in sorted(silent)]
     for name, answer, fallback in sections(request, session, silent):

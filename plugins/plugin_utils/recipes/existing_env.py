@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_python
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.existing import Named
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.frameworks import (
     drivers_below,
     gpus_left_idle,
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Cluster, Host
 
 _VARIABLE = "python_env_existing"
+_NAMED = Named(_VARIABLE, "existing_python", "/opt/pytorch")
+path_of, unusable = _NAMED.path_of, _NAMED.unusable
 _PROGRAM = "existing_environment.py"
 _SYSTEM = "/usr"
 _OLDEST = (3, 9)
 _PROOF_S = 180  # the first import of gigabytes waits for a cold disk
-_MOST_NAMED, _MOST_PACKAGES = 4, 5
 _LABELS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 _PACKAGES = {"pytorch": ("torch",), "tensorflow": ("tensorflow", "tensorflow-cpu")}
 
@@ -80,35 +81,10 @@ class Existing:
         return {"name": name, "version": self.packages[package], "cuda": cuda, "nccl": nccl, "sha256": ""}
 
 
-def path_of(host: Host) -> str:
-    """Return the environment that a host's variables name; '' for none."""
-    return host.settings.text(_VARIABLE).rstrip("/")
-
-
 def of(host: Host) -> Existing | None:
     """Return the environment of a host; None where none is named, or :func:`unusable` says why it has none."""
-    look = host.node.get("existing_python") or {}
-    if not path_of(host) or unusable(host):
-        return None
-    return Existing(**{name: look[name] for name in Existing.__dataclass_fields__})
-
-
-def unusable(host: Host) -> str:
-    """Return why a host's environment cannot be used, a sentence; '' where it can, or where none is named."""
-    path, look = path_of(host), host.node.get("existing_python") or {}
-    if not path:
-        return ""
-    if not existing_python.PLAIN.fullmatch(path):
-        return (
-            f"{_VARIABLE} is '{path}'; write an absolute path of letters, digits and the signs . _ + - alone, such as"
-            " /opt/pytorch."
-        )
-    if str(look.get("path", "")).rstrip("/") != path:
-        return (
-            f"{host.name} was not asked about {path}; set {_VARIABLE} in the inventory or with -e, where the look at"
-            " the nodes reads it."
-        )
-    return f"{host.name}: {look['problem']}; {look['cure']}." if look["problem"] else ""
+    look = _NAMED.look(host)
+    return Existing(**{name: look[name] for name in Existing.__dataclass_fields__}) if look else None
 
 
 def python(cluster: Cluster, plans: Mapping[str, Plan], host: Host, asked: str) -> uv.Python:
@@ -171,57 +147,12 @@ def decide(cluster: Cluster, groups: Sequence[Sequence[Host]], linked: Sequence[
         linked: folders of packages that come before those of the environment.
     """
     naming = [_Recipe(cluster, hosts, linked) for hosts in groups if path_of(hosts[0])]
-    refusals = [one for recipe in naming for one in recipe.refusals()] or list(_unlike(naming, groups))
+    refusals = [one for recipe in naming for one in recipe.refusals()] or list(
+        _NAMED.unlike(groups, of, [recipe.platform for recipe in naming])
+    )
     refusals = refusals or [one for recipe in naming for one in recipe.framework_refusals()]
     told = {"frameworks": {recipe.platform: recipe.framework for recipe in naming if not refusals}}
     return Plan([] if refusals else [recipe.artifact() for recipe in naming], refusals, (), told)
-
-
-def _unlike(recipes: Sequence[_Recipe], groups: Sequence[Sequence[Host]]) -> Iterator[Refusal]:
-    """Yield where hosts of one platform do not have the same environment."""
-    for platform in dict.fromkeys(recipe.platform for recipe in recipes):
-        its = [hosts for hosts in groups if hosts[0].platform == platform]
-        paths = {hosts[0].name: path_of(hosts[0]) or "none" for hosts in its}
-        if len(set(paths.values())) > 1:
-            named = ", ".join(f"{path} on {name}" for name, path in paths.items())
-            yield Refusal("", f"{_VARIABLE} must be the same on all hosts of one platform; it is {named}.")
-            continue
-        first, said = differing({host.name: found for hosts in its for host in hosts if (found := of(host))})
-        if said:
-            yield Refusal(first, said)
-
-
-def differing(found: Mapping[str, Existing]) -> tuple[str, str]:
-    """Name in one sentence the hosts that have other packages than most, or another Python.
-
-    Args:
-        found: the environment of each host, at the same path.
-
-    Returns:
-        The first of these hosts, and the sentence; both are '' where all hosts have the same.
-    """
-    kinds = {name: json.dumps([one.labels, dict(one.packages)], sort_keys=True) for name, one in found.items()}
-    usual = Counter(kinds.values()).most_common(1)[0][0]
-    most = [name for name, words in kinds.items() if words == usual]
-    other, whose = found[most[0]], most[0] if len(most) == 1 else "the others"
-    parts: dict[str, list[str]] = {}
-    for name in (one for one in found if one not in most):
-        one, theirs = found[name], other.labels
-        lines = [f"{its} and {whose} {theirs[of]}" for of, its in one.labels.items() if theirs.get(of, its) != its]
-        has, lacks = (f"which {whose} {verb}" for verb in (("has", "lacks") if len(most) == 1 else ("have", "lack")))
-        lines += existing_python.differences(dict(other.packages), dict(one.packages), f"and {whose}", has, lacks)
-        more = f" and {len(lines) - _MOST_PACKAGES} more" if len(lines) > _MOST_PACKAGES else ""
-        parts.setdefault(f"{one.path} has {', '.join(lines[:_MOST_PACKAGES])}{more}", []).append(name)
-    if not parts:
-        return "", ""
-    words = [f"{_named(names)}: {line}" for line, names in parts.items()]
-    first = next(iter(parts.values()))[0]
-    return first, f"{'; '.join(words)}; make {other.path} the same on all nodes of the platform."
-
-
-def _named(hosts: Sequence[str]) -> str:
-    rest = len(hosts) - _MOST_NAMED
-    return f"{', '.join(hosts[:_MOST_NAMED])}{f' and {rest} more' if rest > 0 else ''}"
 
 
 class _Recipe:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, existing_openmpi, uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Plan,
@@ -148,6 +148,7 @@ class _Recipe:
         own = f"{self.environment}/lib/python{stands.python.release}/site-packages"
         self.folders = stands.python.folders or (own,)
         self.packages = self.folders[0]
+        self.of_openmpi = existing_openmpi.folders(hosts[0])
 
     def refusals(self) -> Iterator[Refusal]:
         """Yield why it cannot be built."""
@@ -160,7 +161,12 @@ class _Recipe:
                 f" the 64 hex digits that its publisher names for {file}.",
             )
         for host in self.hosts:
-            problem = existing_env.unusable(host) or self._misfit(host.name) or self._lack(host.name)
+            problem = (
+                existing_openmpi.unusable(host)
+                or existing_env.unusable(host)
+                or self._misfit(host.name)
+                or self._lack(host.name)
+            )
             problem = problem or existing_env.without_packages(host, "Horovod", _IMPORTS)
             problem = problem or existing_env.without_headers(host, "Horovod")
             if problem:
@@ -244,7 +250,7 @@ class _Recipe:
                 "needs_bytes": _NEEDS_BYTES,
             },
             install={
-                "library_path": ["lib"],
+                "library_path": ["lib", *self.of_openmpi],
                 "waiting_paths": [f"{self.prefix}/ucx/lib", *self._run_paths(), f"{self.packages}/torch/lib"],
                 "closure_ignore": _OPTIONAL_LIBRARIES,
             },
@@ -288,7 +294,7 @@ class _Recipe:
         contents = {
             "build_preflight.py": role_file("horovod", "build_preflight.py"),
             "edit_source.py": role_file("horovod", "edit_source.py"),
-            "horovod_check.py": role_file("horovod", "clusterctl-horovod-check"),
+            "horovod_check.py": self._check(),
             # The tools stand apart from the framework, whose environment comes after them.
             "framework.pth": "".join(f"{folder}\n" for folder in self.folders),
             "mpicxx": _MPICXX.format(openmpi=self.openmpi),
@@ -299,6 +305,12 @@ class _Recipe:
             {**source, "dest": "source", "unpack": True},
             *({"content": content, "dest": name} for name, content in contents.items()),
         ]
+
+    def _check(self) -> str:
+        """Return the program of the proof. An Open MPI that was moved finds its own libraries by LD_LIBRARY_PATH."""
+        program = role_file("horovod", "clusterctl-horovod-check")
+        path = f'"LC_ALL": "C", "LD_LIBRARY_PATH": "{":".join(self.of_openmpi)}"'
+        return program.replace('"LC_ALL": "C"', path) if self.of_openmpi else program
 
     def _steps(self, system_python: str) -> list[dict[str, Any]]:
         skipped = [f"--skip={name}" for name in self.settings.texts("horovod_skip_edits")]
@@ -328,7 +340,7 @@ class _Recipe:
             uv.installs("install", "horovod", "--find-links=dist"),
             uv.places_program("horovodrun", "horovodrun", "@TREE@/bin/horovodrun"),
             uv.places_program("check", "horovod_check.py", "@TREE@/libexec/clusterctl-horovod-check"),
-            uv.loads(self.interpreter, f"import {module} as hvd; assert hvd.mpi_built()"),
+            uv.loads(self.interpreter, f"import {module} as hvd; assert hvd.mpi_built()", self.of_openmpi),
         ]
 
     def _needs(self) -> dict[str, str]:
@@ -376,6 +388,7 @@ class _Recipe:
         }
         return {
             "PATH": f"@WORK@/wrappers:{self.openmpi}/bin:/usr/local/bin:/usr/bin:/bin",
+            **uv.finding(self.of_openmpi),
             "MAKEFLAGS": "-j@JOBS@",
             "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
             "CLUSTERCTL_CXXFLAGS": (
@@ -399,7 +412,7 @@ class _Recipe:
             "framework": self.framework,
             "controllers": backends,
             "operations": [*backends, *(["NCCL"] if stands.operations == "NCCL" else [])],
-            "openmpi_key": stands.openmpi,
+            "openmpi_key": "" if self.of_openmpi else stands.openmpi,  # a library outside has no key
             "nccl": self.nccl,
             "nccl_key": stands.nccl,
             "folder": "@REAL@",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, existing_openmpi, uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Plan,
@@ -53,6 +53,7 @@ class _Recipe:
     def __init__(self, prefix: str, hosts: Sequence[Host], openmpi: str, python: uv.Python) -> None:
         self.prefix, self.hosts, self.openmpi, self.python = prefix, hosts, openmpi, python
         self.settings = hosts[0].settings
+        self.folders = existing_openmpi.folders(hosts[0])
         self.version = self.settings.text("mpi4py_version")
         self.sha256 = self.settings.text("mpi4py_sha256") or RELEASES.get(self.version, "")
 
@@ -68,7 +69,11 @@ class _Recipe:
             if not self.openmpi:
                 link = f"{self.prefix}/openmpi"
                 yield Refusal(host.name, uv.without_library(host.name, "Open MPI", link, "mpi4py"))
-            elif problem := existing_env.unusable(host) or existing_env.without_headers(host, "mpi4py"):
+            elif problem := (
+                existing_openmpi.unusable(host)
+                or existing_env.unusable(host)
+                or existing_env.without_headers(host, "mpi4py")
+            ):
                 yield Refusal(host.name, problem)
             elif self.python.managed and not self.python.key:
                 yield Refusal(host.name, uv.without_python(host.name, self.prefix, "mpi4py"))
@@ -78,6 +83,7 @@ class _Recipe:
         settings, python, openmpi = self.settings, self.python, f"{self.prefix}/openmpi"
         its_builders = builders(self.hosts, settings.text("mpi4py_builder"))
         check, environment = role_file("mpi4py", "mpi4py_check.py"), f"{self.prefix}/python_env"
+        key = "" if self.folders else self.openmpi  # a library outside of the artifacts has no key
         sdist = {
             "name": "mpi4py",
             "version": self.version,
@@ -116,10 +122,13 @@ class _Recipe:
                 "prune": uv.NOTES,
                 "needs_bytes": _NEEDS_BYTES,
             },
-            install={"library_path": ["lib"], "waiting_paths": [f"{self.prefix}/ucx/lib", f"{openmpi}/lib"]},
+            install={
+                "library_path": ["lib", *self.folders],
+                "waiting_paths": [f"{self.prefix}/ucx/lib", f"{openmpi}/lib"],
+            },
             proof={
                 "stands_on": [openmpi, environment, *([f"{self.prefix}/cpython"] if python.managed else [])],
-                "checks": [uv.two_ranks(self.prefix, "clusterctl-mpi4py-check", self.openmpi, "@REAL@")],
+                "checks": [uv.two_ranks(self.prefix, "clusterctl-mpi4py-check", key, "@REAL@")],
             },
         )
 
@@ -135,5 +144,5 @@ class _Recipe:
             *uv.environment_with(self.python, ["setuptools", "cython"]),
             uv.installs("compile", "./source", "--no-build-isolation", **compiles),
             uv.places_program("check", "mpi4py_check.py", "@TREE@/libexec/clusterctl-mpi4py-check"),
-            uv.loads(self.python.path, load),
+            uv.loads(self.python.path, load, self.folders),
         ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda, pmix, ucx
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda, existing_openmpi, pmix, ucx
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     APT,
     Artifact,
@@ -144,13 +144,23 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
         key = ucx.stands_on(cluster, plans, host)
         return key, host.settings.of("ucx") if key else {}  # as UCX's own groups, so that one host builds both
 
-    for hosts in cluster.alike("openmpi", also=stands_on):
+    groups = cluster.alike("openmpi", also=stands_on)
+    for hosts in groups:
+        if existing_openmpi.path_of(hosts[0]):
+            continue
         recipe = _Recipe(cluster, hosts, stands_on(hosts[0])[0], links=links)
         problems = list(recipe.refusals())
         refusals += problems
         if not problems:
             artifacts.append(recipe.artifact())
-    return Plan(artifacts, refusals)
+    existing = existing_openmpi.decide(cluster, groups, {hosts[0].platform: _compilers(hosts) for hosts in groups})
+    return Plan([*existing.artifacts, *artifacts], [*existing.refusals, *refusals])
+
+
+def _compilers(hosts: Sequence[Host]) -> dict[str, Any]:
+    """Return what a program of MPI is compiled with, as options of a build."""
+    known = of_family(_PACKAGES, builders(hosts, hosts[0].settings.text("openmpi_builder"))[0])
+    return {"packages": known["build"], "package_options": known["options"]}
 
 
 class _Recipe:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules.member import usable_devices
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda, existing_openmpi
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     APT,
     Artifact,
@@ -104,7 +104,7 @@ def wanted(members: Sequence[Mapping[str, Any]], asked: str) -> bool:
 
 def stands_on(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> str | None:
     """Return the key of the UCX that a host's Open MPI uses, None where it uses none, and '' where it lacks one."""
-    if not wanted(cluster.members, host.settings.text("openmpi_ucx")):
+    if not _gets(cluster, host):
         return None
     return str(cluster.comes(plans, "ucx", host, "ucx").get("key") or "")
 
@@ -112,9 +112,14 @@ def stands_on(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> str | 
 def decide(cluster: Cluster, _plans: Mapping[str, Plan]) -> Plan:
     """Decide which UCX each host gets; Open MPI's variables say whether it gets one, and what builds it."""
     groups = cluster.alike("ucx", "openmpi")  # as Open MPI's, so that one host builds both
-    getting = [hosts for hosts in groups if wanted(cluster.members, hosts[0].settings.text("openmpi_ucx"))]
+    getting = [hosts for hosts in groups if _gets(cluster, hosts[0])]
     plan = plan_of(_Recipe(cluster, hosts) for hosts in getting)
     return replace(plan, warnings=[words_of for host in cluster.hosts if getting and (words_of := without_port(host))])
+
+
+def _gets(cluster: Cluster, host: Host) -> bool:
+    """Whether a host gets the cluster's UCX; an Open MPI that is there already has its own, or none."""
+    return not existing_openmpi.path_of(host) and wanted(cluster.members, host.settings.text("openmpi_ucx"))
 
 
 def without_port(host: Host) -> str:

@@ -168,12 +168,17 @@ def places_program(name: str, file: str, dest: str) -> dict[str, Any]:
     return {"name": name, "argv": ["install", "-D", "-m", "0755", file, dest]}
 
 
-def loads(interpreter: str, code: str) -> dict[str, Any]:
+def finding(library_path: Sequence[str]) -> dict[str, str]:
+    """Return the variable by which the loader and the linker find libraries in folders; {} for none."""
+    return {"LD_LIBRARY_PATH": ":".join(library_path)} if library_path else {}
+
+
+def loads(interpreter: str, code: str, library_path: Sequence[str] = ()) -> dict[str, Any]:
     """Return the step that loads what was built. A missing symbol shows when a module is loaded."""
     return {
         "name": "load",
         "argv": [interpreter, "-B", "-c", code],
-        "environment": {"PYTHONPATH": "@TREE@/site-packages"},
+        "environment": {"PYTHONPATH": "@TREE@/site-packages", **finding(library_path)},
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.launch.mpirun_job import of_others
 from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import gpu_devices
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 # and patterns are below the prefix of the software.
 ARTIFACTS: tuple[dict[str, Any], ...] = (
     {"name": "ucx", "link": "ucx"},
-    {"name": "openmpi", "link": "openmpi", "inputs": ["ucx", "configure"]},
+    {"name": "openmpi", "link": "openmpi", "inputs": ["ucx", "configure", "existing", "library"]},
     {"name": "cpython", "link": "cpython"},
     {"name": "python_env", "link": "python_env", "inputs": ["framework", "existing", "python"]},
     {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi"]},
@@ -90,7 +91,7 @@ def versions(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:
 
 
 def environment_notes(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
-    """Return which Python environments of the user the nodes have, a sentence each; () where all are clusterctl's."""
+    """Return which Open MPI and Python environment of the user nodes have, a sentence each; () for clusterctl's own."""
     found: dict[str, list[str]] = {}
     for host, node in nodes.items():
         inputs = node.artifact("python_env").inputs
@@ -99,9 +100,12 @@ def environment_notes(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
             framework = f" and {has.framework} {has.framework_version}" if has.framework else ""
             words = f"{inputs['existing']} with Python {inputs.get('python')}{framework}"
             found.setdefault(words, []).append(host)
-    return tuple(
-        f"{folded(hosts)} ran the checks in {words}, an environment that clusterctl did not make."
-        for words, hosts in found.items()
+    return (
+        *(f"{hosts} ran the checks with {openmpi}." for hosts, openmpi in of_others(nodes)),
+        *(
+            f"{folded(hosts)} ran the checks in {words}, an environment that clusterctl did not make."
+            for words, hosts in found.items()
+        ),
     )
 
 

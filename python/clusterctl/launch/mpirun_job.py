@@ -72,6 +72,7 @@ def decide(
     before = affinity.of_ranks(facts, slots, hosts, per_node=per_node)
     unused = without_ucx(here) if wish.network is Transport.AUTO else ""
     notes: tuple[str, ...] = (f"{unused}; {UCX_CURE}.",) if unused else ()
+    notes += tuple(f"{hosts}: the job runs with {openmpi}." for hosts, openmpi in of_others(facts))
     bound: tuple[str, ...] = ()
     if wish.affinity is Affinity.AUTO:
         if (wish.bind, wish.map_by) != (Bind.NONE, MapBy.SLOT):
@@ -122,6 +123,16 @@ def without_ucx(members: Mapping[str, Member]) -> str:
     if len(members) < 2 or not without or not all(map(_has_rdma, members.values())):  # noqa: PLR2004 - one has no way
         return ""
     return f"{over_tcp(members[without[0]].facts)}: Open MPI on {folded(without)} was built without UCX"
+
+
+def of_others(nodes: Mapping[str, NodeFacts]) -> list[tuple[str, str]]:
+    """Return hosts with an Open MPI that clusterctl did not make, folded, each with its version and folder in words."""
+    found: dict[str, list[str]] = {}
+    for host, node in nodes.items():
+        openmpi = node.artifact(_OPENMPI)
+        if path := openmpi.inputs.get("existing"):
+            found.setdefault(f"Open MPI {openmpi.version} of {path}, which clusterctl did not make", []).append(host)
+    return [(folded(hosts), words) for words, hosts in found.items()]
 
 
 def over_tcp(node: NodeFacts) -> str:

@@ -378,6 +378,11 @@ class Artifact(Fact):
         return given if isinstance(given, dict) else {}
 
     @property
+    def library_folder(self) -> str:
+        """The folder below which the libraries of an Open MPI are, with links resolved."""
+        return str(self.inputs.get("library") or self.target)
+
+    @property
     def has_ucx(self) -> bool:
         """Whether an Open MPI stands on the cluster's UCX, or was configured with another one."""
         options = self.inputs.get("configure", ())
@@ -405,6 +410,13 @@ class Library(LibraryFile):
 
     soname: str
     others: tuple[LibraryFile, ...] = ()
+
+
+class VendorOpenMpi(Fact):
+    """An Open MPI that stands where vendors put theirs: its folder, and the three numbers of its version."""
+
+    path: str
+    version: str
 
 
 class NodeFacts(Fact):
@@ -464,6 +476,8 @@ class NodeFacts(Fact):
     tools: dict[str, bool | str] = Field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
     existing_python: dict[str, Any] | None = None
+    existing_openmpi: dict[str, Any] | None = None
+    vendor_openmpis: tuple[VendorOpenMpi, ...] = ()
     libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()
     problems: tuple[str, ...] = ()

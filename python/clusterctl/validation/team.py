@@ -172,7 +172,7 @@ class Team:
             slots=self.slots,
             names=self._names(),
             platforms={name: node.facts.platform for name, node in nodes.items()},
-            libraries={name: node.facts.artifact("openmpi").target for name, node in nodes.items()},
+            libraries={name: node.facts.artifact("openmpi").library_folder for name, node in nodes.items()},
             cores={name: usable_cores(node.facts) for name, node in nodes.items()},
             machines={name: node.facts.boot_id for name, node in nodes.items() if node.facts.boot_id},
             stack={name: node.stack for name, node in nodes.items()},

@@ -143,6 +143,18 @@ def test_an_environment_of_the_user_is_named_with_its_nodes() -> None:
     assert training_stack.environment_notes(cluster()) == ()
 
 
+def test_an_open_mpi_of_others_is_named_with_its_nodes() -> None:
+    def theirs(record: Record) -> None:
+        artifact(record, "openmpi")["inputs"] |= {"existing": "/opt/hpcx/ompi", "library": "/opt/hpcx-v2/ompi/lib"}
+
+    nodes = cluster(node1=theirs)
+    version = nodes["node1"].artifact("openmpi").version
+    note = f"node1 ran the checks with Open MPI {version} of /opt/hpcx/ompi, which clusterctl did not make."
+    assert training_stack.environment_notes(nodes) == (note,)
+    assert nodes["node1"].artifact("openmpi").library_folder == "/opt/hpcx-v2/ompi/lib"
+    assert nodes["node2"].artifact("openmpi").library_folder == nodes["node2"].artifact("openmpi").target
+
+
 def test_nodes_with_and_without_a_gpu_are_one_healthy_cluster() -> None:
     def gpu(record: Record) -> None:
         with_gpu(record)

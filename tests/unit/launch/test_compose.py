@@ -147,6 +147,14 @@ def test_an_exclusion_beside_an_inclusion_of_the_same_caller_stays(other: str) -
     assert plan.notes == ()
 
 
+def test_an_open_mpi_that_clusterctl_did_not_make_is_named() -> None:
+    node = provisioned("node1")
+    artifacts = [one.model_copy(update={"inputs": {"existing": "/opt/hpcx/ompi"}}) for one in node.artifacts]
+    members = {"node1": Member(node.model_copy(update={"artifacts": tuple(artifacts)}), 2, "5.0.7")}
+    plan = compose.compose(members, "node1", JobOptions(("x",)))
+    assert plan.notes == ("node1: the job runs with Open MPI 5.0.7 of /opt/hpcx/ompi, which clusterctl did not make.",)
+
+
 def test_an_exclusion_stays_where_nothing_includes() -> None:
     wish = JobOptions(("x",), mca={"btl_tcp_if_exclude": "lo,docker0"})
     plan = compose.compose({"node1": of_fabric("eth0", "other")}, "node1", wish)

@@ -189,7 +189,7 @@ def test_software_lies_where_root_puts_it(path: str, root: str, among: bool) -> 
 
 def test_elsewhere_than_among_software_root_alone_may_own_it(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, int] = {}
-    monkeypatch.setattr(existing_python, "_refuse_unsafe", lambda path, uid, *_words: asked.setdefault(path, uid))
+    monkeypatch.setattr(existing_python, "refuse_unsafe", lambda path, uid, *_words: asked.setdefault(path, uid))
     existing_python.look(str(made), 1000, root="/sw")
     assert asked[f"{made}/bin"] == 0
     asked.clear()

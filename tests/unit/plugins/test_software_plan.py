@@ -30,6 +30,22 @@ def test_tags_choose_among_the_roles(run: list[str], skip: list[str], chosen: li
     assert software_plan.chosen_by_tags(ALL, run, skip) == chosen
 
 
+@pytest.mark.parametrize(
+    ("chosen", "asked", "decided"),
+    [
+        (["ucx"], ALL, {"ucx"}),  # mpi4py would miss an Open MPI
+        (["openmpi"], ALL, {"ucx", "openmpi"}),
+        (["horovod"], ALL, {*ALL} - {"mpi4py"}),
+        (["horovod"], ["horovod"], {"horovod"}),
+        ([], ALL, set()),
+    ],
+)
+def test_what_a_chosen_role_does_not_stand_on_is_not_decided(
+    chosen: list[str], asked: list[str], decided: set[str]
+) -> None:
+    assert software_plan.needed(chosen, asked) == decided
+
+
 def test_equal_refusals_of_several_hosts_share_a_line() -> None:
     refusals = [
         Refusal("", "No source of Open MPI 9 is known; set openmpi_sha256."),

@@ -11,6 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.skew import PROVISION, artifact
+from clusterctl.launch.mpirun_job import of_others
 from clusterctl.model import nodeset
 from clusterctl.model.facts import is_series_41, srun_without_pmix
 from clusterctl.model.findings import Finding, Severity, majority
@@ -283,6 +284,7 @@ def _disks(host: str, node: NodeFacts) -> Iterator[Finding]:
 SLURM_PMIX = "slurm pmix"
 _RESTART = "restart slurmd"
 _PLUGIN_MAJOR = re.compile(r"pmix_v(\d+)")
+_SUPPORTED = ("4.1.", "5.")  # series of Open MPI that mpirun.dialect knows
 _OLDEST_SERVER = 4  # the lean build of Open MPI 5.0 leaves out the wire formats of PMIx 3 and before
 _OWN_OF_41 = "3.2"  # the PMIx inside Open MPI 4.1, which has no library of its own
 
@@ -299,6 +301,18 @@ def slurm_pmix_notes(view: View) -> Iterator[str]:
     """Return what a user of srun has to know: its default type, missing plugins, and PMIx of two releases."""
     yield from _together({host: _without_pmix(node) for host, node in view.nodes.items()})
     yield from _together({host: _two_releases(node) for host, node in view.nodes.items()})
+
+
+def openmpi_notes(view: View) -> Iterator[str]:
+    """Return which Open MPI of others the nodes run jobs with, and which ones of vendors they could."""
+    said: dict[str, list[str]] = defaultdict(list)
+    for host, node in view.nodes.items():
+        for one in () if node.artifact("openmpi").inputs.get("existing") else node.vendor_openmpis:
+            if one.version.startswith(_SUPPORTED):
+                words = f"Open MPI {one.version} is in {one.path}; 'openmpi_existing: {one.path}' in the inventory"
+                said[f"{words} has jobs use it."].append(host)
+    yield from (f"{hosts}: jobs run with {openmpi}." for hosts, openmpi in of_others(view.nodes))
+    yield from (f"On {nodeset.folded(hosts)}, {words}" for words, hosts in said.items())
 
 
 def pmix_hindrances(host: str, node: NodeFacts) -> Iterator[Finding]:

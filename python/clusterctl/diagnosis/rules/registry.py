@@ -155,6 +155,7 @@ NOTES: tuple[Callable[[View], Iterable[str]], ...] = (
     network.notes,
     parameters.gid_index_notes,
     parameters.notes,
+    launchable.openmpi_notes,
     launchable.slurm_pmix_notes,
     gpus.settings_notes,
     gpus.card_ways_notes,

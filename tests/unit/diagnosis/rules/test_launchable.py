@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import factory
@@ -48,6 +49,23 @@ def test_a_healthy_node_can_launch() -> None:
 
 def trap(name: str, what: str, **more: str) -> dict[str, Any]:
     return {"login": {"shell": "/bin/bash", "traps": [{"name": name, "what": what, "source": "environment", **more}]}}
+
+
+def test_open_mpis_of_others_are_notes() -> None:
+    def has(*versions: str, used: str = "") -> Callable[[Record], None]:
+        def change(record: Record) -> None:
+            record["vendor_openmpis"] = [{"path": f"/opt/openmpi-{one}", "version": one} for one in versions]
+            next(one for one in record["artifacts"] if one["name"] == "openmpi")["inputs"]["existing"] = used
+
+        return change
+
+    view = seen(node1=has("4.0.7", "4.1.7"), node2=has("4.1.7"), node3=has("4.1.7", used="/opt/hpcx/ompi"))
+    version = view.nodes["node3"].artifact("openmpi").version
+    line = "'openmpi_existing: /opt/openmpi-4.1.7' in the inventory has jobs use it."
+    assert list(launchable.openmpi_notes(view)) == [
+        f"node3: jobs run with Open MPI {version} of /opt/hpcx/ompi, which clusterctl did not make.",
+        f"On node[1-2], Open MPI 4.1.7 is in /opt/openmpi-4.1.7; {line}",
+    ]
 
 
 @pytest.mark.parametrize(
