@@ -36,6 +36,12 @@ def history(
     keep_days: Annotated[
         float | None, typer.Option("--keep-days", min=0, metavar="N", help="First forget what is older than N days.")
     ] = None,
+    past: Annotated[
+        str | None,
+        typer.Option(
+            "--past", metavar="NAME", help="First let this inventory go on with the past NAME; new: with none."
+        ),
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="json: runs and trends, on stdout.")] = Format.TEXT,
 ) -> int:
     """Show the runs of a cluster, their verdicts and what changed.
@@ -46,6 +52,9 @@ def history(
     from clusterctl.report import run_overview  # noqa: PLC0415 - see cli.main: --help stays quick
 
     inventory = which.sources
+    if past is not None and run_overview.choose_past(inventory, past):
+        output.line(f"{inventory} begins anew with its next run.")
+        return ExitCode.OK
     gone = 0
     if keep_runs is not None or keep_days is not None:
         gone = run_overview.forget(inventory, keep_runs, keep_days)

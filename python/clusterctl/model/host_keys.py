@@ -89,6 +89,32 @@ def place(name: str, port: int = _SSH_PORT) -> str:
     return name if port == _SSH_PORT else f"[{name}]:{port}"
 
 
+class KnownHosts:
+    """The keys of a known_hosts file by host, for many questions; patterns and revoked keys are passed over."""
+
+    def __init__(self, text: str) -> None:
+        """Read the lines."""
+        self._plain: dict[str, list[HostKey]] = {}
+        self._hashed: list[tuple[str, HostKey]] = []
+        for hosts, key, is_hashed in filter(None, map(_parsed, _lines_of(text))):
+            if is_hashed:
+                self._hashed.append((hosts, key))
+                continue
+            for word in hosts.lower().split(","):
+                self._plain.setdefault(word, []).append(key)
+
+    def of(self, name: str) -> list[HostKey]:
+        """Return the keys of a host, as :func:`place` names it."""
+        wanted = name.lower()
+        hashed = [key for word, key in self._hashed if _is_hash_of(word, wanted)]
+        return [*self._plain.get(wanted, ()), *hashed]
+
+    @property
+    def keys(self) -> list[HostKey]:
+        """The keys of all hosts."""
+        return [key for its in self._plain.values() for key in its] + [key for _, key in self._hashed]
+
+
 def known_keys(text: str, names: Collection[str]) -> tuple[HostKey, ...]:
     """Return the keys that a known_hosts file has for a host, also in hashed lines."""
     found = (_parsed(line) for line in _lines_of(text))

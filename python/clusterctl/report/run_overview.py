@@ -14,13 +14,14 @@ from pydantic import Field
 
 from clusterctl import suite
 from clusterctl.analysis import trend
+from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset
 from clusterctl.model.base import Record
 from clusterctl.model.findings import NodeHealth
-from clusterctl.model.hosts import InventorySources
+from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.model.results import Trend, Verdict
 from clusterctl.report import run_resolver, slow_nodes
-from clusterctl.state import hardware_looks
+from clusterctl.state import clusters, hardware_looks
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
 from clusterctl.state.runs import newest_stalls
@@ -114,6 +115,16 @@ def overview(given: AnyInventory, check: str | None = None, last: int | None = N
             ),
             notes=tuple(history.warnings),
         )
+
+
+def choose_past(given: InventorySources, past: str) -> bool:
+    """Let an inventory go on with a past, and return whether that is a new one.
+
+    Raises:
+        ConfigError: the inventory cannot be read, or there is no such past.
+    """
+    clusters.choose(given, ansible_inventory.read(given, InventoryOptions()).hosts, past)
+    return past == clusters.NEW
 
 
 def forget(given: AnyInventory, keep_runs: int | None, keep_days: float | None) -> int:
