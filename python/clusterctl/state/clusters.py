@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.model import host_keys
-from clusterctl.model.hosts import InventorySources, is_path
+from clusterctl.model.hosts import InventorySources, is_host_list, is_path
 from clusterctl.state import files, locks, paths, snapshots
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 NEW = "new"  # as the name of a past: none of those that are kept
 _MOST_NAMED = 4
+_MOST_HASHES = 40_000  # a tenth of a second; beyond it, addresses decide
 _GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
 
 
@@ -58,7 +59,7 @@ class _Index:
         kept = {
             key: name
             for key, name in inventories.items()
-            if key == inventory or _is_there(key) or paths.cluster_dir(name).is_dir()
+            if key == inventory or paths.cluster_dir(name).is_dir() or (_is_there(key) and not is_host_list(key))
         }
         known = {**self.machines, cluster: machines}
         return _Index(kept, {name: known[name] for name in known if name in kept.values()})
@@ -130,7 +131,7 @@ def forget(known_hosts: str) -> None:
         StoreError: the history cannot be written.
         OSError: a folder cannot be removed.
     """
-    gone = {_digest(key) for key in host_keys.KnownHosts(known_hosts).keys}
+    gone = {_digest(key) for key in host_keys.KnownHosts(known_hosts, 0).keys}
     for name, machines in _read().machines.items():
         if not machines or not all(gone.intersection(machine.keys) for machine in machines.values()):
             continue
@@ -223,17 +224,18 @@ def _types(keys: Iterable[str]) -> set[str]:
 def _machines_of(hosts: Sequence[Host]) -> Machines:
     """Return the machines of hosts with the keys by which this machine knows them."""
     read: dict[str, KnownHosts] = {}
-    return {host.name: KnownMachine(host.place, tuple(sorted(_keys_of(host, read)))) for host in hosts}
+    most_hashed = _MOST_HASHES // max(1, len(hosts))
+    return {host.name: KnownMachine(host.place, tuple(sorted(_keys_of(host, read, most_hashed)))) for host in hosts}
 
 
-def _keys_of(host: Host, read: dict[str, KnownHosts]) -> set[str]:
+def _keys_of(host: Host, read: dict[str, KnownHosts], most_hashed: int) -> set[str]:
     given = dict(_settings(host.ssh_args))
     places = [*given.get("userknownhostsfile", "~/.ssh/known_hosts").split(), _GLOBAL_KNOWN_HOSTS]
     name = host_keys.place(given.get("hostkeyalias", host.address), host.port if "hostkeyalias" not in given else 22)
     found: set[str] = set()
     for place in places:
         if place not in read:
-            read[place] = host_keys.KnownHosts(_text_of(place))
+            read[place] = host_keys.KnownHosts(_text_of(place), most_hashed)
         found.update(_digest(key) for key in read[place].of(name))
     return found
 
