@@ -162,7 +162,7 @@ def _cluster_of(index: _Index, sources: InventorySources, machines: Machines) ->
     is_older = own not in index.machines and paths.cluster_dir(own).is_dir()  # an older release made it
     bound = index.inventories.get(paths.inventory_key(sources), own if is_older else "")
     before = _past_machines(index, bound) if bound else {}
-    if bound and (not before or _shared(machines, before, by_name=True)):
+    if bound and (not before or _shared(machines, before, by_path=True)):
         return bound
     whole, half = [], []
     for name in _folders():
@@ -192,20 +192,23 @@ def _free_name(sources: InventorySources) -> str:
     return next(name for name in (own, *(f"{own}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)
 
 
-def _shared(now: Machines, then: Machines, *, by_name: bool = False) -> int:
+def _shared(now: Machines, then: Machines, *, by_path: bool = False) -> int:
     """Return how many machines are among those of the past.
 
-    A machine is the same where it has the same host key. Where no key of one type is known of both, its address
-    decides, and with ``by_name`` its name too. A key that several machines have comes from one image, and says nothing.
+    A machine is the same where it has the same host key, and another one where a key of the same type differs. Else its
+    address decides, unless the past knows its key and this machine has none. With ``by_path``, the inventory has the
+    path of the past, and the name or the address suffices. A key that several machines have comes from one image, and
+    says nothing.
     """
     keys, past_keys = _own_keys(now), _own_keys(then)
     holders = {key for its in past_keys.values() for key in its}
     places = {machine.place: name for name, machine in then.items()}
     count = 0
     for name, machine in now.items():
-        likely = [other for other in (places.get(machine.place), name if by_name else None) if other in then]
-        alike = (other for other in likely if other and not _types(keys[name]) & _types(past_keys[other]))
-        count += bool(keys[name] & holders) or any(alike)
+        likely = {places.get(machine.place), name if by_path else None} & set(then)
+        undecided = (past_keys[other] for other in likely if not _types(keys[name]) & _types(past_keys[other]))
+        alike = any(by_path or keys[name] or not known for known in undecided)
+        count += alike or bool(keys[name] & holders)
     return count
 
 
@@ -261,17 +264,16 @@ def _digest(key: HostKey) -> str:
 
 
 def _past_machines(index: _Index, name: str) -> Machines:
-    """Return the machines of a cluster; those of the snapshot where an older release left it."""
+    """Return the machines of a cluster; those of the snapshot whose keys are known where an older release left it."""
     if name in index.machines:
         return index.machines[name]
     snapshot = snapshots.read(name)
-    found = {}
-    for member in snapshot.members:
-        host = str(member.get("name"))
-        told = snapshot.hosts[host].host_keys if host in snapshot.hosts else ()
-        keys = [_digest(key) for line in told if (key := host_keys.found_in(line))]
-        found[host] = KnownMachine(f"{member.get('address')}:22", tuple(sorted(keys)))
-    return found
+    addresses = {str(member.get("name")): member.get("address") for member in snapshot.members}
+    keys = {
+        host: [_digest(key) for line in its.host_keys if (key := host_keys.found_in(line))]
+        for host, its in snapshot.hosts.items()
+    }
+    return {host: KnownMachine(f"{addresses.get(host)}:22", tuple(sorted(its))) for host, its in keys.items() if its}
 
 
 def _folders() -> list[str]:

@@ -179,6 +179,21 @@ def test_without_a_known_key_the_path_decides(lab: Lab) -> None:
     assert lab.settle(inventory, lab.hosts(EIGHT, site="198.51.100")) == cluster, "addresses are written otherwise"
 
 
+def test_a_key_that_is_not_known_any_more_is_nobodys(lab: Lab) -> None:
+    """Sandboxes that are gone had the same addresses; nobody can log in before the key is known."""
+    inventory = lab.inventory("a.ini")
+    cluster = lab.past(inventory, lab.hosts(EIGHT))
+    inventory.unlink()
+    assert lab.settle(lab.inventory("b.ini"), lab.hosts(EIGHT, key="")) != cluster
+
+
+def test_a_key_that_became_known_during_the_first_run_is_no_other_machines(lab: Lab) -> None:
+    inventory = lab.inventory("a.ini")
+    cluster = lab.past(inventory, lab.hosts(EIGHT, key=""))
+    inventory.unlink()
+    assert lab.settle(lab.inventory("b.ini"), lab.hosts(EIGHT)) == cluster
+
+
 def test_the_key_of_an_image_that_all_nodes_have_says_nothing(lab: Lab) -> None:
     cluster = lab.past(lab.inventory("a.ini"), lab.hosts(EIGHT, key="image"))
     assert lab.settle(lab.inventory("b.ini"), lab.hosts(EIGHT, site="198.51.100", key="image")) != cluster
