@@ -57,8 +57,7 @@ def write_job(job: Job) -> None:
     Raises:
         ConfigError: the state folder cannot be written.
     """
-    paths.private_folder(folder_of(job.job))
-    files.write_atomically(job_file(job.job), job.model_dump_json(indent=1) + "\n")
+    files.keep(job_file(job.job), job.model_dump_json(indent=1) + "\n")
 
 
 def forget_job(job: str) -> None:

@@ -88,8 +88,17 @@ def settle(sources: InventorySources, hosts: Sequence[Host]) -> str:
     return cluster
 
 
+def left_behind(identity: str) -> list[str]:
+    """Return the clusters that their nodes know by an id and whose inventory is gone."""
+    index = _read()
+    known = (name for name in _folders() if snapshots.read_identity(name) == identity)
+    return [name for name in known if not _has_inventory(index, name)]
+
+
 def choose(sources: InventorySources, hosts: Sequence[Host], past: str) -> str:
     """Let an inventory go on with a past that the user names, and return the name of the cluster.
+
+    A new past gets its id at once: then nobody asks again whose nodes these are.
 
     Args:
         sources: the inventory.
@@ -107,6 +116,8 @@ def choose(sources: InventorySources, hosts: Sequence[Host], past: str) -> str:
     paths.private_folder(paths.state_dir().value)
     with _writing():
         cluster = _free_name(sources) if past == NEW else past
+        if past == NEW:
+            snapshots.write_identity(cluster, snapshots.fresh_identity())
         _write(_read().with_cluster(paths.inventory_key(sources), cluster, _machines_of(hosts)))
     return cluster
 
@@ -205,7 +216,7 @@ def _shared(now: Machines, then: Machines, *, by_path: bool = False) -> int:
     places = {machine.place: name for name, machine in then.items()}
     count = 0
     for name, machine in now.items():
-        likely = {places.get(machine.place), name if by_path else None} & set(then)
+        likely = {places.get(machine.place, ""), name if by_path else ""} & set(then)
         undecided = (past_keys[other] for other in likely if not _types(keys[name]) & _types(past_keys[other]))
         alike = any(by_path or keys[name] or not known for known in undecided)
         count += alike or bool(keys[name] & holders)

@@ -13,7 +13,7 @@ from clusterctl.provisioning import node_claims, playbook
 from clusterctl.provisioning.node_claims import ClaimAnswer, NodeClaims, Wanted
 from clusterctl.provisioning.run import ProvisionRequest, provision
 from clusterctl.remote import facts
-from clusterctl.state import runs, snapshots
+from clusterctl.state import paths, runs, snapshots
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,6 +202,33 @@ def test_adoption_takes_the_id_of_the_nodes_and_is_told(claim: NodeClaims, claim
     assert "/home/first/lab.ini" in found.adopted["node1"]
     assert {request["mark"]["cluster"] for request in claims.asked[-1].values()} == {"theirs"}
     assert snapshots.read_identity(claim._record.cluster_id) == "theirs"  # noqa: SLF001 - as above
+
+
+def test_nodes_that_bear_the_id_of_a_past_whose_inventory_is_gone_are_a_question(
+    claim: NodeClaims, claims: Claims, tmp_path: Path
+) -> None:
+    inventory = tmp_path / "gone.ini"
+    runs.start("provision", inventory, ["clusterctl"], {}).close()
+    past = paths.cluster_id(inventory)
+    snapshots.write_identity(past, "theirs")
+    claims.answers = {name: {"mark": MARK, "taken": True} for name in ("node1", "node2")}
+    (found,) = claim.take(HOSTS, wanted()).problems
+    assert found.kind == "configuration"
+    assert (past in found.problem, "node[1-2]" in found.problem) == (True, True)
+    assert f"'clusterctl history --past {past} {OWNER.inventory}'" in found.cure
+    assert not any("mark" in request for asked in claims.asked for request in asked.values())
+    assert claim.take(HOSTS, wanted(adopt=True)).problems == ()
+
+
+def test_nodes_of_an_inventory_that_is_still_there_are_no_question(
+    claim: NodeClaims, claims: Claims, tmp_path: Path
+) -> None:
+    inventory = tmp_path / "there.ini"
+    inventory.touch()
+    runs.start("provision", inventory, ["clusterctl"], {}).close()
+    snapshots.write_identity(paths.cluster_id(inventory), "theirs")
+    claims.answers = {"node1": {"mark": MARK, "taken": True}}
+    assert claim.take(HOSTS, wanted()).problems == ()
 
 
 def test_the_audit_line_names_the_cluster_that_lost_the_node(claim: NodeClaims, claims: Claims) -> None:
