@@ -183,7 +183,8 @@ def _cluster_of(index: _Index, sources: InventorySources, machines: Machines) ->
             whole.append(name)
         elif shared and 2 * shared >= max(len(past), len(machines)) and not _has_inventory(index, name):
             half.append(name)
-    found = whole or half
+    in_use = set(index.inventories.values())  # the others were left, or are of an older release
+    found = [name for name in whole or half if name in in_use] or whole or half
     if len(found) > 1:
         named = and_more([_named(index, name) for name in found], _MOST_NAMED)
         raise ConfigError(

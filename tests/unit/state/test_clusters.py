@@ -217,7 +217,10 @@ def test_several_pasts_are_a_question(lab: Lab) -> None:
     clusters.choose(InventorySources.of(third), hosts, found[1])
     assert lab.settle(third, hosts) == found[1]
     clusters.choose(InventorySources.of(third), hosts, clusters.NEW)
-    assert lab.settle(third, hosts) not in found
+    fresh = lab.settle(third, hosts)
+    assert fresh not in found
+    third.rename(lab.folder / "d.ini")
+    assert lab.settle(lab.folder / "d.ini", hosts) == fresh, "the answer holds"
 
 
 # --- the state of an older release, whose folders are named by paths --------------------------------------------------
