@@ -128,6 +128,18 @@ def other_pasts(inventory: AnyInventory) -> list[str]:
     return [name for name in _folders() if name != present and _inventory_of(name) == shown]
 
 
+def begins_anew(inventory: AnyInventory) -> tuple[str, ...]:
+    """Return a sentence where the first run of a cluster leaves behind those that other machines had by this path."""
+    if sum(1 for _ in paths.runs_dir(paths.cluster_id(inventory)).glob("[0-9]*")) > 1:
+        return ()
+    shown = InventorySources.of(inventory).shown
+    return tuple(
+        f"These are other machines than those of earlier runs of {shown}, so history begins anew; where they are the "
+        f"same, 'clusterctl history --past {name} {shown}' goes on with those runs."
+        for name in other_pasts(inventory)[-1:]
+    )
+
+
 def new_place(inventory: AnyInventory) -> str:
     """Return the inventory that the cluster of a missing inventory has now, as it can be pasted; '' without one."""
     key, known = paths.inventory_key(inventory), paths.known_inventories()

@@ -183,6 +183,34 @@ def test_the_steps_of_a_run_share_one_connection_to_a_node(
     assert used == [("look", own), ("provision", own), ("look", None)], "new sessions are seen by a new connection"
 
 
+@pytest.mark.usefixtures("claims")
+def test_a_run_on_other_machines_under_an_old_path_says_that_history_begins_anew(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Probe(facts={name: factory.node(name) for name in ("node1", "node2")})
+
+    def run(_play: playbook.Play, *words: Any) -> playbook.End:
+        for name in ("node1", "node2"):
+            words[2](factory.host_result(name, "ok", stage="validation"))
+        return playbook.End("successful", 0)
+
+    monkeypatch.setattr(facts, "gather", lambda *_, **__: found)
+    monkeypatch.setattr(playbook, "run", run)
+    monkeypatch.setenv("HOME", str(lab.parent))
+    known = lab.parent / ".ssh" / "known_hosts"
+    known.parent.mkdir()
+    told = []
+    for key in ("AAAAOld", "AAAANew", "AAAANew"):
+        known.write_text(f"node1 ssh-ed25519 {key}1\nnode2 ssh-ed25519 {key}2\n", encoding="utf-8")
+        record = provision(ProvisionRequest(lab), Agreeing())
+        told.append([words for words in record.told if "begins anew" in words])
+        (paths.runs_dir(record.cluster_id) / "20260101T000000Z-validate-1").mkdir(exist_ok=True)  # in another second
+    old = paths.new_cluster_id(lab)
+    assert told[0] == told[2] == []
+    assert f"'clusterctl history --past {old} {lab}'" in told[1][0]
+    assert record.cluster_id != old
+
+
 def test_a_foreign_node_among_free_ones_stops_all_before_a_mark_and_frees_the_others(
     claim: NodeClaims, claims: Claims
 ) -> None:
