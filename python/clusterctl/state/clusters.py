@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model import host_keys
 from clusterctl.model.hosts import InventorySources, is_host_list, is_path
-from clusterctl.state import files, locks, paths, snapshots
+from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
@@ -90,6 +90,8 @@ def settle(sources: InventorySources, hosts: Sequence[Host]) -> str:
 
 def left_behind(identity: str) -> list[str]:
     """Return the clusters that their nodes know by an id and whose inventory is gone."""
+    from clusterctl.state import snapshots  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
     index = _read()
     known = (name for name in _folders() if snapshots.read_identity(name) == identity)
     return [name for name in known if not _has_inventory(index, name)]
@@ -108,6 +110,8 @@ def choose(sources: InventorySources, hosts: Sequence[Host], past: str) -> str:
     Raises:
         ConfigError: there is no such past, or the state folder cannot be written.
     """
+    from clusterctl.state import snapshots  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
     known = _folders()
     if past not in {NEW, *known}:
         raise ConfigError(
@@ -291,6 +295,8 @@ def _past_machines(index: _Index, name: str) -> Machines:
     """Return the machines of a cluster; those of the snapshot whose keys are known where an older release left it."""
     if name in index.machines:
         return index.machines[name]
+    from clusterctl.state import snapshots  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
     snapshot = snapshots.read(name)
     addresses = {str(member.get("name")): member.get("address") for member in snapshot.members}
     keys = {
@@ -331,6 +337,8 @@ def _inventory_of(name: str) -> str:
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
     """Let one process at a time change the index."""
+    from clusterctl.state import locks  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
     paths.ensure_private(paths.state_dir().value)
     with locks.held(paths.inventories_lock(), patience_s=math.inf):
         yield
