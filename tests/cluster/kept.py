@@ -14,9 +14,11 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from clusterctl.inventory import ansible_inventory
+from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.sandbox import lifecycle, podman
 from clusterctl.sandbox.podman import Podman
-from clusterctl.state import paths
+from clusterctl.state import clusters, paths
 from validated import Cluster
 
 REPOSITORY = "localhost/clusterctl-kept"
@@ -28,8 +30,9 @@ class Kept:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.engine = cluster, cluster.engine
         self.before = cluster.state()
-        state = paths.cluster_dir(paths.cluster_id(cluster.box.inventory))
-        self.copies = {place: folder / place.name for place in (cluster.box.inventory.parent, state)}
+        self.state = paths.cluster_id(cluster.box.inventory)
+        places = (cluster.box.inventory.parent, paths.cluster_dir(self.state))
+        self.copies = {place: folder / place.name for place in places}
         for place, copy in self.copies.items():
             shutil.copytree(place, copy, symlinks=True)
         self.images: dict[str, list[str]] = {}  # the arguments that make each container again
@@ -48,6 +51,9 @@ class Kept:
         for place, copy in self.copies.items():
             shutil.rmtree(place)
             shutil.copytree(copy, place, symlinks=True)
+        sources = InventorySources.of(self.cluster.box.inventory)
+        hosts = ansible_inventory.read(sources, InventoryOptions()).hosts
+        clusters.choose(sources, hosts, self.state)  # a module may have given the nodes other host keys
         box = self.cluster.box
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._start, self.images))

@@ -184,6 +184,26 @@ def test_the_lock_of_another_machine_is_taken_only_by_hand(nodes: Nodes, pair: P
     assert [change for change in changes if "took the lock of operator's 'c' (process 1 on desk" in change]
 
 
+def test_a_moved_inventory_is_the_same_cluster_and_keeps_its_past(nodes: Nodes, pair: Path) -> None:
+    code, said = nodes.run("first", pair)
+    assert code == 0, said
+    before, its = nodes.record("first"), nodes.mark("node1")["cluster"]
+    moved = pair.with_name("moved")
+    moved.mkdir()
+    pair.rename(moved / "lab.ini")
+    try:
+        code, said = nodes.run("first", moved / "lab.ini")
+        _, refused = nodes.run("first", pair)
+    finally:
+        (moved / "lab.ini").rename(pair)
+    assert code == 0, said
+    assert f"its cluster has the inventory {moved / 'lab.ini'} now" in refused
+    after = nodes.record("first")
+    assert after["run_id"] > before["run_id"]
+    assert after["cluster_id"] == before["cluster_id"]
+    assert nodes.mark("node1")["cluster"] == its
+
+
 def test_two_names_of_one_machine_are_both_named(nodes: Nodes) -> None:
     address = nodes.box.node("node3").address
     # The same address in another form, as a name of the machine would lead there.

@@ -13,8 +13,9 @@ from pathlib import Path
 import planting
 import pytest
 from clusterctl import sandbox as sandboxes
+from clusterctl.inventory.ansible_inventory import load
 from clusterctl.sandbox import Sandbox, podman
-from clusterctl.state import paths
+from clusterctl.state import paths, runs
 from clusterctl.support.errors import ConfigError
 from playing import said, ssh
 
@@ -180,7 +181,12 @@ def test_down_leaves_nothing(
     box = sandbox("down", nodes=1, inventory=inventory)
     assert inventory.is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deeper"]
+    load(inventory)
+    run = runs.start("doctor", inventory, ["clusterctl", "doctor"], {})
+    run.close()
     assert sandboxes.down(box.name)
+    assert not paths.cluster_dir(run.record.cluster_id).exists()
+    assert str(inventory) not in paths.known_inventories()
     assert not sandboxes.down(box.name)
     assert not inventory.exists()
     assert not (paths.state_dir().value / "sandboxes" / box.name).exists()

@@ -187,11 +187,11 @@ def _hardware(inventory: InventorySources, host: str, form: Format) -> int:
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
     from clusterctl.model.hardware import PartLedger  # noqa: PLC0415
     from clusterctl.model.hosts import InventoryOptions  # noqa: PLC0415
-    from clusterctl.state import hardware_looks, paths  # noqa: PLC0415
+    from clusterctl.state import hardware_looks  # noqa: PLC0415
     from clusterctl.support.errors import ConfigError  # noqa: PLC0415
 
     ansible_inventory.refuse_missing(inventory)
-    stays = hardware_looks.ledger(paths.cluster_id(inventory)).of_host(host)
+    stays = hardware_looks.ledger(ansible_inventory.Cluster(inventory).id).of_host(host)
     if not stays:
         ansible_inventory.load(inventory, InventoryOptions(limit=host))  # refuses what is no host
         raise ConfigError(

@@ -96,11 +96,12 @@ def _chosen(inventory: InventorySources, word: str | None, older_than: str | Non
     """
     from datetime import timedelta  # noqa: PLC0415 - only the command needs it
 
+    from clusterctl.inventory.ansible_inventory import Cluster  # noqa: PLC0415
     from clusterctl.provisioning import collect  # noqa: PLC0415
     from clusterctl.provisioning.host_run import now  # noqa: PLC0415
-    from clusterctl.state import environments, paths  # noqa: PLC0415
+    from clusterctl.state import environments  # noqa: PLC0415
 
-    known = environments.read(paths.cluster_id(inventory))
+    known = environments.read(Cluster(inventory).id)
     if word:
         found = environments.chosen(known, word)
         if not found:

@@ -41,6 +41,12 @@ def history(
     keep_days: Annotated[
         float | None, typer.Option("--keep-days", min=0, metavar="N", help="First forget what is older than N days.")
     ] = None,
+    past: Annotated[
+        str | None,
+        typer.Option(
+            "--past", metavar="NAME", help="First let this inventory go on with the past NAME; new: with none."
+        ),
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="json: runs and trends, on stdout.")] = Format.TEXT,
 ) -> int:
     """Show the runs of a cluster, their verdicts and what changed.
@@ -52,6 +58,12 @@ def history(
     from clusterctl.report import run_overview, run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
     given, runs = options.inventory_and_runs(words, inventory)
+    if past is not None:
+        if given is None:
+            raise typer.BadParameter("it goes with an inventory", param_hint="--past")
+        if run_overview.choose_past(given, past):
+            output.line(f"{given} begins anew with its next run.")
+            return ExitCode.OK
     whose = given if given is not None and not runs else run_resolver.of_run(runs[0], given)
     gone = 0
     if keep_runs is not None or keep_days is not None:

@@ -24,7 +24,7 @@ from clusterctl.model.hosts import (
     InventoryOptions,
     InventorySources,
 )
-from clusterctl.state import paths
+from clusterctl.state import clusters, paths
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
@@ -86,9 +86,11 @@ class Cluster:
 
         Raises:
             ConfigError: it does not exist, is empty, cannot be parsed, names an invalid host, or a template of it has
-                no value.
+                no value, or its machines have more than one past.
         """
-        return read(self.sources, self.options)
+        found = read(self.sources, self.options)
+        clusters.settle(self.sources, found.hosts)
+        return found
 
     @cached_property
     def inventory(self) -> Inventory:
@@ -101,8 +103,15 @@ class Cluster:
 
     @cached_property
     def id(self) -> str:
-        """The name of the cluster in the state folder."""
-        return paths.cluster_id(self.sources)
+        """The name of the cluster in the state folder. Only an inventory without a past of its path is read.
+
+        Raises:
+            ConfigError: as for :attr:`reading`.
+        """
+        name = paths.cluster_id(self.sources)
+        if paths.cluster_dir(name).is_dir():
+            return name
+        return clusters.settle(self.sources, self.reading.hosts)
 
 
 def load(given: AnyInventory | Cluster, options: InventoryOptions | None = None) -> Inventory:
@@ -122,6 +131,8 @@ def refuse_missing(sources: InventorySources) -> None:
     """
     for path in sources.paths:
         if not path.exists():
+            if place := clusters.new_place(sources):
+                raise ConfigError(f"The inventory {path} does not exist; its cluster has the inventory {place} now.")
             raise ConfigError(
                 f"The inventory {path} does not exist; 'clusterctl init {path}' writes a commented example."
             )

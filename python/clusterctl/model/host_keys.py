@@ -89,6 +89,34 @@ def place(name: str, port: int = _SSH_PORT) -> str:
     return name if port == _SSH_PORT else f"[{name}]:{port}"
 
 
+class KnownHosts:
+    """The keys of a known_hosts file by host, for many questions; patterns and revoked keys are passed over."""
+
+    def __init__(self, text: str, most_hashed: int) -> None:
+        """Read the lines; of more than ``most_hashed`` hashed ones, each of which costs every question, none counts."""
+        self._plain: dict[str, list[HostKey]] = {}
+        self._hashed: list[tuple[bytes, bytes, HostKey]] = []
+        for hosts, key, is_hashed in filter(None, map(_parsed, _lines_of(text))):
+            if is_hashed and (parts := _salt_and_digest(hosts)):
+                self._hashed.append((*parts, key))
+            for word in () if is_hashed else hosts.lower().split(","):
+                self._plain.setdefault(word, []).append(key)
+        if len(self._hashed) > most_hashed:
+            self._hashed.clear()
+
+    def of(self, name: str) -> list[HostKey]:
+        """Return the keys of a host, as :func:`place` names it."""
+        wanted = name.lower()
+        word = wanted.encode()
+        hashed = [key for salt, digest, key in self._hashed if hmac.digest(salt, word, "sha1") == digest]
+        return [*self._plain.get(wanted, ()), *hashed]
+
+    @property
+    def keys(self) -> list[HostKey]:
+        """The keys of all hosts that are not hashed."""
+        return [key for its in self._plain.values() for key in its]
+
+
 def known_keys(text: str, names: Collection[str]) -> tuple[HostKey, ...]:
     """Return the keys that a known_hosts file has for a host, also in hashed lines."""
     found = (_parsed(line) for line in _lines_of(text))
@@ -146,11 +174,15 @@ def _split(hosts: str, names: Collection[str]) -> tuple[list[str], list[str]]:
 
 def _is_hash_of(hashed: str, name: str) -> bool:
     """Whether ``|1|salt|hash`` is the HMAC-SHA1 of a name, as ssh-keygen -H makes it."""
+    parts = _salt_and_digest(hashed)
+    return parts is not None and hmac.compare_digest(hmac.digest(parts[0], name.encode(), "sha1"), parts[1])
+
+
+def _salt_and_digest(hashed: str) -> tuple[bytes, bytes] | None:
     parts = hashed.split("|")
     if len(parts) != 4:  # noqa: PLR2004 - '', 1, salt, hash
-        return False
+        return None
     try:
-        salt, digest = base64.b64decode(parts[2]), base64.b64decode(parts[3])
+        return base64.b64decode(parts[2]), base64.b64decode(parts[3])
     except (binascii.Error, ValueError):
-        return False
-    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
+        return None

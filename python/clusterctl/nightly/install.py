@@ -121,8 +121,20 @@ def enable(request: EnableRequest) -> Enabled:
         except ConfigError as error:  # the new schedule works, and its owner learns of the old one
             notes += (f"The earlier schedule {before.place.name} is still there: {error}",)
     now = datetime.now(timezone.utc)
+    notes += tuple(
+        f"The job of {other.given}, which is missing, still starts each night; 'clusterctl nightly disable "
+        f"{other.given.shown}' removes it."
+        for other in _of_former_inventories(job)
+    )
     notes += (*scheduler.notes(place), *_skipped(at, now), *(_agent(cluster) if job.via is None else ()))
     return Enabled(job, schedule.next_after(at, scheduler.zone(), now), notes)
+
+
+def _of_former_inventories(job: Job) -> list[Job]:
+    """Return the other jobs of the same cluster whose inventory was moved."""
+    cluster = paths.cluster_id(job.given)
+    others = [other for other in storage.jobs() if other.job != job.job and paths.cluster_id(other.given) == cluster]
+    return [other for other in others if not all(path.exists() for path in other.given.paths)]
 
 
 def disable(name: str) -> Job:

@@ -53,8 +53,7 @@ def job_file(job: str) -> Path:
 
 def write_job(job: Job) -> None:
     """Write a job's file."""
-    paths.private_folder(folder_of(job.job))
-    files.write_atomically(job_file(job.job), job.model_dump_json(indent=1) + "\n")
+    files.keep(job_file(job.job), job.model_dump_json(indent=1) + "\n")
 
 
 def forget_job(job: str) -> None:

@@ -17,7 +17,7 @@ from clusterctl.provisioning.look import HostRequest, look
 from clusterctl.provisioning.node_claims import NodeClaims, Wanted
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
-from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state import clusters, locks, paths, runs, snapshots
 from clusterctl.state.certificates import Certificates
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
@@ -335,12 +335,13 @@ class HostRun(Generic[RequestT, ObserverT]):
 
     def finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
         """Write the end of the run into its record."""
+        told = (*clusters.begins_anew(self.cluster.sources), *self.messages, *self.task_results.messages())
         return self.run.update(
             outcome=outcome,
             exit_code=int(code),
             finished=now(),
             warnings=(*playbook.overridden(), *self.task_results.warnings()),
-            told=(*self.messages, *self.task_results.messages()) if code == ExitCode.OK else (),
+            told=told if code == ExitCode.OK else (),
             **fields,
         )
 

@@ -20,7 +20,7 @@ from clusterctl.model.run_record import Problem, ProcessIdentity
 from clusterctl.provisioning import playbook
 from clusterctl.remote import one_trip, reach
 from clusterctl.remote.reach import by_hand, where
-from clusterctl.state import processes, snapshots
+from clusterctl.state import clusters, processes, snapshots
 from clusterctl.support import node_json
 from clusterctl.support.words import and_more, escaped
 
@@ -96,6 +96,8 @@ class NodeClaims:
             self._keep(more, by_name)
         problems = [playbook.connection_problem(failure) for failure in failed.values()]
         problems += claim_problems(answers, self._record.run_id, adopt=wanted.adopt)
+        if not own and not wanted.adopt:
+            problems += past_problems(answers, self._owner.inventory)
         if problems:
             return Claimed(tuple(problems), frozenset(failed))
         self.claimed = tuple(answers)
@@ -271,7 +273,7 @@ class ClaimAnswer(Fact):
 
 # --- Decide whether a run may have its nodes: the members of other clusters, and the locks of other runs --------------
 
-OTHER_CLUSTER, LOCK, SAME_MACHINE = "other cluster", "lock", "same machine"
+OTHER_CLUSTER, LOCK, SAME_MACHINE, PAST = "other cluster", "lock", "same machine", "earlier runs"
 _MOST_NAMED = 8
 _SSH_PORT = 22
 _ADOPT = "take the node out of this inventory, or take it over with --adopt"
@@ -329,6 +331,21 @@ def claim_problems(answers: Mapping[str, ClaimAnswer], run_id: str, *, adopt: bo
         elif answer.holder is not None:
             words = f"held by {_holder(answer.holder)}"
             found.append(Problem(host=name, subject=LOCK, problem=words, cure=_WAIT, kind="configuration"))
+    return found
+
+
+def past_problems(answers: Mapping[str, ClaimAnswer], inventory: str) -> list[Problem]:
+    """Return the question whether an inventory without a past goes on with the one whose id its nodes bear."""
+    bearers: dict[str, list[str]] = {}
+    for name, answer in answers.items():
+        if answer.mark is not None:
+            bearers.setdefault(answer.mark.cluster, []).append(name)
+    found = []
+    for identity, nodes in bearers.items():
+        if pasts := clusters.left_behind(identity):
+            words = f"{folded(nodes)} had runs under another inventory, which is gone: {and_more(pasts, _MOST_NAMED)}"
+            cure = f"go on with them by 'clusterctl history --past {pasts[0]} {inventory}', or without by '--past new'"
+            found.append(Problem(host=nodes[0], subject=PAST, problem=words, cure=cure, kind="configuration"))
     return found
 
 

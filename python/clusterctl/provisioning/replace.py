@@ -18,7 +18,7 @@ from clusterctl.provisioning.look import HostRequest, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.remote import host_key
-from clusterctl.state import locks, paths, runs, snapshots
+from clusterctl.state import clusters, locks, paths, runs, snapshots
 from clusterctl.state.certificates import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode, HostFailedError
 from clusterctl.support.words import and_more
@@ -327,6 +327,7 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
         places = {name: place for name, place in found.items() if place is not None}
         for name, place in places.items():
             host_key.keep(place, [*host_key.keys_in(place), fresh[name]])
+        clusters.settle(self.cluster.sources, self.listed)  # the new keys are keys of this cluster's machines
         end = self.play(SWITCH_HOST_KEYS, limit=self.cluster.limit, variables=variables)
         if end.status == "successful" and end.rc == 0:
             for name, place in places.items():

@@ -15,13 +15,14 @@ from pydantic import Field
 
 from clusterctl import suite
 from clusterctl.analysis import trend
+from clusterctl.inventory import ansible_inventory
 from clusterctl.model import nodeset
 from clusterctl.model.base import Record
 from clusterctl.model.findings import NodeHealth
-from clusterctl.model.hosts import InventorySources
+from clusterctl.model.hosts import InventoryOptions, InventorySources
 from clusterctl.model.results import Trend, Verdict
 from clusterctl.report import run_resolver, slow_nodes
-from clusterctl.state import hardware_looks, paths
+from clusterctl.state import clusters, hardware_looks, paths
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
 from clusterctl.state.runs import newest_stalls, settled
@@ -133,6 +134,16 @@ def overview(given: AnyInventory | run_resolver.OfRun, check: str | None = None,
             ),
             notes=tuple(history.warnings),
         )
+
+
+def choose_past(given: InventorySources, past: str) -> bool:
+    """Let an inventory go on with a past, and return whether that is a new one.
+
+    Raises:
+        ConfigError: the inventory cannot be read, or there is no such past.
+    """
+    clusters.choose(given, ansible_inventory.read(given, InventoryOptions()).hosts, past)
+    return past == clusters.NEW
 
 
 def forget(given: AnyInventory | run_resolver.OfRun, keep_runs: int | None, keep_days: float | None) -> int:

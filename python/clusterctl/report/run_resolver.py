@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.inventory import ansible_inventory
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import results
 from clusterctl.model.hosts import InventorySources, is_host_list
+from clusterctl.state import clusters, paths
 from clusterctl.state import history as run_history
-from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
@@ -223,14 +225,13 @@ def cluster_of(inventory: AnyInventory | OfRun) -> str:
     """Return the cluster of an inventory or of a run.
 
     Raises:
-        ConfigError: the inventory is missing.
+        ConfigError: the inventory is missing, or its machines have more than one past.
     """
     if isinstance(inventory, OfRun):
         return inventory.cluster
-    for path in InventorySources.of(inventory).paths:
-        if not path.exists():
-            raise ConfigError(f"The inventory {path} does not exist; give the inventory of the cluster's runs.")
-    return paths.cluster_id(inventory)
+    sources = InventorySources.of(inventory)
+    ansible_inventory.refuse_missing(sources)
+    return Cluster(sources).id
 
 
 def runs_of(history: Store, given: AnyInventory | OfRun, check: str | None = None) -> tuple[StoredRun, ...]:
@@ -247,7 +248,13 @@ def runs_of(history: Store, given: AnyInventory | OfRun, check: str | None = Non
     inventory = InventorySources((given.inventory,)) if isinstance(given, OfRun) else InventorySources.of(given)
     runs = history.runs(cluster_of(given))[::-1]
     if not runs:
-        raise ConfigError(f"The history of {inventory} is empty; 'clusterctl validate {inventory.shown}' begins it.")
+        former = clusters.other_pasts(inventory)
+        other = (
+            f"; 'clusterctl history --past {former[-1]} {inventory.shown}' goes on with earlier runs" if former else ""
+        )
+        raise ConfigError(
+            f"The history of {inventory} is empty; 'clusterctl validate {inventory.shown}' begins it{other}."
+        )
     if check is None:
         return runs
     found = tuple(run for run in runs if any(one.check == check for one in run.results))

@@ -37,7 +37,7 @@ from clusterctl.sandbox.model import (
     without_credentials,
 )
 from clusterctl.sandbox.podman import File, pack
-from clusterctl.state import files, locks, paths
+from clusterctl.state import clusters, files, locks, paths
 from clusterctl.support import held_path
 from clusterctl.support.errors import ConfigError, HostFailedError
 
@@ -151,7 +151,7 @@ def _with_states(sandbox: Sandbox, states: Sequence[State]) -> Sandbox:
 
 
 def down(name: str, report: Report = lambda _text: None) -> bool:
-    """Remove everything of a sandbox: containers, network, key, known_hosts and inventory.
+    """Remove everything of a sandbox: containers, network, key, known_hosts, inventory, and what is kept of its runs.
 
     Returns:
         Whether there was anything.
@@ -166,6 +166,8 @@ def down(name: str, report: Report = lambda _text: None) -> bool:
         recorded = _recorded(name)
         removed = _remove(engine, name)
         if recorded is not None:
+            if recorded.known_hosts.is_file():
+                clusters.forget(recorded.known_hosts.read_text(encoding="utf-8"))
             recorded.inventory.unlink(missing_ok=True)
         folder = _folder(name)
         if folder.exists():

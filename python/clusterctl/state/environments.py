@@ -53,9 +53,8 @@ def keep(cluster: str, digest: str, environment: Environment) -> None:
     Raises:
         ConfigError: the state folder cannot be written.
     """
-    paths.private_folder(paths.cluster_dir(cluster))
     found = _Environments(known={**read(cluster), digest: environment})
-    files.write_atomically(paths.environments_file(cluster), found.model_dump_json() + "\n")
+    files.keep(paths.environments_file(cluster), found.model_dump_json() + "\n")
 
 
 def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> None:
@@ -73,8 +72,7 @@ def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> None:
         there = {host: tree for host, tree in one.trees.items() if tree not in trees.get(host, ())}
         if there:
             left[digest] = one.model_copy(update={"trees": there})
-    paths.private_folder(paths.cluster_dir(cluster))
-    files.write_atomically(paths.environments_file(cluster), _Environments(known=left).model_dump_json() + "\n")
+    files.keep(paths.environments_file(cluster), _Environments(known=left).model_dump_json() + "\n")
 
 
 def chosen(environments: Mapping[str, Environment], word: str) -> dict[str, Environment]:

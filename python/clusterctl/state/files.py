@@ -7,6 +7,7 @@ import os
 import sys
 from typing import IO, TYPE_CHECKING
 
+from clusterctl.state import paths
 from clusterctl.support import held_files
 
 if TYPE_CHECKING:
@@ -64,6 +65,17 @@ def write_atomically(
     with replacing(path, mode) as stream:
         for part in parts:
             stream.write(part if isinstance(part, bytes) else part.encode("utf-8", errors))
+
+
+def keep(path: Path, content: str | bytes) -> None:
+    """Replace a file of the state folder, whose own folder is made where it is missing.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+        OSError: the disk is full.
+    """
+    paths.private_folder(path.parent)
+    write_atomically(path, content)
 
 
 def remove_staged(folder: Path, name: str = "") -> None:

@@ -63,10 +63,9 @@ def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> None:
     seen = {host: look for host, look in looks.items() if look.boot_id}
     if not seen:
         return
-    folder = paths.private_folder(paths.hardware_dir(cluster))
     without = {host: _to_keep(look) for host, look in seen.items()}
-    place = folder / f"{at.astimezone(timezone.utc).strftime(_STAMP)}{_SUFFIX}"
-    files.write_atomically(place, files.compress(_LOOKS.dump_json(without)))
+    place = paths.hardware_dir(cluster) / f"{at.astimezone(timezone.utc).strftime(_STAMP)}{_SUFFIX}"
+    files.keep(place, files.compress(_LOOKS.dump_json(without)))
     updated = part_ledger.updated(ledger(cluster), seen, at)
     files.write_atomically(paths.parts_file(cluster), updated.model_dump_json() + "\n")
     for old in _files(cluster)[:-KEEP]:
@@ -139,5 +138,4 @@ def keep_errors(cluster: str, findings: Iterable[Finding], inventory: Collection
     new = {host: DoctorErrors(at=at, checks=tuple(found)) for host, found in checks.items()}
     kept = {host: errors for host, errors in {**before, **new}.items() if host in inventory}
     if kept != before:
-        paths.private_folder(paths.cluster_dir(cluster))
-        files.write_atomically(paths.doctor_errors_file(cluster), _Kept(hosts=kept).model_dump_json() + "\n")
+        files.keep(paths.doctor_errors_file(cluster), _Kept(hosts=kept).model_dump_json() + "\n")

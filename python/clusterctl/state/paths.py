@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory
+
+
+_FOLDER_NAME = re.compile(r"(?!\.\.?$)[^/\0]{1,255}")
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,16 @@ def signing_key() -> Path:
 def clusters_dir() -> Path:
     """The folders of all clusters."""
     return state_dir().value / "clusters"
+
+
+def inventories_file() -> Path:
+    """The index of inventories: which cluster each one names, and the machines of each cluster."""
+    return state_dir().value / "inventories.json"
+
+
+def inventories_lock() -> Path:
+    """The lock under which the index of inventories is written."""
+    return state_dir().value / "inventories.lock"
 
 
 def cluster_dir(cluster: str) -> Path:
@@ -283,10 +298,34 @@ def stem(inventory: AnyInventory) -> str:
     return found[0].stem if found else "hosts"
 
 
+def inventory_key(inventory: AnyInventory) -> str:
+    """Return the sources of an inventory as the index of inventories names them, a line each."""
+    return "\n".join(resolved(inventory).words)
+
+
+def new_cluster_id(inventory: AnyInventory) -> str:
+    """Return the folder name that the cluster of an inventory gets at its first command."""
+    whole = inventory_key(inventory).encode("utf-8", "surrogateescape")
+    return f"{stem(inventory)}-{hashlib.sha256(whole).hexdigest()[:8]}"
+
+
 def cluster_id(inventory: AnyInventory) -> str:
-    """Return a readable and unique folder name for the cluster of an inventory."""
-    whole = "\n".join(resolved(inventory).words)
-    return f"{stem(inventory)}-{hashlib.sha256(whole.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+    """Return the folder name of the cluster that an inventory names; see :mod:`clusterctl.state.clusters`."""
+    return known_inventories().get(inventory_key(inventory)) or new_cluster_id(inventory)
+
+
+def known_inventories() -> dict[str, str]:
+    """Return the folder names of clusters by inventory, as the index has them; an unreadable index counts as empty."""
+    try:
+        found = json.loads(inventories_file().read_bytes())["inventories"]
+        return {key: name for key, name in found.items() if is_folder_name(name)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def is_folder_name(name: object) -> bool:
+    """Whether a name leads to a folder below another one, and nowhere else."""
+    return isinstance(name, str) and _FOLDER_NAME.fullmatch(name) is not None
 
 
 def private_folder(path: Path) -> Path:

@@ -67,8 +67,7 @@ def _read(cluster: str) -> _Proofs:
 
 
 def _write(cluster: str, found: _Proofs) -> None:
-    paths.private_folder(paths.cluster_dir(cluster))
-    files.write_atomically(paths.proofs_file(cluster), found.model_dump_json() + "\n")
+    files.keep(paths.proofs_file(cluster), found.model_dump_json() + "\n")
 
 
 # --- When each node was last proved: which nodes a record proves, whose turn it is, what to say of the others ---------

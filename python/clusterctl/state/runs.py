@@ -281,9 +281,8 @@ def keep_stall(cluster: str, record: StallRecord) -> Path:
         OSError: the disk is full.
     """
     folder = paths.stalls_dir(cluster)
-    paths.private_folder(folder)
     path = folder / f"{record.at:%Y%m%dT%H%M%SZ}-{record.job}.json"
-    files.write_atomically(path, record.model_dump_json(indent=2) + "\n")
+    files.keep(path, record.model_dump_json(indent=2) + "\n")
     for old in sorted(folder.glob("*.json"))[:-KEEP]:
         old.unlink(missing_ok=True)
     return path

@@ -35,8 +35,7 @@ def read(cluster: str) -> Snapshot:
 
 def write(cluster: str, snapshot: Snapshot) -> None:
     """Replace the cluster's snapshot."""
-    paths.private_folder(paths.cluster_dir(cluster))
-    files.write_atomically(paths.snapshot_file(cluster), snapshot.model_dump_json() + "\n")
+    files.keep(paths.snapshot_file(cluster), snapshot.model_dump_json() + "\n")
 
 
 def forget_hosts(cluster: str, hosts: Sequence[str]) -> None:
@@ -97,8 +96,7 @@ def note_collected(cluster: str, trees: Iterable[str], when: datetime) -> None:
     """Keep which folders ``gc`` removed, so that a rollback to one of them can say so."""
     known = {tree: at.isoformat() for tree, at in collected(cluster).items()}
     known.update(dict.fromkeys(trees, when.isoformat()))
-    paths.private_folder(paths.cluster_dir(cluster))
-    files.write_atomically(paths.collected_file(cluster), json.dumps(known, indent=1, sort_keys=True) + "\n")
+    files.keep(paths.collected_file(cluster), json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
 def hold(cluster: str) -> Hold | None:
@@ -124,8 +122,7 @@ def write_hold(cluster: str, wanted: Hold | None) -> None:
     if wanted is None:
         path.unlink(missing_ok=True)
         return
-    paths.private_folder(paths.cluster_dir(cluster))
-    files.write_atomically(path, wanted.model_dump_json() + "\n")
+    files.keep(path, wanted.model_dump_json() + "\n")
 
 
 # --- The artifacts in the controller's cache: software that is built already, by name and platform --------------------
@@ -163,8 +160,7 @@ def write_identity(cluster: str, identity: str) -> None:
     Raises:
         ConfigError: the state folder cannot be written.
     """
-    paths.private_folder(paths.cluster_dir(cluster))
-    files.write_atomically(paths.identity_file(cluster), json.dumps({"cluster": identity}) + "\n")
+    files.keep(paths.identity_file(cluster), json.dumps({"cluster": identity}) + "\n")
 
 
 def fresh_identity() -> str:

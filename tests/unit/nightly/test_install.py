@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterctl.model.hosts import InventorySources
 from clusterctl.nightly import install, scheduler, storage
+from clusterctl.state import runs
 from clusterctl.support.errors import ConfigError
 
 pytestmark = pytest.mark.programs
@@ -105,6 +107,20 @@ def test_what_is_wrong_is_said_while_somebody_listens(
         install.enable(install.EnableRequest(**given))
     assert cron[0] == "0 1 * * * mine\n"
     assert storage.jobs() == []
+
+
+@pytest.mark.usefixtures("cron")
+def test_the_job_of_an_inventory_that_was_moved_is_told_and_can_be_removed(inventory: Path) -> None:
+    assert install.enable(install.EnableRequest(inventory, "02:00")).job
+    runs.start("validate", inventory, ["clusterctl"], {}).close()
+    moved = inventory.rename(inventory.with_name("moved.ini"))
+    enabled = install.enable(install.EnableRequest(moved, "02:00"))
+    (told,) = [note for note in enabled.notes if "still starts each night" in note]
+    assert f"'clusterctl nightly disable {InventorySources.of(inventory).shown}'" in told
+    install.disable(storage.job_name(inventory))
+    assert [job.inventory for job in storage.jobs()] == [str(moved)]
+    again = install.enable(install.EnableRequest(moved, "02:00"))
+    assert not [note for note in again.notes if "still starts each night" in note]
 
 
 def test_a_schedule_that_cannot_be_written_leaves_what_was_before(

@@ -13,7 +13,7 @@ from clusterctl.provisioning import node_claims, playbook
 from clusterctl.provisioning.node_claims import ClaimAnswer, NodeClaims, Wanted
 from clusterctl.provisioning.run import ProvisionRequest, provision
 from clusterctl.remote import facts
-from clusterctl.state import runs, snapshots
+from clusterctl.state import paths, runs, snapshots
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,6 +183,34 @@ def test_the_steps_of_a_run_share_one_connection_to_a_node(
     assert used == [("look", own), ("provision", own), ("look", None)], "new sessions are seen by a new connection"
 
 
+@pytest.mark.usefixtures("claims")
+def test_a_run_on_other_machines_under_an_old_path_says_that_history_begins_anew(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Probe(facts={name: factory.node(name) for name in ("node1", "node2")})
+
+    def run(_play: playbook.Play, *words: Any) -> playbook.End:
+        for name in ("node1", "node2"):
+            words[2](factory.host_result(name, "ok", stage="validation"))
+        return playbook.End("successful", 0)
+
+    monkeypatch.setattr(facts, "gather", lambda *_, **__: found)
+    monkeypatch.setattr(playbook, "run", run)
+    monkeypatch.setenv("HOME", str(lab.parent))
+    known = lab.parent / ".ssh" / "known_hosts"
+    known.parent.mkdir()
+    told = []
+    for key in ("AAAAOld", "AAAANew", "AAAANew"):
+        known.write_text(f"node1 ssh-ed25519 {key}1\nnode2 ssh-ed25519 {key}2\n", encoding="utf-8")
+        record = provision(ProvisionRequest(lab), Agreeing())
+        told.append([words for words in record.told if "begins anew" in words])
+        (paths.runs_dir(record.cluster_id) / "20260101T000000Z-validate-1").mkdir(exist_ok=True)  # in another second
+    old = paths.new_cluster_id(lab)
+    assert told[0] == told[2] == []
+    assert f"'clusterctl history --past {old} {lab}'" in told[1][0]
+    assert record.cluster_id != old
+
+
 def test_a_foreign_node_among_free_ones_stops_all_before_a_mark_and_frees_the_others(
     claim: NodeClaims, claims: Claims
 ) -> None:
@@ -202,6 +230,33 @@ def test_adoption_takes_the_id_of_the_nodes_and_is_told(claim: NodeClaims, claim
     assert "/home/first/lab.ini" in found.adopted["node1"]
     assert {request["mark"]["cluster"] for request in claims.asked[-1].values()} == {"theirs"}
     assert snapshots.read_identity(claim._record.cluster_id) == "theirs"  # noqa: SLF001 - as above
+
+
+def test_nodes_that_bear_the_id_of_a_past_whose_inventory_is_gone_are_a_question(
+    claim: NodeClaims, claims: Claims, tmp_path: Path
+) -> None:
+    inventory = tmp_path / "gone.ini"
+    runs.start("provision", inventory, ["clusterctl"], {}).close()
+    past = paths.cluster_id(inventory)
+    snapshots.write_identity(past, "theirs")
+    claims.answers = {name: {"mark": MARK, "taken": True} for name in ("node1", "node2")}
+    (found,) = claim.take(HOSTS, wanted()).problems
+    assert found.kind == "configuration"
+    assert (past in found.problem, "node[1-2]" in found.problem) == (True, True)
+    assert f"'clusterctl history --past {past} {OWNER.inventory}'" in found.cure
+    assert not any("mark" in request for asked in claims.asked for request in asked.values())
+    assert claim.take(HOSTS, wanted(adopt=True)).problems == ()
+
+
+def test_nodes_of_an_inventory_that_is_still_there_are_no_question(
+    claim: NodeClaims, claims: Claims, tmp_path: Path
+) -> None:
+    inventory = tmp_path / "there.ini"
+    inventory.touch()
+    runs.start("provision", inventory, ["clusterctl"], {}).close()
+    snapshots.write_identity(paths.cluster_id(inventory), "theirs")
+    claims.answers = {"node1": {"mark": MARK, "taken": True}}
+    assert claim.take(HOSTS, wanted()).problems == ()
 
 
 def test_the_audit_line_names_the_cluster_that_lost_the_node(claim: NodeClaims, claims: Claims) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import factory
 import pytest
 from agreeing import Agreeing
+from clusterctl.inventory import ansible_inventory
 from clusterctl.model.probe import Probe
 from clusterctl.model.snapshot import Snapshot
 from clusterctl.provisioning import playbook, replace
@@ -67,6 +68,17 @@ def test_the_controller_knows_both_keys_until_all_nodes_have_switched(known: Lab
     assert known.seen["stage_host_keys"] == [f"{name} {OLD[name]}" for name in NODES]
     assert known.seen["switch_host_keys"] == [f"{name} {key}" for name in NODES for key in (OLD[name], NEW[name])]
     assert known.lines() == [f"{name} {NEW[name]}" for name in NODES]
+
+
+def test_nodes_with_new_keys_are_the_same_cluster(known: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = known.known.with_name("home")
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "known_hosts").symlink_to(known.known)
+    monkeypatch.setenv("HOME", str(home))
+    cluster = paths.cluster_id(known.inventory)
+    assert known.rotate().exit_code == 0
+    assert ansible_inventory.load(known.inventory).hosts
+    assert paths.cluster_id(known.inventory) == cluster
 
 
 def test_a_switch_that_fails_leaves_both_keys_known(known: Lab) -> None:

@@ -169,6 +169,16 @@ class Store:
         self._db.execute("PRAGMA incremental_vacuum").fetchall()
         return gone
 
+    @_guarded
+    def forget(self, cluster: str) -> None:
+        """Remove the runs and the baseline of a cluster that is gone.
+
+        Raises:
+            StoreError: the history cannot be written.
+        """
+        with self._transaction():
+            rows.forget(self._db, cluster)
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     @_guarded

@@ -159,8 +159,18 @@ def prune(db: sqlite3.Connection, cluster: str, keep_runs: int | None, keep_days
     ]
     db.executemany("DELETE FROM runs WHERE id = ?", gone)
     if gone:
-        db.execute("DELETE FROM layouts WHERE NOT EXISTS (SELECT 1 FROM results WHERE results.layout = layouts.id)")
+        _drop_unused(db)
     return len(gone)
+
+
+def forget(db: sqlite3.Connection, cluster: str) -> None:
+    """Remove a cluster with its runs and baselines."""
+    if db.execute("DELETE FROM clusters WHERE name = ?", (cluster,)).rowcount:
+        _drop_unused(db)
+
+
+def _drop_unused(db: sqlite3.Connection) -> None:
+    db.execute("DELETE FROM layouts WHERE NOT EXISTS (SELECT 1 FROM results WHERE results.layout = layouts.id)")
 
 
 def _results(db: sqlite3.Connection, number: int) -> tuple[StoredResult, ...]:

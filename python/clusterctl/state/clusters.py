@@ -1,0 +1,369 @@
+"""Which cluster an inventory names: an index of the inventories that were read and of the machines of each cluster.
+
+A cluster keeps its folder of the state when its inventory is moved, renamed or copied. Machines are known by their host
+keys in this machine's known_hosts, or by their address and port where no key is known. A new cluster gets a folder that
+is named by the path of its inventory. An older release named all folders so, and they stay where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import shutil
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.model import host_keys
+from clusterctl.model.hosts import InventorySources, is_host_list, is_path
+from clusterctl.state import files, paths
+from clusterctl.support.errors import ConfigError
+from clusterctl.support.words import and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.model.host_keys import HostKey, KnownHosts
+    from clusterctl.model.hosts import AnyInventory, Host
+
+NEW = "new"  # as the name of a past: none of those that are kept
+_MOST_NAMED = 4
+_MOST_HASHES = 40_000  # a tenth of a second; beyond it, addresses decide
+_GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
+
+
+@dataclass(frozen=True)
+class KnownMachine:
+    """A machine of a cluster: where its sshd listens, and digests of its host keys, each behind the type of the key."""
+
+    place: str
+    keys: tuple[str, ...] = ()
+
+
+Machines = dict[str, KnownMachine]  # by the name in the inventory
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The index: the cluster of each inventory, and the machines of each cluster, as they were last read."""
+
+    inventories: dict[str, str] = field(default_factory=dict)
+    machines: dict[str, Machines] = field(default_factory=dict)
+
+    def with_cluster(self, inventory: str, cluster: str, machines: Machines) -> _Index:
+        """Return the index with an inventory of a cluster; entries that have neither a file nor a folder go."""
+        inventories = {**self.inventories, inventory: cluster}
+        kept = {
+            key: name
+            for key, name in inventories.items()
+            if key == inventory or paths.cluster_dir(name).is_dir() or (_is_there(key) and not is_host_list(key))
+        }
+        known = {**self.machines, cluster: machines}
+        return _Index(kept, {name: known[name] for name in known if name in kept.values()})
+
+
+def settle(sources: InventorySources, hosts: Sequence[Host]) -> str:
+    """Return the cluster that an inventory names by its machines, and keep that in the index.
+
+    Args:
+        sources: the inventory.
+        hosts: all of its hosts, also those beyond a limit.
+
+    Raises:
+        ConfigError: the machines have more than one past.
+    """
+    machines, key, index = _machines_of(hosts), paths.inventory_key(sources), _read()
+    if index.machines.get(index.inventories.get(key, "")) == machines:
+        return index.inventories[key]
+    try:
+        with _writing():
+            index = _read()
+            cluster = _cluster_of(index, sources, machines)
+            _write(index.with_cluster(key, cluster, machines))
+    except OSError:  # what has to be written says so itself
+        return paths.cluster_id(sources)
+    return cluster
+
+
+def left_behind(identity: str) -> list[str]:
+    """Return the clusters that their nodes know by an id and whose inventory is gone."""
+    from clusterctl.state import snapshots  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
+    index = _read()
+    known = (name for name in _folders() if snapshots.read_identity(name) == identity)
+    return [name for name in known if not _has_inventory(index, name)]
+
+
+def choose(sources: InventorySources, hosts: Sequence[Host], past: str) -> str:
+    """Let an inventory go on with a past that the user names, and return the name of the cluster.
+
+    A new past gets its id at once: then nobody asks again whose nodes these are.
+
+    Args:
+        sources: the inventory.
+        hosts: all of its hosts.
+        past: the folder name of a cluster, or :data:`NEW`.
+
+    Raises:
+        ConfigError: there is no such past, or the state folder cannot be written.
+    """
+    from clusterctl.state import snapshots  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
+    known = _folders()
+    if past not in {NEW, *known}:
+        raise ConfigError(
+            f"There is no past '{past}'; choose '{NEW}' or one of: {and_more(known, _MOST_NAMED) or 'none'}."
+        )
+    paths.private_folder(paths.state_dir().value)
+    with _writing():
+        cluster = _free_name(sources) if past == NEW else past
+        if past == NEW:
+            snapshots.write_identity(cluster, snapshots.fresh_identity())
+        _write(_read().with_cluster(paths.inventory_key(sources), cluster, _machines_of(hosts)))
+    return cluster
+
+
+def other_pasts(inventory: AnyInventory) -> list[str]:
+    """Return the clusters, other than its present one, whose last run had this inventory: its machines were others."""
+    shown, present = str(paths.resolved(inventory)), paths.cluster_id(inventory)
+    return [name for name in _folders() if name != present and _inventory_of(name) == shown]
+
+
+def begins_anew(inventory: AnyInventory) -> tuple[str, ...]:
+    """Return a sentence where the first run of a cluster leaves behind those that other machines had by this path."""
+    if sum(1 for _ in paths.runs_dir(paths.cluster_id(inventory)).glob("[0-9]*")) > 1:
+        return ()
+    shown = InventorySources.of(inventory).shown
+    return tuple(
+        f"These are other machines than those of earlier runs of {shown}, so history begins anew; where they are the "
+        f"same, 'clusterctl history --past {name} {shown}' goes on with those runs."
+        for name in other_pasts(inventory)[-1:]
+    )
+
+
+def new_place(inventory: AnyInventory) -> str:
+    """Return the inventory that the cluster of a missing inventory has now, as it can be pasted; '' without one."""
+    key, known = paths.inventory_key(inventory), paths.known_inventories()
+    others = [other for other, name in known.items() if name == known.get(key) and other != key and _is_there(other)]
+    return InventorySources(tuple(others[-1].split("\n"))).shown if others else ""
+
+
+def forget(known_hosts: str) -> None:
+    """Remove all that is kept of the clusters whose machines are all in a known_hosts file: these machines are gone.
+
+    Raises:
+        StoreError: the history cannot be written.
+        OSError: a folder cannot be removed.
+    """
+    gone = {_digest(key) for key in host_keys.KnownHosts(known_hosts, 0).keys}
+    for name, machines in _read().machines.items():
+        if not machines or not all(gone.intersection(machine.keys) for machine in machines.values()):
+            continue
+        from clusterctl.state import history  # noqa: PLC0415 - SQLite costs the start of every command
+
+        with history.open() as opened:
+            opened.forget(name)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(paths.cluster_dir(name))
+        with _writing():  # last: a forgetting that was killed is found by the next one
+            index = _read()
+            inventories = {key: its for key, its in index.inventories.items() if its != name}
+            _write(_Index(inventories, {its: index.machines[its] for its in index.machines if its != name}))
+
+
+# --- Which past an inventory goes on with -----------------------------------------------------------------------------
+
+
+def _cluster_of(index: _Index, sources: InventorySources, machines: Machines) -> str:
+    """Return the past of an inventory: the one of its path, unless all machines are others; else that of its machines.
+
+    A past is that of the machines where all of them are the same. Half of them suffice where its inventory is gone.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    own = paths.new_cluster_id(sources)
+    is_older = own not in index.machines and paths.cluster_dir(own).is_dir()  # an older release made it
+    bound = index.inventories.get(paths.inventory_key(sources), own if is_older else "")
+    before = _past_machines(index, bound) if bound else {}
+    if bound and (not before or _shared(machines, before, by_path=True)):
+        return bound
+    whole, half = [], []
+    for name in _folders():
+        past = _past_machines(index, name)
+        shared = _shared(machines, past)
+        if shared == len(past) == len(machines):
+            whole.append(name)
+        elif shared and 2 * shared >= max(len(past), len(machines)) and not _has_inventory(index, name):
+            half.append(name)
+    in_use = set(index.inventories.values())  # the others were left, or are of an older release
+    found = [name for name in whole or half if name in in_use] or whole or half
+    if len(found) > 1:
+        named = and_more([_named(index, name) for name in found], _MOST_NAMED)
+        raise ConfigError(
+            f"The machines of {sources} have {len(found)} pasts: {named}; choose one with "
+            f"'clusterctl history --past NAME {sources.shown}', or '{NEW}' to begin anew."
+        )
+    return found[0] if found else _free_name(sources)
+
+
+def _named(index: _Index, name: str) -> str:
+    of = [key for key, its in index.inventories.items() if its == name] or [_inventory_of(name)]
+    return f"{name} (of {of[-1].replace(chr(10), ' and ')})" if of[-1] else name
+
+
+def _free_name(sources: InventorySources) -> str:
+    own, taken = paths.new_cluster_id(sources), set(_folders())
+    return next(name for name in (own, *(f"{own}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+
+
+def _shared(now: Machines, then: Machines, *, by_path: bool = False) -> int:
+    """Return how many machines are among those of the past.
+
+    A machine is the same where it has the same host key, and another one where a key of the same type differs. Else its
+    address decides, unless the past knows its key and this machine has none. With ``by_path``, the inventory has the
+    path of the past, and the name or the address suffices. A key that several machines have comes from one image, and
+    says nothing.
+    """
+    keys, past_keys = _own_keys(now), _own_keys(then)
+    holders = {key for its in past_keys.values() for key in its}
+    places = {machine.place: name for name, machine in then.items()}
+    count = 0
+    for name, machine in now.items():
+        likely = {places.get(machine.place, ""), name if by_path else ""} & set(then)
+        undecided = (past_keys[other] for other in likely if not _types(keys[name]) & _types(past_keys[other]))
+        alike = any(by_path or keys[name] or not known for known in undecided)
+        count += alike or bool(keys[name] & holders)
+    return count
+
+
+def _own_keys(machines: Machines) -> dict[str, set[str]]:
+    counts = Counter(key for machine in machines.values() for key in set(machine.keys))
+    return {name: {key for key in machine.keys if counts[key] == 1} for name, machine in machines.items()}
+
+
+def _types(keys: Iterable[str]) -> set[str]:
+    return {key.partition(" ")[0] for key in keys}
+
+
+# --- The machines of an inventory, and those of a past ----------------------------------------------------------------
+
+
+def _machines_of(hosts: Sequence[Host]) -> Machines:
+    """Return the machines of hosts with the keys by which this machine knows them."""
+    read: dict[str, KnownHosts] = {}
+    most_hashed = _MOST_HASHES // max(1, len(hosts))
+    return {host.name: KnownMachine(host.place, tuple(sorted(_keys_of(host, read, most_hashed)))) for host in hosts}
+
+
+def _keys_of(host: Host, read: dict[str, KnownHosts], most_hashed: int) -> set[str]:
+    given = dict(_settings(host.ssh_args))
+    places = [*given.get("userknownhostsfile", "~/.ssh/known_hosts").split(), _GLOBAL_KNOWN_HOSTS]
+    name = host_keys.place(given.get("hostkeyalias", host.address), host.port if "hostkeyalias" not in given else 22)
+    found: set[str] = set()
+    for place in places:
+        if place not in read:
+            read[place] = host_keys.KnownHosts(_text_of(place), most_hashed)
+        found.update(_digest(key) for key in read[place].of(name))
+    return found
+
+
+def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the settings that arguments of ssh give by ``-o``, the last one first: for ssh, the first one counts."""
+    for word in reversed(words):
+        name, mark, value = word.removeprefix("-o").strip().replace(" ", "=", 1).partition("=")
+        if mark:
+            yield name.lower(), value.strip(" \"'")
+
+
+def _text_of(place: str) -> str:
+    try:
+        path = Path(place).expanduser()
+        return path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
+    except (OSError, RuntimeError, ValueError):  # no home, or a name that no file has
+        return ""
+
+
+def _digest(key: HostKey) -> str:
+    return f"{key.type} {hashlib.sha256(key.blob.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+
+
+def _past_machines(index: _Index, name: str) -> Machines:
+    """Return the machines of a cluster; those of the snapshot whose keys are known where an older release left it."""
+    if name in index.machines:
+        return index.machines[name]
+    from clusterctl.state import snapshots  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
+    snapshot = snapshots.read(name)
+    addresses = {str(member.get("name")): member.get("address") for member in snapshot.members}
+    keys = {
+        host: [_digest(key) for line in its.host_keys if (key := host_keys.found_in(line))]
+        for host, its in snapshot.hosts.items()
+    }
+    return {host: KnownMachine(f"{addresses.get(host)}:22", tuple(sorted(its))) for host, its in keys.items() if its}
+
+
+def _folders() -> list[str]:
+    try:
+        return sorted(path.name for path in paths.clusters_dir().iterdir() if path.is_dir())
+    except OSError:
+        return []
+
+
+def _has_inventory(index: _Index, name: str) -> bool:
+    known = [key for key, its in index.inventories.items() if its == name]
+    return any(map(_is_there, known)) if known else _is_there(_inventory_of(name) or "/")
+
+
+def _is_there(key: str) -> bool:
+    return all(not is_path(word) or Path(word).exists() for word in key.split("\n"))
+
+
+def _inventory_of(name: str) -> str:
+    """Return the inventory of a cluster's last run, as its record names it; '' where it is unknown."""
+    try:
+        text = paths.run_record(paths.runs_dir(name) / "latest").read_bytes()
+        return str(json.loads(text)["inventory"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+# --- The file of the index --------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Let one process at a time change the index."""
+    from clusterctl.state import locks  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
+    paths.ensure_private(paths.state_dir().value)
+    with locks.held(paths.inventories_lock(), patience_s=math.inf):
+        yield
+
+
+def _read() -> _Index:
+    """Return the index; an unreadable one counts as empty."""
+    try:
+        found: Mapping[str, Mapping[str, Mapping[str, object]]] = json.loads(paths.inventories_file().read_bytes())
+        machines = {
+            cluster: {name: _machine(data) for name, data in its.items()}
+            for cluster, its in found["machines"].items()
+            if paths.is_folder_name(cluster)
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        machines = {}
+    return _Index(paths.known_inventories(), machines)
+
+
+def _machine(data: object) -> KnownMachine:
+    if not isinstance(data, dict):
+        raise TypeError
+    return KnownMachine(str(data["place"]), tuple(map(str, data["keys"])))
+
+
+def _write(index: _Index) -> None:
+    text = json.dumps({"schema_version": 1, **asdict(index)}, indent=1, sort_keys=True)
+    files.write_atomically(paths.inventories_file(), text + "\n")
