@@ -171,14 +171,24 @@ class Showing:
     inventory: InventorySources | None = None
 
     def left(self) -> dict[str, float]:
-        """Return by stage the seconds from its begin to the end, in the last provision that changed something."""
+        """Return by stage the seconds from its begin to the end, in the last provision that changed something.
+
+        It counts only where it was the same command, the values of variables left aside: they are in no record.
+        """
         from clusterctl.state import paths, runs  # noqa: PLC0415 - only where a run is shown
 
         for run in runs.read_runs(self.inventory) if self.inventory is not None else ():
             if run.verb == "provision" and run.outcome == "done" and any(host.changed for host in run.hosts):
+                if _names(run.argv) != _names(("clusterctl", *sys.argv[1:])):
+                    return {}
                 with contextlib.suppress(OSError, ValueError, KeyError):
                     return _left_of(paths.events_file(Path(run.folder)))
         return {}
+
+
+def _names(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command, of a variable its name alone."""
+    return [word.partition("=")[0] for word in argv]
 
 
 def _left_of(events: Path) -> dict[str, float]:
