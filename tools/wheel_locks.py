@@ -122,7 +122,7 @@ def _decided(target: Target, **given: str) -> tuple[list[WheelWish], list[Artifa
         "artifacts": [{"link": "/usr/local/openmpi", "key": "0" * 16, "version": "5"}],
     }
     member = {"name": "node1", "platform": target.platform}
-    host = Host("node1", member, node, Settings(variables.defaults(ROLES) | given))
+    host = Host("node1", member, node, Settings(variables.defaults((*ROLES, "openmpi")) | given))
     recorder = _Recorder()
     recipes = {"python_env": python_env, "mpi4py": mpi4py, "horovod": horovod}
     cluster = Cluster([host], [member], "/usr/local", frozenset(recipes), recorder)

@@ -371,7 +371,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             files = old_cache_files(limits, staying)
         lines = artifact_lines(old, files)
         if not lines:
-            words = "Nothing to do: every artifact is in use, or of a set that is snapshots."
+            words = "Nothing to do: every artifact is in use, or of a set that is kept."
             return self.finish("nothing to do", ExitCode.OK, hosts=self._expected({}), message=words)
         if self.request.check:
             self.messages = tuple(lines)

@@ -117,7 +117,7 @@ def forgotten(given: Collection[str], now: Collection[str]) -> str:
 
 
 def _variable(word: str) -> str:
-    """Return the name of an extra variable; its value is not snapshots."""
+    """Return the name of an extra variable; its value is not kept."""
     return word.removesuffix("=…").removeprefix("-e").removeprefix("--extra-vars=") if word.endswith("=…") else ""
 
 

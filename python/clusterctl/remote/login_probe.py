@@ -128,7 +128,7 @@ def gather(
     """Let every node log in to its targets, and read its clock.
 
     The targets of a login are in the order of the tries. ``login_timeout_s`` limits one login. After ``budget_s`` a
-    node starts no more of them, and after ``timeout_s`` it is given up.``ended`` hears how many logins are
+    node starts no more of them, and after ``timeout_s`` it is given up. ``ended`` hears how many logins are
     done, whenever a node has answered or failed.
     """
     done = 0

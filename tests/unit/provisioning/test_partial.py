@@ -64,7 +64,7 @@ def test_the_last_role_and_the_roles_of_the_mesh_are_those_of_the_playbook() -> 
     plays = yaml.safe_load((Path(__file__).parents[3] / "playbooks" / "provision.yml").read_text(encoding="utf-8"))
     tasks = [task for play in plays[2:] for task in play["tasks"]]
     brought = [task["ansible.builtin.import_role"] for task in tasks if "ansible.builtin.import_role" in task]
-    parts = {None, "mesh", "unfinished", "build", "stage", "install", "lost"}
+    parts = {None, "mesh", "unfinished", "build", "stage", "check", "install", "lost"}
     roles = [role["name"] for role in brought if role.get("tasks_from") in parts]
     assert roles[-1] == f"clusterctl.hpc.{partial.LAST_STAGE}"
     assert {f"clusterctl.hpc.{tag}" for tag in partial.JOINT_TAGS} <= set(roles)
