@@ -117,7 +117,9 @@ def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dic
     name = paths.cluster_id(inventory)
     runs = paths.private_folder(paths.runs_dir(name))
     now = datetime.now(timezone.utc)
-    run_id = f"{_in_order(now, runs):{_TIME}}-{verb}-{os.getpid()}"
+    at = _in_order(now, runs)
+    while (runs / (run_id := f"{at:{_TIME}}-{verb}-{os.getpid()}")).exists():  # this process has just done the same
+        at += timedelta(seconds=1)
     folder = paths.private_folder(runs / run_id)
     record = RunRecord(
         verb=verb,

@@ -136,6 +136,12 @@ def test_a_clock_that_is_set_back_keeps_the_order_of_runs_and_the_run_itself(mon
     assert (run.folder.parent / "latest").resolve() == max(run.folder.parent.glob("2*"))
 
 
+def test_two_runs_of_one_process_in_one_second_have_a_record_each() -> None:
+    folders = [start().folder for _ in range(3)]
+    assert sorted(folders) == folders
+    assert len(set(folders)) == len(folders)
+
+
 def test_an_unwritable_state_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
