@@ -85,6 +85,9 @@ class NetworkCheck(base.Check):
             return base.fail(judgement, "; ".join(slow.values()), suspects)
         readings = [reading(report) for report in judgement.ranks if "sent_bytes" in report.figures]
         unread = [node for node in site.slots if node not in {found.host for found in readings}]
+        if unread and not readings and (slowest := _slowest_rail(judgement)):  # the exchange was left out
+            pair, told = slowest
+            return base.fail(judgement, told, pair)
         if unread:
             return base.fail(judgement, f"no counters came from {folded(unread)}", unread)
         return _judged(judgement, site, readings)
@@ -147,12 +150,8 @@ def _judged(judgement: base.Judgement, site: base.Site, readings: Sequence[Readi
     )
 
 
-def _slow_rails(judgement: base.Judgement) -> dict[tuple[tuple[str, ...], str], str]:
-    """Return what is said of each slow rail, by the nodes on which it is slow and its number.
-
-    Rails are equal, so the best median between the same two nodes tells what is usual. A slow rail never comes near it.
-    The slow rail of one node is slow between it and all others, one way or both.
-    """
+def _rates(judgement: base.Judgement) -> tuple[dict[str, dict[tuple[str, str], float]], dict[tuple[str, str], float]]:
+    """Return how fast each rail is by sender and receiver, in bytes per second, and the best median of their rails."""
     reports = {report.rank: report for report in judgement.ranks}
     rates: dict[str, dict[tuple[str, str], float]] = {}
     fastest: dict[tuple[str, str], float] = {}
@@ -164,6 +163,32 @@ def _slow_rails(judgement: base.Judgement) -> dict[tuple[tuple[str, ...], str], 
                     fastest[pair] = max(rate, fastest.get(pair, 0.0))
                 else:
                     rates.setdefault(found[1], {})[pair] = rate
+    return rates, fastest
+
+
+def _rail_of(judgement: base.Judgement, rail: str, host: str) -> str:
+    """Return the interface and the network of a node's rail."""
+    return next((one.facts.get(f"rail{rail}", "") for one in judgement.ranks if one.host == host), "")
+
+
+def _slowest_rail(judgement: base.Judgement) -> tuple[tuple[str, str], str] | None:
+    """Return the ends of the slowest rail and what is said of it; None where no rail was tried."""
+    tried = [(rate, rail, pair) for rail, own in _rates(judgement)[0].items() for pair, rate in own.items()]
+    if not tried:
+        return None
+    rate, rail, pair = min(tried)
+    which = _rail_of(judgement, rail, pair[0])
+    told = f"the rail {which} from {pair[0]} to {pair[1]} is too slow for the exchange: {value_words(rate, 'B/s')}"
+    return pair, f"{told}; look at the cable and the interface at both ends, and at the switch between them"
+
+
+def _slow_rails(judgement: base.Judgement) -> dict[tuple[tuple[str, ...], str], str]:
+    """Return what is said of each slow rail, by the nodes on which it is slow and its number.
+
+    Rails are equal, so the best median between the same two nodes tells what is usual. A slow rail never comes near it.
+    The slow rail of one node is slow between it and all others, one way or both.
+    """
+    rates, fastest = _rates(judgement)
     told = {}
     for rail, own in rates.items():
         slow = [pair for pair, rate in own.items() if rate * _SLOWER < fastest.get(pair, 0.0)]
@@ -174,7 +199,7 @@ def _slow_rails(judgement: base.Judgement) -> dict[tuple[tuple[str, ...], str], 
         if named:
             ends = [pair for pair in slow if {*pair} & {*named}]
             now, usual = (value_words(statistics.median(of[pair] for pair in ends), "B/s") for of in (own, fastest))
-            which = next((one.facts.get(f"rail{rail}", "") for one in judgement.ranks if one.host == named[0]), "")
+            which = _rail_of(judgement, rail, named[0])
             look = f"look at its cable, its speed ('ethtool {which.partition(' ')[0]}') and its port of the switch"
             told[named, rail] = (
                 f"{folded(named)}: the rail {which} is slow: {now}, and another rail between the same nodes has {usual}"

@@ -381,7 +381,7 @@ def test_a_rail_that_carries_nothing_is_named() -> None:
     assert judged(rails, *[said({"eth0": 32, "eth1": 32})] * 2).verdict is Verdict.PASS
 
 
-def with_rails(rates: Mapping[tuple[int, int], float], nodes: int = 3) -> base.Judgement:
+def with_rails(rates: Mapping[tuple[int, int], float], nodes: int = 3, exchanged: bool = True) -> base.Judgement:
     """Judge nodes with two rails: the second has these rates in GB/s by the ranks of its ends, and else 5 GB/s."""
     rails = FabricPath(("eth0", "eth1"), (FIRST, SECOND), rails=("eth0", "eth1"))
     told = [said({"eth0": 32, "eth1": 32}, rail0=f"eth0 {FIRST}", rail1=f"eth1 {SECOND}") for _unused in range(nodes)]
@@ -390,6 +390,8 @@ def with_rails(rates: Mapping[tuple[int, int], float], nodes: int = 3) -> base.J
             for rail, rate in enumerate((5.0, rates.get((source, target), 5.0))):
                 for word in ("", "usual_"):
                     one["figures"][f"rail{rail}_from_{source}_{word}bytes_per_s"] = rate * 1e9
+        if not exchanged:
+            del one["figures"]["sent_bytes"]
     return judged(rails, *told)
 
 
@@ -413,6 +415,12 @@ def test_a_slow_rail_is_named_with_its_node(slow: list[tuple[int, int]], nodes: 
         assert f"the rail eth1 {SECOND} is slow: 100 MB/s, and another rail between the same nodes has 5 GB/s" in (
             judgement.reason
         )
+
+
+def test_a_rail_that_is_too_slow_for_the_exchange_is_named_by_its_ends() -> None:
+    judgement = with_rails({(0, 1): 0.001}, nodes=4, exchanged=False)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1", "node2"))
+    assert f"the rail eth1 {SECOND} from node1 to node2 is too slow for the exchange: 1 MB/s; look" in judgement.reason
 
 
 def test_a_rail_of_less_than_twice_the_time_is_no_fault() -> None:
