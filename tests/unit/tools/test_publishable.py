@@ -13,7 +13,7 @@ import wheel_metadata
 from clusterctl.support import content
 
 ROOT = content.root()
-READ = ("galaxy.yml", "pyproject.toml", "CHANGELOG.md", "python/clusterctl/__init__.py")
+READ = ("galaxy.yml", "pyproject.toml", "CHANGELOG.md", "python/clusterctl/__init__.py", "execution-environment.yml")
 # These look for the placeholder, and tell of it.
 ABOUT_IT = {"galaxy.yml", "tools/publishable.py", "tests/unit/tools/test_publishable.py"}
 MOST_OF_A_RELEASE = 25_000  # characters of CHANGELOG.md
@@ -60,6 +60,9 @@ def test_a_checkout_that_is_filled_in_can_be_published(checkout: Path) -> None:
     [
         ("galaxy.yml", "git.example.org", publishable.PLACEHOLDER, "galaxy.yml: 'repository' is a placeholder"),
         ("pyproject.toml", 'version = "0.', 'version = "9.', "pyproject.toml: the version is 9."),
+        ("execution-environment.yml", "hpc-0.", "hpc-9.", "execution-environment.yml: the version is 9."),
+        ("execution-environment.yml", "dist/clusterctl-hpc-0.", "dist/clusterctl-hpc-9.", ".0 and 9."),
+        ("execution-environment.yml", "clusterctl-hpc-", "other-", "execution-environment.yml: the version is missing"),
         ("CHANGELOG.md", "## Unreleased\n", "## Unreleased\n\n- A fault.\n", "lines stand under 'Unreleased'"),
         ("CHANGELOG.md", "2026-12-01", "not yet published", "'not yet published' is not the date"),
         ("CHANGELOG.md", "## 0.", "## 9.", "the newest release is not 0."),
