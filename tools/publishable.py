@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import tomllib
+import wheel_metadata
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +46,8 @@ def faults(root: Path, tag: str = "") -> list[str]:
     galaxy = (root / "galaxy.yml").read_text(encoding="utf-8")
     if PLACEHOLDER in galaxy:
         found.append("galaxy.yml: 'repository' is a placeholder; set it to the address of the repository.")
+    elif not wheel_metadata.addresses(galaxy):
+        found.append("galaxy.yml: 'repository' is not an https address; write it in one line, as https://HOST/PATH.")
     told = versions(root)
     version = told["galaxy.yml"]
     found += [
