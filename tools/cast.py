@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.sax.saxutils import escape
 
+from clusterctl.cli import output
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -63,7 +65,8 @@ def provisioned(run: Path) -> list[Line]:
     changed = sum(1 for host in record["hosts"] if host["outcome"] == "changed")
     took = _seconds(record, "started", "finished")
     lines += [Line(text, 1.0) for text in record["told"]]
-    return [*lines, Line(f"Done: {len(record['hosts'])} hosts, {changed} changed ({took:.0f} s).", took - at)]
+    hosts = output.plural(len(record["hosts"]), "host")
+    return [*lines, Line(f"Done: {hosts}, {changed} changed ({output.duration(took)}).", took - at)]
 
 
 def validated(run: Path, *, alone: bool = True) -> list[Line]:

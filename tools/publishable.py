@@ -9,24 +9,29 @@ import sys
 from pathlib import Path
 
 import tomllib
+import wheel_metadata
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACEHOLDER = "example.invalid"
 _PACKAGE = Path("python") / "clusterctl" / "__init__.py"
+_ENVIRONMENT = "execution-environment.yml"
 _HEADING = re.compile(r"^## (?P<version>\d+\.\d+\.\d+) \((?P<date>[^)]*)\)$", re.MULTILINE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def versions(root: Path) -> dict[str, str]:
-    """Return the version that each file of a checkout tells."""
+    """Return the version that each file of a checkout tells, or ``missing``."""
     galaxy = yaml.safe_load((root / "galaxy.yml").read_text(encoding="utf-8"))
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     package = re.search(r'^__version__ = "([^"]+)"$', (root / _PACKAGE).read_text(encoding="utf-8"), re.MULTILINE)
+    archive = re.compile(rf"\b{re.escape(galaxy['namespace'])}-{re.escape(galaxy['name'])}-(\S+)\.tar\.gz\b")
+    archives = archive.findall((root / _ENVIRONMENT).read_text(encoding="utf-8"))
     return {
         "galaxy.yml": str(galaxy["version"]),
         "pyproject.toml": str(project["version"]),
-        str(_PACKAGE): package[1] if package else "",
+        str(_PACKAGE): package[1] if package else "missing",
+        _ENVIRONMENT: " and ".join(sorted(set(archives))) or "missing",
     }
 
 
@@ -41,6 +46,8 @@ def faults(root: Path, tag: str = "") -> list[str]:
     galaxy = (root / "galaxy.yml").read_text(encoding="utf-8")
     if PLACEHOLDER in galaxy:
         found.append("galaxy.yml: 'repository' is a placeholder; set it to the address of the repository.")
+    elif not wheel_metadata.addresses(galaxy):
+        found.append("galaxy.yml: 'repository' is not an https address; write it in one line, as https://HOST/PATH.")
     told = versions(root)
     version = told["galaxy.yml"]
     found += [

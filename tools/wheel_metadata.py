@@ -9,19 +9,22 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-_REPOSITORY = re.compile(r"^repository: (https://\S+)$", re.MULTILINE)
+_REPOSITORY = re.compile(
+    r"^repository: +(?P<quote>[\"']?)(?P<address>https://[^\s\"'#]+)(?P=quote) *(?: #.*)?$", re.MULTILINE
+)
 
 
 def addresses(galaxy: str) -> dict[str, str]:
-    """Return the addresses by their label; none where the repository is still the placeholder.
+    """Return the addresses by their label; none where the repository is the placeholder, or not an https address.
 
     Args:
         galaxy: text of galaxy.yml.
     """
     found = _REPOSITORY.search(galaxy)
-    if found is None or ".invalid/" in found[1]:
+    address = found["address"] if found else ""
+    if not address or ".invalid/" in address:
         return {}
-    return {"Repository": found[1], "Changelog": f"{found[1].removesuffix('/')}/blob/main/CHANGELOG.md"}
+    return {"Repository": address, "Changelog": f"{address.removesuffix('/')}/blob/main/CHANGELOG.md"}
 
 
 class CustomMetadataHook(MetadataHookInterface):

@@ -72,7 +72,7 @@ def test_a_provision_shows_its_stages_and_its_end(provision: Path) -> None:
         "[ 0:02] preflight: Look",
         "[ 1:05] software: Install",
         "Network: eth0 & eth1.",
-        "Done: 2 hosts, 1 changed (70 s).",
+        "Done: 2 hosts, 1 changed (1m10s).",
     ]
 
 

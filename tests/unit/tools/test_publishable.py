@@ -10,10 +10,11 @@ from pathlib import Path
 import publishable
 import pytest
 import wheel_metadata
+import yaml
 from clusterctl.support import content
 
 ROOT = content.root()
-READ = ("galaxy.yml", "pyproject.toml", "CHANGELOG.md", "python/clusterctl/__init__.py")
+READ = ("galaxy.yml", "pyproject.toml", "CHANGELOG.md", "python/clusterctl/__init__.py", "execution-environment.yml")
 # These look for the placeholder, and tell of it.
 ABOUT_IT = {"galaxy.yml", "tools/publishable.py", "tests/unit/tools/test_publishable.py"}
 MOST_OF_A_RELEASE = 25_000  # characters of CHANGELOG.md
@@ -59,7 +60,12 @@ def test_a_checkout_that_is_filled_in_can_be_published(checkout: Path) -> None:
     ("name", "old", "new", "said"),
     [
         ("galaxy.yml", "git.example.org", publishable.PLACEHOLDER, "galaxy.yml: 'repository' is a placeholder"),
+        ("galaxy.yml", "https://git", "http://git", "galaxy.yml: 'repository' is not an https address"),
+        ("galaxy.yml", "repository: https", "repository: >-\n  https", "'repository' is not an https address"),
         ("pyproject.toml", 'version = "0.', 'version = "9.', "pyproject.toml: the version is 9."),
+        ("execution-environment.yml", "hpc-0.", "hpc-9.", "execution-environment.yml: the version is 9."),
+        ("execution-environment.yml", "dist/clusterctl-hpc-0.", "dist/clusterctl-hpc-9.", ".0 and 9."),
+        ("execution-environment.yml", "clusterctl-hpc-", "other-", "execution-environment.yml: the version is missing"),
         ("CHANGELOG.md", "## Unreleased\n", "## Unreleased\n\n- A fault.\n", "lines stand under 'Unreleased'"),
         ("CHANGELOG.md", "2026-12-01", "not yet published", "'not yet published' is not the date"),
         ("CHANGELOG.md", "## 0.", "## 9.", "the newest release is not 0."),
@@ -82,6 +88,14 @@ def test_the_wheel_takes_its_addresses_from_galaxy_yml() -> None:
         "Changelog": "https://a.example/clusterctl/blob/main/CHANGELOG.md",
     }
     assert wheel_metadata.addresses(f"repository: https://{publishable.PLACEHOLDER}/x\n") == {}
+
+
+@pytest.mark.parametrize("written", ['"{}"', "'{}'", "{}  # ours", " {}", '"{}" '])
+def test_the_address_may_be_written_as_yaml_allows(written: str) -> None:
+    address = "https://a.example/clusterctl"
+    line = f"repository: {written.format(address)}\n"
+    assert yaml.safe_load(line) == {"repository": address}
+    assert wheel_metadata.addresses(line)["Repository"] == address
 
 
 def test_the_changelog_is_short_and_has_a_line_for_a_change() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tomllib
@@ -13,6 +14,9 @@ import yaml
 from clusterctl.sandbox.model import IMAGES
 from clusterctl.support import content
 from packaging.requirements import Requirement
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ROOT = content.root()
 WORKFLOW = ".github/workflows/ci.yml"
@@ -42,6 +46,23 @@ def test_a_release_is_made_by_targets_of_make() -> None:
     assert re.findall(r"make ([a-z-]+)", ran(RELEASE)) == targets
     kept = read(RELEASE)["permissions"]
     assert kept == {"contents": "read"}
+
+
+@pytest.mark.programs
+def test_the_signing_key_is_private_and_what_is_made_after_it_can_be_uploaded(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    (step,) = (step for step in read(RELEASE)["jobs"]["cache"]["steps"] if "SIGNING_KEY" in step.get("env", {}))
+    script = step["run"].partition("make venv")[0] + "touch cache.tar.gz\n"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SIGNING_KEY": key.read_text(encoding="utf-8")}
+    subprocess.run(["bash", "-e", "-c", f"umask 022\n{script}"], cwd=tmp_path, env=environment, check=True)
+    kept = tmp_path / ".config" / "clusterctl"
+    made, own = (
+        one.read_text(encoding="utf-8").split()[:2] for one in (kept / "signing_key.pub", tmp_path / "key.pub")
+    )
+    assert made == own
+    assert [path.stat().st_mode & 0o777 for path in (kept, kept / "signing_key")] == [0o700, 0o600]
+    assert (tmp_path / "cache.tar.gz").stat().st_mode & 0o777 == 0o644
 
 
 def test_actions_are_named_by_their_commit_and_the_version_stands_beside_it() -> None:
