@@ -48,14 +48,18 @@ Machines = dict[str, KnownMachine]  # by the name in the inventory
 
 @dataclass(frozen=True)
 class _Index:
-    """The index: the cluster of each inventory, and the machines of each cluster, as they were last read."""
+    """The index: the cluster of each inventory, and the machines of each cluster, as they were last read.
+
+    Inventories are in the order in which they began to name their clusters.
+    """
 
     inventories: dict[str, str] = field(default_factory=dict)
     machines: dict[str, Machines] = field(default_factory=dict)
 
     def with_cluster(self, inventory: str, cluster: str, machines: Machines) -> _Index:
         """Return the index with an inventory of a cluster; entries that have neither a file nor a folder go."""
-        inventories = {**self.inventories, inventory: cluster}
+        before = {key: name for key, name in self.inventories.items() if key != inventory or name == cluster}
+        inventories = {**before, inventory: cluster}
         kept = {
             key: name
             for key, name in inventories.items()
@@ -181,16 +185,19 @@ def _cluster_of(index: _Index, sources: InventorySources, machines: Machines) ->
     """Return the past of an inventory: the one of its path, unless all machines are others; else that of its machines.
 
     A past is that of the machines where all of them are the same. Half of them suffice where its inventory is gone.
+    Where several inventories name one past, those other than the first need all of its machines.
 
     Raises:
         ConfigError: there are several.
     """
-    own = paths.new_cluster_id(sources)
+    own, key = paths.new_cluster_id(sources), paths.inventory_key(sources)
     is_older = own not in index.machines and paths.cluster_dir(own).is_dir()  # an older release made it
-    bound = index.inventories.get(paths.inventory_key(sources), own if is_older else "")
+    bound = index.inventories.get(key, own if is_older else "")
     before = _past_machines(index, bound) if bound else {}
     if bound and (not before or _shared(machines, before, by_path=True)):
-        return bound
+        are_all = _places(machines) == _places(before) or _shared(machines, before) == len(before) == len(machines)
+        if are_all or bound.startswith(own) or _first_inventory(index, bound) == key:
+            return bound
     whole, half = [], []
     for name in _folders():
         past = _past_machines(index, name)
@@ -208,6 +215,15 @@ def _cluster_of(index: _Index, sources: InventorySources, machines: Machines) ->
             f"'clusterctl history --past NAME {sources.shown}', or '{NEW}' to begin anew."
         )
     return found[0] if found else _free_name(sources)
+
+
+def _first_inventory(index: _Index, name: str) -> str:
+    """Return the inventory that may change a cluster's machines: the one whose path named it, else the oldest one."""
+    last = _inventory_of(name)
+    known = {**index.inventories, last: index.inventories.get(last, name)}
+    there = [key for key, its in known.items() if its == name and key and _is_there(key)]
+    own = (key for key in there if name.startswith(paths.new_cluster_id(InventorySources(tuple(key.split("\n"))))))
+    return next(iter((*own, *there)), "")
 
 
 def _named(index: _Index, name: str) -> str:
@@ -238,6 +254,10 @@ def _shared(now: Machines, then: Machines, *, by_path: bool = False) -> int:
         alike = any(by_path or keys[name] or not known for known in undecided)
         count += alike or bool(keys[name] & holders)
     return count
+
+
+def _places(machines: Machines) -> set[str]:
+    return {machine.place for machine in machines.values()}
 
 
 def _own_keys(machines: Machines) -> dict[str, set[str]]:
@@ -365,5 +385,5 @@ def _machine(data: object) -> KnownMachine:
 
 
 def _write(index: _Index) -> None:
-    text = json.dumps({"schema_version": 1, **asdict(index)}, indent=1, sort_keys=True)
+    text = json.dumps({"schema_version": 1, **asdict(index)}, indent=1)
     files.write_atomically(paths.inventories_file(), text + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import os
@@ -123,6 +124,34 @@ def test_two_files_with_the_same_nodes_have_one_past_and_one_lock(lab: Lab) -> N
     assert lab.settle(lab.inventory("b.ini"), hosts) == cluster
     with locks.HostLock(hosts, "of a.ini"), pytest.raises(LockedError, match=r"of a\.ini"):
         locks.HostLock(lab.hosts(EIGHT), "of b.ini").__enter__()
+
+
+@pytest.mark.parametrize("key", ["{name}", ""], ids=["by their keys", "by their addresses"])
+@pytest.mark.parametrize("fate", ["stays", "is new", "moved"])
+def test_a_copy_that_is_edited_leaves_the_past_to_the_first_file(lab: Lab, key: str, fate: str) -> None:
+    first, copy, eight = lab.inventory("z.ini"), lab.inventory("a.ini"), lab.hosts(EIGHT, key=key)
+    if fate == "is new":  # the first file has a second past
+        lab.past(first, lab.hosts(["node9"], site="198.51.100"))
+        eight = lab.hosts(EIGHT, key=key)
+    cluster = lab.past(first, eight[:4])
+    if fate == "moved":
+        first = first.rename(lab.folder / "zz.ini")
+        assert lab.settle(first, eight[:4]) == cluster
+    assert lab.settle(copy, eight[:4]) == cluster
+    own = paths.new_cluster_id(copy)
+    assert lab.settle(copy, [eight[0], *eight[4:7]]) == own
+    assert lab.settle(first, eight[:5]) == cluster, "it may still grow"
+    assert lab.settle(copy, eight[4:7]) == own, "it has a past of its own"
+    assert lab.settle(lab.inventory("b.ini"), eight[:5]) == cluster
+
+
+def test_a_second_file_stays_with_machines_that_are_reinstalled(lab: Lab) -> None:
+    first, second = lab.inventory("z.ini"), lab.inventory("a.ini")
+    cluster = lab.past(first, lab.hosts(EIGHT))
+    assert lab.settle(second, lab.hosts(EIGHT)) == cluster
+    again = lab.hosts([*EIGHT[:7], "node8 again"])
+    again[7] = dataclasses.replace(again[7], name="node8")
+    assert lab.settle(second, again) == lab.settle(first, again) == cluster
 
 
 def test_another_controller_has_a_past_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
