@@ -24,7 +24,7 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from clusterctl.model.host_keys import HostKey, KnownHosts
     from clusterctl.model.hosts import AnyInventory, Host
@@ -33,6 +33,7 @@ NEW = "new"  # as the name of a past: none of those that are kept
 _MOST_NAMED = 4
 _MOST_HASHES = 40_000  # a tenth of a second; beyond it, addresses decide
 _GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
+_SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,13 @@ def settle(sources: InventorySources, hosts: Sequence[Host]) -> str:
         hosts: all of its hosts, also those beyond a limit.
 
     Raises:
-        ConfigError: the machines have more than one past.
+        ConfigError: the machines have more than one past, or a newer clusterctl wrote the index.
     """
     machines, key, index = _machines_of(hosts), paths.inventory_key(sources), _read()
     if index.machines.get(index.inventories.get(key, "")) == machines:
         return index.inventories[key]
     try:
-        with _writing():
-            index = _read()
+        with _changing() as index:
             cluster = _cluster_of(index, sources, machines)
             _write(index.with_cluster(key, cluster, machines))
     except OSError:  # what has to be written says so itself
@@ -112,7 +112,7 @@ def choose(sources: InventorySources, hosts: Sequence[Host], past: str) -> str:
         past: the folder name of a cluster, or :data:`NEW`.
 
     Raises:
-        ConfigError: there is no such past, or the state folder cannot be written.
+        ConfigError: there is no such past, the state folder cannot be written, or a newer clusterctl wrote the index.
     """
     from clusterctl.state import snapshots  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
 
@@ -122,11 +122,17 @@ def choose(sources: InventorySources, hosts: Sequence[Host], past: str) -> str:
             f"There is no past '{past}'; choose '{NEW}' or one of: {and_more(known, _MOST_NAMED) or 'none'}."
         )
     paths.private_folder(paths.state_dir().value)
-    with _writing():
-        cluster = _free_name(sources) if past == NEW else past
-        if past == NEW:
-            snapshots.write_identity(cluster, snapshots.fresh_identity())
-        _write(_read().with_cluster(paths.inventory_key(sources), cluster, _machines_of(hosts)))
+    try:
+        with _changing() as index:
+            cluster = _free_name(sources) if past == NEW else past
+            if past == NEW:
+                snapshots.write_identity(cluster, snapshots.fresh_identity())
+            _write(index.with_cluster(paths.inventory_key(sources), cluster, _machines_of(hosts)))
+    except OSError as error:
+        place = error.filename or paths.inventories_file()
+        raise ConfigError(
+            f"{place} cannot be read or written ({error.strerror}); repair it and choose again."
+        ) from None
     return cluster
 
 
@@ -159,11 +165,11 @@ def forget(known_hosts: str) -> None:
     """Remove all that is kept of the clusters whose machines are all in a known_hosts file: these machines are gone.
 
     Raises:
-        StoreError: the history cannot be written.
-        OSError: a folder cannot be removed.
+        ConfigError: the history cannot be written, or a newer clusterctl wrote the index.
+        OSError: a folder cannot be removed, or the index cannot be read or written.
     """
     gone = {_digest(key) for key in host_keys.KnownHosts(known_hosts, 0).keys}
-    for name, machines in _read().machines.items():
+    for name, machines in _read(to_change=True).machines.items():
         if not machines or not all(gone.intersection(machine.keys) for machine in machines.values()):
             continue
         from clusterctl.state import history  # noqa: PLC0415 - SQLite costs the start of every command
@@ -172,8 +178,7 @@ def forget(known_hosts: str) -> None:
             opened.forget(name)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(paths.cluster_dir(name))
-        with _writing():  # last: a forgetting that was killed is found by the next one
-            index = _read()
+        with _changing() as index:  # last: a forgetting that was killed is found by the next one
             inventories = {key: its for key, its in index.inventories.items() if its != name}
             _write(_Index(inventories, {its: index.machines[its] for its in index.machines if its != name}))
 
@@ -355,27 +360,39 @@ def _inventory_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _writing() -> Iterator[None]:
+def _changing() -> Iterator[_Index]:
     """Let one process at a time change the index."""
     from clusterctl.state import locks  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
 
     paths.ensure_private(paths.state_dir().value)
     with locks.held(paths.inventories_lock(), patience_s=math.inf):
-        yield
+        yield _read(to_change=True)
 
 
-def _read() -> _Index:
-    """Return the index; an unreadable one counts as empty."""
+def _read(*, to_change: bool = False) -> _Index:
+    """Return the index; a damaged one counts as empty.
+
+    Raises:
+        ConfigError: it is to be changed, and a newer clusterctl wrote it.
+        OSError: it is to be changed, and is there but cannot be read.
+    """
+    path = paths.inventories_file()
     try:
-        found: Mapping[str, Mapping[str, Mapping[str, object]]] = json.loads(paths.inventories_file().read_bytes())
+        found = json.loads(path.read_bytes())
         machines = {
             cluster: {name: _machine(data) for name, data in its.items()}
             for cluster, its in found["machines"].items()
             if paths.is_folder_name(cluster)
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        machines = {}
-    return _Index(paths.known_inventories(), machines)
+        if to_change and found["schema_version"] > _SCHEMA:
+            raise ConfigError(f"The index {path} was written by a newer clusterctl; use that one, or a newer one.")
+        return _Index(paths.clusters_named_in(found), machines)
+    except OSError as error:
+        if to_change and not isinstance(error, FileNotFoundError):
+            raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    return _Index()
 
 
 def _machine(data: object) -> KnownMachine:
@@ -385,5 +402,5 @@ def _machine(data: object) -> KnownMachine:
 
 
 def _write(index: _Index) -> None:
-    text = json.dumps({"schema_version": 1, **asdict(index)}, indent=1)
+    text = json.dumps({"schema_version": _SCHEMA, **asdict(index)}, indent=1)
     files.write_atomically(paths.inventories_file(), text + "\n")

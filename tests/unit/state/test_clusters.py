@@ -342,6 +342,60 @@ def test_the_index_is_the_users_alone_and_a_damaged_one_counts_as_empty(lab: Lab
         assert paths.inventories_file().read_text(encoding="utf-8") == whole
 
 
+def test_the_newest_inventory_of_a_cluster_is_the_one_that_is_named(lab: Lab) -> None:
+    hosts, gone = lab.hosts(EIGHT), lab.inventory("gone.ini")
+    lab.past(gone, hosts)
+    for name in ("z.ini", "a.ini", "z.ini"):
+        lab.settle(lab.inventory(name), hosts)
+    gone.unlink()
+    assert clusters.new_place(gone) == str(lab.folder / "a.ini")
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), PermissionError(13, "Permission denied")])
+def test_an_index_that_cannot_be_read_is_not_replaced(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    inventory, hosts = lab.inventory("inventory.ini"), lab.hosts(EIGHT)
+    lab.past(inventory, hosts)
+    whole = paths.inventories_file().read_bytes()
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == paths.inventories_file():
+            raise error
+        return read(path)
+
+    other = lab.inventory("other.ini")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", read_bytes)
+        assert lab.settle(other, lab.hosts(["node9"])) == paths.new_cluster_id(other)
+        with pytest.raises(ConfigError, match=str(error.strerror)):
+            clusters.choose(InventorySources.of(other), lab.hosts(["node9"]), clusters.NEW)
+    assert paths.inventories_file().read_bytes() == whole
+
+
+def test_an_index_of_a_newer_release_is_not_replaced(lab: Lab) -> None:
+    inventory, hosts = lab.inventory("inventory.ini"), lab.hosts(EIGHT)
+    cluster = lab.past(inventory, hosts)
+    newer = paths.inventories_file().read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2')
+    paths.inventories_file().write_text(newer, encoding="utf-8")
+    with pytest.raises(ConfigError, match="newer clusterctl"):
+        lab.settle(inventory, hosts[:5])
+    with pytest.raises(ConfigError, match="newer clusterctl"):
+        clusters.forget(lab.known_hosts.read_text(encoding="utf-8"))
+    assert paths.cluster_id(inventory) == cluster
+    assert paths.inventories_file().read_text(encoding="utf-8") == newer
+
+
+@pytest.mark.parametrize("part", ["inventories_lock", "inventories_file"])
+def test_a_choice_that_cannot_be_kept_ends_in_a_sentence(lab: Lab, part: str) -> None:
+    place = paths.state_dir().value / getattr(paths, part)().name
+    (place / "a folder").mkdir(parents=True)
+    sources = InventorySources.of(lab.inventory("a.ini"))
+    with pytest.raises(ConfigError, match=rf"{place}.*\."):
+        clusters.choose(sources, lab.hosts(EIGHT), clusters.NEW)
+
+
 def test_entries_of_files_that_never_had_a_run_go_with_the_file(lab: Lab) -> None:
     for name in ("a.ini", "b.ini"):
         lab.settle(lab.inventory(name), lab.hosts([name[0]]))
