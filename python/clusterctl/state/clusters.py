@@ -24,7 +24,7 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.model.host_keys import HostKey, KnownHosts
     from clusterctl.model.hosts import AnyInventory, Host
@@ -38,7 +38,12 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class KnownMachine:
-    """A machine of a cluster: where its sshd listens, and digests of its host keys, each behind the type of the key."""
+    """A machine of a cluster.
+
+    Attributes:
+        place: where its sshd listens, and a digest of the way through a bastion.
+        keys: digests of its host keys, each behind the type of the key.
+    """
 
     place: str
     keys: tuple[str, ...] = ()
@@ -281,11 +286,17 @@ def _machines_of(hosts: Sequence[Host]) -> Machines:
     """Return the machines of hosts with the keys by which this machine knows them."""
     read: dict[str, KnownHosts] = {}
     most_hashed = _MOST_HASHES // max(1, len(hosts))
-    return {host.name: KnownMachine(host.place, tuple(sorted(_keys_of(host, read, most_hashed)))) for host in hosts}
+    found = {}
+    for host in hosts:
+        given = dict(_settings(host.ssh_args))
+        ways = [given[name] for name in ("proxyjump", "proxycommand") if given.get(name, "none") != "none"]
+        by = hashlib.sha256(" ".join(ways).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        keys = tuple(sorted(_keys_of(host, given, read, most_hashed)))
+        found[host.name] = KnownMachine(f"{host.place} by {by}" if ways else host.place, keys)
+    return found
 
 
-def _keys_of(host: Host, read: dict[str, KnownHosts], most_hashed: int) -> set[str]:
-    given = dict(_settings(host.ssh_args))
+def _keys_of(host: Host, given: Mapping[str, str], read: dict[str, KnownHosts], most_hashed: int) -> set[str]:
     places = [*given.get("userknownhostsfile", "~/.ssh/known_hosts").split(), _GLOBAL_KNOWN_HOSTS]
     name = host_keys.place(given.get("hostkeyalias", host.address), host.port if "hostkeyalias" not in given else 22)
     found: set[str] = set()
@@ -297,9 +308,11 @@ def _keys_of(host: Host, read: dict[str, KnownHosts], most_hashed: int) -> set[s
 
 
 def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the settings that arguments of ssh give by ``-o``, the last one first: for ssh, the first one counts."""
-    for word in reversed(words):
-        name, mark, value = word.removeprefix("-o").strip().replace(" ", "=", 1).partition("=")
+    """Yield the settings that ``-o`` and ``-J`` of ssh give, the last one first: for ssh, the first one counts."""
+    for before, word in reversed([*zip(("", *words), words, strict=False)]):
+        jump = word if before == "-J" else word.removeprefix("-J") if word.startswith("-J") else ""
+        setting = f"ProxyJump={jump}" if jump else word.removeprefix("-o")
+        name, mark, value = setting.strip().replace(" ", "=", 1).partition("=")
         if mark:
             yield name.lower(), value.strip(" \"'")
 

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -227,6 +228,20 @@ def test_the_key_of_an_image_that_all_nodes_have_says_nothing(lab: Lab) -> None:
     cluster = lab.past(lab.inventory("a.ini"), lab.hosts(EIGHT, key="image"))
     assert lab.settle(lab.inventory("b.ini"), lab.hosts(EIGHT, site="198.51.100", key="image")) != cluster
     assert lab.settle(lab.inventory("c.ini"), lab.hosts(EIGHT, key="image")) == cluster
+
+
+@pytest.mark.parametrize(
+    "by", ["-o ProxyJump={}", "-oProxyJump={}", "-J {}", "-J{}", "-o ProxyCommand='ssh -W %h:%p {}'"]
+)
+def test_the_same_addresses_behind_another_jump_host_are_other_machines(lab: Lab, by: str) -> None:
+    behind = [
+        [dataclasses.replace(host, ssh_args=tuple(shlex.split(by.format(jump)))) for host in lab.hosts(EIGHT, key="")]
+        for jump in ("b1", "b2")
+    ]
+    one, two = lab.inventory("one.ini"), lab.inventory("two.ini")
+    cluster = lab.past(one, behind[0])
+    assert lab.settle(two, behind[1]) != cluster
+    assert lab.settle(lab.inventory("three.ini"), behind[0]) == cluster
 
 
 def test_several_pasts_are_a_question(lab: Lab) -> None:
