@@ -148,14 +148,17 @@ def other_pasts(inventory: AnyInventory) -> list[str]:
 
 
 def begins_anew(inventory: AnyInventory) -> tuple[str, ...]:
-    """Return a sentence where the first run of a cluster leaves behind those that other machines had by this path."""
-    if sum(1 for _ in paths.runs_dir(paths.cluster_id(inventory)).glob("[0-9]*")) > 1:
+    """Return a sentence where other machines had runs by this path, until a run that changes nodes has ended well."""
+    from clusterctl.state import runs  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
+    others = other_pasts(inventory)[-1:]
+    if others and any(run.exit_code == 0 and run.verb != "validate" for run in runs.read_runs(inventory)):
         return ()
     shown = InventorySources.of(inventory).shown
     return tuple(
         f"These are other machines than those of earlier runs of {shown}, so history begins anew; where they are the "
         f"same, 'clusterctl history --past {name} {shown}' goes on with those runs."
-        for name in other_pasts(inventory)[-1:]
+        for name in others
     )
 
 
