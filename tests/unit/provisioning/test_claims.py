@@ -143,7 +143,8 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeClaims:
 
 
 def wanted(**more: Any) -> Wanted:
-    return Wanted(Inventory(InventorySources(()), HOSTS, (), "").hosts, node_claims.members_of(HOSTS, ()), **more)
+    hosts = Inventory(InventorySources(()), HOSTS, (), "").hosts
+    return Wanted(hosts, node_claims.members_of(HOSTS, ()), "-i a.ini -i 'b c.ini'", **more)
 
 
 def test_free_nodes_are_locked_marked_and_released(claim: NodeClaims, claims: Claims) -> None:
@@ -252,7 +253,7 @@ def test_nodes_that_bear_the_id_of_a_past_whose_inventory_is_gone_are_a_question
     (found,) = claim.take(HOSTS, wanted()).problems
     assert found.kind == "configuration"
     assert (past in found.problem, "node[1-2]" in found.problem) == (True, True)
-    assert f"'clusterctl history --past {past} {OWNER.inventory}'" in found.cure
+    assert f"'clusterctl history --past {past} -i a.ini -i 'b c.ini''" in found.cure
     assert not any("mark" in request for asked in claims.asked for request in asked.values())
     assert claim.take(HOSTS, wanted(adopt=True)).problems == ()
 
