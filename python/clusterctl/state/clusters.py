@@ -356,7 +356,8 @@ def _folders() -> list[str]:
 
 def _has_inventory(index: _Index, name: str) -> bool:
     known = [key for key, its in index.inventories.items() if its == name]
-    return any(map(_is_there, known)) if known else _is_there(_inventory_of(name) or "/")
+    recorded = _inventory_of(name) or "/"
+    return any(map(_is_there, known)) if known else " and " in recorded or _is_there(recorded)  # of several sources
 
 
 def _is_there(key: str) -> bool:

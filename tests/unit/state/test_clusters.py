@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory.ansible_inventory import Cluster, refuse_missing
-from clusterctl.model.hosts import Host, InventoryOptions, InventorySources
+from clusterctl.model.hosts import AnyInventory, Host, InventoryOptions, InventorySources
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.state import clusters, files, locks, paths, runs, snapshots
 from clusterctl.state import history as run_history
@@ -65,7 +65,7 @@ class Lab:
         return cluster
 
 
-def a_run(inventory: Path) -> None:
+def a_run(inventory: AnyInventory) -> None:
     runs.start("provision", inventory, ["clusterctl"], {}).close()
 
 
@@ -286,7 +286,7 @@ def snapshot(names: Iterable[str]) -> Snapshot:
     return Snapshot(members=tuple({"name": name, "address": "10.0.0.1"} for name in names), hosts=hosts)
 
 
-def older(inventory: Path) -> str:
+def older(inventory: AnyInventory) -> str:
     """Return a folder as an older release left it."""
     a_run(inventory)
     cluster = paths.cluster_id(inventory)
@@ -308,6 +308,14 @@ def test_older_state_of_a_moved_inventory_is_found(lab: Lab) -> None:
     assert lab.settle(lab.inventory("copy.ini"), lab.hosts(EIGHT[:6])) != cluster, "it is still there"
     inventory.unlink()
     assert lab.settle(lab.inventory("moved.ini"), lab.hosts(EIGHT[:6])) == cluster
+
+
+def test_older_state_of_two_sources_that_are_still_there_is_not_taken(lab: Lab) -> None:
+    both = InventorySources((str(lab.inventory("a.ini")), str(lab.inventory("b and c.ini"))))
+    cluster = older(both)
+    assert lab.settle(lab.inventory("copy.ini"), lab.hosts(EIGHT[:6])) != cluster
+    snapshots.write_identity(cluster, "0" * 32)
+    assert clusters.left_behind("0" * 32) == []
 
 
 def test_older_state_of_other_machines_is_left_alone(lab: Lab) -> None:
