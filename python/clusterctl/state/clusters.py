@@ -75,8 +75,8 @@ class _Index:
         return _Index(kept, {name: known[name] for name in known if name in kept.values()})
 
 
-def settle(sources: InventorySources, hosts: Sequence[Host]) -> str:
-    """Return the cluster that an inventory names by its machines, and keep that in the index.
+def settle(sources: InventorySources, hosts: Sequence[Host]) -> None:
+    """Find the cluster that an inventory names by its machines, and keep that in the index.
 
     Args:
         sources: the inventory.
@@ -87,14 +87,9 @@ def settle(sources: InventorySources, hosts: Sequence[Host]) -> str:
     """
     machines, key, index = _machines_of(hosts), paths.inventory_key(sources), _read()
     if index.machines.get(index.inventories.get(key, "")) == machines:
-        return index.inventories[key]
-    try:
-        with _changing() as index:
-            cluster = _cluster_of(index, sources, machines)
-            _write(index.with_cluster(key, cluster, machines))
-    except OSError:  # what has to be written says so itself
-        return paths.cluster_id(sources)
-    return cluster
+        return
+    with contextlib.suppress(OSError), _changing() as index:  # what has to be written says so itself
+        _write(index.with_cluster(key, _cluster_of(index, sources, machines), machines))
 
 
 def left_behind(identity: str) -> list[str]:
@@ -166,7 +161,7 @@ def new_place(inventory: AnyInventory) -> str:
     """Return the inventory that the cluster of a missing inventory has now, as it can be pasted; '' without one."""
     key, known = paths.inventory_key(inventory), paths.known_inventories()
     others = [other for other, name in known.items() if name == known.get(key) and other != key and _is_there(other)]
-    return InventorySources(tuple(others[-1].split("\n"))).shown if others else ""
+    return _sources(others[-1]).shown if others else ""
 
 
 def forget(known_hosts: str) -> None:
@@ -235,13 +230,17 @@ def _first_inventory(index: _Index, name: str) -> str:
     last = _inventory_of(name)
     known = {**index.inventories, last: index.inventories.get(last, name)}
     there = [key for key, its in known.items() if its == name and key and _is_there(key)]
-    own = (key for key in there if name.startswith(paths.new_cluster_id(InventorySources(tuple(key.split("\n"))))))
+    own = (key for key in there if name.startswith(paths.new_cluster_id(_sources(key))))
     return next(iter((*own, *there)), "")
 
 
 def _named(index: _Index, name: str) -> str:
     of = [key for key, its in index.inventories.items() if its == name] or [_inventory_of(name)]
-    return f"{name} (of {of[-1].replace(chr(10), ' and ')})" if of[-1] else name
+    return f"{name} (of {_sources(of[-1])})" if of[-1] else name
+
+
+def _sources(key: str) -> InventorySources:
+    return InventorySources(tuple(key.split("\n")))
 
 
 def _free_name(sources: InventorySources) -> str:

@@ -56,7 +56,8 @@ class Lab:
         return found
 
     def settle(self, inventory: Path, hosts: list[Host]) -> str:
-        return clusters.settle(InventorySources.of(inventory), hosts)
+        clusters.settle(InventorySources.of(inventory), hosts)
+        return paths.cluster_id(inventory)
 
     def past(self, inventory: Path, hosts: list[Host]) -> str:
         """Let an inventory have a run."""
