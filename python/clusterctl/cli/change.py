@@ -402,7 +402,7 @@ def rollback(
     if release:
         if run is not None:
             raise typer.BadParameter("it ends the hold, so it takes no RUN", param_hint="--release")
-        return _release(inventory, form)
+        return _release(inventory, how.options(), form)
     from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415 - see cli.main: --help stays quick
 
     request = going_back.RollbackRequest(
@@ -418,10 +418,10 @@ def rollback(
     return show(record, StreamFormat.TEXT, f"'clusterctl validate {inventory.shown}' proves that it works.")
 
 
-def _release(inventory: InventorySources, form: Format) -> int:
+def _release(inventory: InventorySources, how: InventoryOptions, form: Format) -> int:
     from clusterctl.provisioning import rollback as going_back  # noqa: PLC0415 - see cli.main
 
-    released = going_back.release(inventory)
+    released = going_back.release(inventory, how)
     if form is Format.JSON:
         output.data(json.dumps({"released": released}))
         return ExitCode.OK

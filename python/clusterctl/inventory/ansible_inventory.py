@@ -108,10 +108,9 @@ class Cluster:
         Raises:
             ConfigError: as for :attr:`reading`.
         """
-        name = paths.cluster_id(self.sources)
-        if paths.cluster_dir(name).is_dir():
-            return name
-        return clusters.settle(self.sources, self.reading.hosts)
+        if not paths.cluster_dir(paths.cluster_id(self.sources)).is_dir():
+            _ = self.reading  # its machines name the cluster
+        return paths.cluster_id(self.sources)
 
 
 def load(given: AnyInventory | Cluster, options: InventoryOptions | None = None) -> Inventory:

@@ -133,7 +133,8 @@ def enable(request: EnableRequest) -> Enabled:
 def _of_former_inventories(job: Job) -> list[Job]:
     """Return the other jobs of the same cluster whose inventory was moved."""
     cluster = paths.cluster_id(job.given)
-    others = [other for other in storage.jobs() if other.job != job.job and paths.cluster_id(other.given) == cluster]
+    others = [other for other in storage.jobs(only_readable=True) if other.job != job.job]
+    others = [other for other in others if paths.cluster_id(other.given) == cluster]
     return [other for other in others if not all(path.exists() for path in other.given.paths)]
 
 

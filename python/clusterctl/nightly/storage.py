@@ -75,9 +75,17 @@ def read_job(path: Path) -> Job:
         ) from None
 
 
-def jobs() -> list[Job]:
-    """Return all jobs, by name."""
-    return [read_job(path) for path in sorted(map(paths.nightly_job, paths.nightly_dir().glob("*"))) if path.is_file()]
+def jobs(*, only_readable: bool = False) -> list[Job]:
+    """Return all jobs, by name.
+
+    Raises:
+        ConfigError: as for :func:`read_job`, unless only the readable ones are wanted.
+    """
+    found = []
+    for path in filter(Path.is_file, sorted(map(paths.nightly_job, paths.nightly_dir().glob("*")))):
+        with contextlib.suppress(*((ConfigError,) if only_readable else ())):
+            found.append(read_job(path))
+    return found
 
 
 def new_night(job: str, started: datetime) -> tuple[str, Path]:

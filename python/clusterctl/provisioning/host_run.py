@@ -119,7 +119,14 @@ class HostRun(Generic[RequestT, ObserverT]):
             The record of a run that another cluster or another run stands in the way of, else None.
         """
         request = self.request
-        wanted = Wanted(self.listed, members, adopt=request.adopt, take_lock=request.take_lock, look_only=request.check)
+        wanted = Wanted(
+            self.listed,
+            members,
+            self.cluster.sources.shown,
+            adopt=request.adopt,
+            take_lock=request.take_lock,
+            look_only=request.check,
+        )
         claimed = self.claims.take((*self.cluster.selected_hosts, *also), wanted)
         if claimed.problems:
             return self.refuse(claimed.problems, unreached=claimed.unreached)

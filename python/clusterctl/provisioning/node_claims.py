@@ -44,6 +44,7 @@ class Wanted:
     listed: tuple[Host, ...]  # all hosts of the inventory
     # the members that the nodes know after the run, addresses by name; None leaves the marks as they are
     members: Mapping[str, str] | None
+    inventory: str  # as it can be pasted
     adopt: bool = False  # take over nodes of another cluster
     take_lock: bool = False  # take the lock of a run that the user knows to be dead
     look_only: bool = False  # neither lock nor mark
@@ -97,7 +98,7 @@ class NodeClaims:
         problems = [playbook.connection_problem(failure) for failure in failed.values()]
         problems += claim_problems(answers, self._record.run_id, adopt=wanted.adopt)
         if not own and not wanted.adopt:
-            problems += past_problems(answers, self._owner.inventory)
+            problems += past_problems(answers, wanted.inventory)
         if problems:
             return Claimed(tuple(problems), frozenset(failed))
         self.claimed = tuple(answers)

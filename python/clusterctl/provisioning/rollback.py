@@ -27,7 +27,7 @@ from clusterctl.support.errors import ConfigError, ExitCode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.model.hosts import AnyInventory
+    from clusterctl.model.hosts import AnyInventory, InventoryOptions
     from clusterctl.model.snapshot import HostSoftware, Links, Snapshot, SoftwareSet
 
 PLAYBOOK = "switch_links"
@@ -61,20 +61,18 @@ def rollback(request: RollbackRequest, observer: AskingObserver[SwitchPreview]) 
             return it.go(sets, wanted)
 
 
-def release(inventory: AnyInventory) -> bool:
+def release(inventory: AnyInventory, options: InventoryOptions | None = None) -> bool:
     """End the hold of a cluster, so that the next ``provision`` installs what the inventory asks for.
 
     Returns:
         Whether there was one.
 
     Raises:
-        ConfigError: the inventory is missing.
+        ConfigError: the inventory is missing, or has to be read and cannot be.
     """
     sources = InventorySources.of(inventory)
-    for path in sources.paths:
-        if not path.exists():
-            raise ConfigError(f"The inventory {path} does not exist; give the inventory of the cluster.")
-    cluster = paths.cluster_id(sources)
+    ansible_inventory.refuse_missing(sources)
+    cluster = ansible_inventory.Cluster(sources, options).id
     held = paths.hold_file(cluster).exists()
     snapshots.write_hold(cluster, None)
     return held

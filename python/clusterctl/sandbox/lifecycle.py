@@ -157,22 +157,24 @@ def down(name: str, report: Report = lambda _text: None) -> bool:
         Whether there was anything.
 
     Raises:
-        ConfigError: no podman to do it with.
-        HostFailedError: podman could not remove something.
+        ConfigError: no podman to do it with; or the sandbox is gone, and what is kept of its runs cannot be removed.
+        HostFailedError: podman, or the file system, could not remove something.
     """
     check_name(name)
     engine = podman.find()
     with _changing(report):
         recorded = _recorded(name)
         removed = _remove(engine, name)
-        if recorded is not None:
-            if recorded.known_hosts.is_file():
-                clusters.forget(recorded.known_hosts.read_text(encoding="utf-8"))
-            recorded.inventory.unlink(missing_ok=True)
         folder = _folder(name)
-        if folder.exists():
-            shutil.rmtree(folder)
-            removed = True
+        try:
+            if recorded is not None and recorded.known_hosts.is_file():
+                clusters.forget(recorded.known_hosts.read_text(encoding="utf-8"))
+        finally:  # the sandbox goes also where what is kept of its runs has to stay
+            if recorded is not None:
+                recorded.inventory.unlink(missing_ok=True)
+            if folder.exists():
+                shutil.rmtree(folder)
+                removed = True
     return removed
 
 

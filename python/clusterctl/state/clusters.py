@@ -33,11 +33,17 @@ NEW = "new"  # as the name of a past: none of those that are kept
 _MOST_NAMED = 4
 _MOST_HASHES = 40_000  # a tenth of a second; beyond it, addresses decide
 _GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts"
+_SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class KnownMachine:
-    """A machine of a cluster: where its sshd listens, and digests of its host keys, each behind the type of the key."""
+    """A machine of a cluster.
+
+    Attributes:
+        place: where its sshd listens, and a digest of the way through a bastion.
+        keys: digests of its host keys, each behind the type of the key.
+    """
 
     place: str
     keys: tuple[str, ...] = ()
@@ -48,14 +54,18 @@ Machines = dict[str, KnownMachine]  # by the name in the inventory
 
 @dataclass(frozen=True)
 class _Index:
-    """The index: the cluster of each inventory, and the machines of each cluster, as they were last read."""
+    """The index: the cluster of each inventory, and the machines of each cluster, as they were last read.
+
+    Inventories are in the order in which they began to name their clusters.
+    """
 
     inventories: dict[str, str] = field(default_factory=dict)
     machines: dict[str, Machines] = field(default_factory=dict)
 
     def with_cluster(self, inventory: str, cluster: str, machines: Machines) -> _Index:
         """Return the index with an inventory of a cluster; entries that have neither a file nor a folder go."""
-        inventories = {**self.inventories, inventory: cluster}
+        before = {key: name for key, name in self.inventories.items() if key != inventory or name == cluster}
+        inventories = {**before, inventory: cluster}
         kept = {
             key: name
             for key, name in inventories.items()
@@ -65,27 +75,21 @@ class _Index:
         return _Index(kept, {name: known[name] for name in known if name in kept.values()})
 
 
-def settle(sources: InventorySources, hosts: Sequence[Host]) -> str:
-    """Return the cluster that an inventory names by its machines, and keep that in the index.
+def settle(sources: InventorySources, hosts: Sequence[Host]) -> None:
+    """Find the cluster that an inventory names by its machines, and keep that in the index.
 
     Args:
         sources: the inventory.
         hosts: all of its hosts, also those beyond a limit.
 
     Raises:
-        ConfigError: the machines have more than one past.
+        ConfigError: the machines have more than one past, or a newer clusterctl wrote the index.
     """
     machines, key, index = _machines_of(hosts), paths.inventory_key(sources), _read()
     if index.machines.get(index.inventories.get(key, "")) == machines:
-        return index.inventories[key]
-    try:
-        with _writing():
-            index = _read()
-            cluster = _cluster_of(index, sources, machines)
-            _write(index.with_cluster(key, cluster, machines))
-    except OSError:  # what has to be written says so itself
-        return paths.cluster_id(sources)
-    return cluster
+        return
+    with contextlib.suppress(OSError), _changing() as index:  # what has to be written says so itself
+        _write(index.with_cluster(key, _cluster_of(index, sources, machines), machines))
 
 
 def left_behind(identity: str) -> list[str]:
@@ -108,7 +112,7 @@ def choose(sources: InventorySources, hosts: Sequence[Host], past: str) -> str:
         past: the folder name of a cluster, or :data:`NEW`.
 
     Raises:
-        ConfigError: there is no such past, or the state folder cannot be written.
+        ConfigError: there is no such past, the state folder cannot be written, or a newer clusterctl wrote the index.
     """
     from clusterctl.state import snapshots  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
 
@@ -118,11 +122,17 @@ def choose(sources: InventorySources, hosts: Sequence[Host], past: str) -> str:
             f"There is no past '{past}'; choose '{NEW}' or one of: {and_more(known, _MOST_NAMED) or 'none'}."
         )
     paths.private_folder(paths.state_dir().value)
-    with _writing():
-        cluster = _free_name(sources) if past == NEW else past
-        if past == NEW:
-            snapshots.write_identity(cluster, snapshots.fresh_identity())
-        _write(_read().with_cluster(paths.inventory_key(sources), cluster, _machines_of(hosts)))
+    try:
+        with _changing() as index:
+            cluster = _free_name(sources) if past == NEW else past
+            if past == NEW:
+                snapshots.write_identity(cluster, snapshots.fresh_identity())
+            _write(index.with_cluster(paths.inventory_key(sources), cluster, _machines_of(hosts)))
+    except OSError as error:
+        place = error.filename or paths.inventories_file()
+        raise ConfigError(
+            f"{place} cannot be read or written ({error.strerror}); repair it and choose again."
+        ) from None
     return cluster
 
 
@@ -133,14 +143,17 @@ def other_pasts(inventory: AnyInventory) -> list[str]:
 
 
 def begins_anew(inventory: AnyInventory) -> tuple[str, ...]:
-    """Return a sentence where the first run of a cluster leaves behind those that other machines had by this path."""
-    if sum(1 for _ in paths.runs_dir(paths.cluster_id(inventory)).glob("[0-9]*")) > 1:
+    """Return a sentence where other machines had runs by this path, until a run that changes nodes has ended well."""
+    from clusterctl.state import runs  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
+
+    others = other_pasts(inventory)[-1:]
+    if others and any(run.exit_code == 0 and run.verb != "validate" for run in runs.read_runs(inventory)):
         return ()
     shown = InventorySources.of(inventory).shown
     return tuple(
         f"These are other machines than those of earlier runs of {shown}, so history begins anew; where they are the "
         f"same, 'clusterctl history --past {name} {shown}' goes on with those runs."
-        for name in other_pasts(inventory)[-1:]
+        for name in others
     )
 
 
@@ -148,18 +161,18 @@ def new_place(inventory: AnyInventory) -> str:
     """Return the inventory that the cluster of a missing inventory has now, as it can be pasted; '' without one."""
     key, known = paths.inventory_key(inventory), paths.known_inventories()
     others = [other for other, name in known.items() if name == known.get(key) and other != key and _is_there(other)]
-    return InventorySources(tuple(others[-1].split("\n"))).shown if others else ""
+    return _sources(others[-1]).shown if others else ""
 
 
 def forget(known_hosts: str) -> None:
     """Remove all that is kept of the clusters whose machines are all in a known_hosts file: these machines are gone.
 
     Raises:
-        StoreError: the history cannot be written.
-        OSError: a folder cannot be removed.
+        ConfigError: the history cannot be written, or a newer clusterctl wrote the index.
+        OSError: a folder cannot be removed, or the index cannot be read or written.
     """
     gone = {_digest(key) for key in host_keys.KnownHosts(known_hosts, 0).keys}
-    for name, machines in _read().machines.items():
+    for name, machines in _read(to_change=True).machines.items():
         if not machines or not all(gone.intersection(machine.keys) for machine in machines.values()):
             continue
         from clusterctl.state import history  # noqa: PLC0415 - SQLite costs the start of every command
@@ -168,8 +181,7 @@ def forget(known_hosts: str) -> None:
             opened.forget(name)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(paths.cluster_dir(name))
-        with _writing():  # last: a forgetting that was killed is found by the next one
-            index = _read()
+        with _changing() as index:  # last: a forgetting that was killed is found by the next one
             inventories = {key: its for key, its in index.inventories.items() if its != name}
             _write(_Index(inventories, {its: index.machines[its] for its in index.machines if its != name}))
 
@@ -181,16 +193,19 @@ def _cluster_of(index: _Index, sources: InventorySources, machines: Machines) ->
     """Return the past of an inventory: the one of its path, unless all machines are others; else that of its machines.
 
     A past is that of the machines where all of them are the same. Half of them suffice where its inventory is gone.
+    Where several inventories name one past, those other than the first need all of its machines.
 
     Raises:
         ConfigError: there are several.
     """
-    own = paths.new_cluster_id(sources)
+    own, key = paths.new_cluster_id(sources), paths.inventory_key(sources)
     is_older = own not in index.machines and paths.cluster_dir(own).is_dir()  # an older release made it
-    bound = index.inventories.get(paths.inventory_key(sources), own if is_older else "")
+    bound = index.inventories.get(key, own if is_older else "")
     before = _past_machines(index, bound) if bound else {}
     if bound and (not before or _shared(machines, before, by_path=True)):
-        return bound
+        are_all = _places(machines) == _places(before) or _shared(machines, before) == len(before) == len(machines)
+        if are_all or bound.startswith(own) or _first_inventory(index, bound) == key:
+            return bound
     whole, half = [], []
     for name in _folders():
         past = _past_machines(index, name)
@@ -210,9 +225,22 @@ def _cluster_of(index: _Index, sources: InventorySources, machines: Machines) ->
     return found[0] if found else _free_name(sources)
 
 
+def _first_inventory(index: _Index, name: str) -> str:
+    """Return the inventory that may change a cluster's machines: the one whose path named it, else the oldest one."""
+    last = _inventory_of(name)
+    known = {**index.inventories, last: index.inventories.get(last, name)}
+    there = [key for key, its in known.items() if its == name and key and _is_there(key)]
+    own = (key for key in there if name.startswith(paths.new_cluster_id(_sources(key))))
+    return next(iter((*own, *there)), "")
+
+
 def _named(index: _Index, name: str) -> str:
     of = [key for key, its in index.inventories.items() if its == name] or [_inventory_of(name)]
-    return f"{name} (of {of[-1].replace(chr(10), ' and ')})" if of[-1] else name
+    return f"{name} (of {_sources(of[-1])})" if of[-1] else name
+
+
+def _sources(key: str) -> InventorySources:
+    return InventorySources(tuple(key.split("\n")))
 
 
 def _free_name(sources: InventorySources) -> str:
@@ -240,6 +268,10 @@ def _shared(now: Machines, then: Machines, *, by_path: bool = False) -> int:
     return count
 
 
+def _places(machines: Machines) -> set[str]:
+    return {machine.place for machine in machines.values()}
+
+
 def _own_keys(machines: Machines) -> dict[str, set[str]]:
     counts = Counter(key for machine in machines.values() for key in set(machine.keys))
     return {name: {key for key in machine.keys if counts[key] == 1} for name, machine in machines.items()}
@@ -256,11 +288,17 @@ def _machines_of(hosts: Sequence[Host]) -> Machines:
     """Return the machines of hosts with the keys by which this machine knows them."""
     read: dict[str, KnownHosts] = {}
     most_hashed = _MOST_HASHES // max(1, len(hosts))
-    return {host.name: KnownMachine(host.place, tuple(sorted(_keys_of(host, read, most_hashed)))) for host in hosts}
+    found = {}
+    for host in hosts:
+        given = dict(_settings(host.ssh_args))
+        ways = [given[name] for name in ("proxyjump", "proxycommand") if given.get(name, "none") != "none"]
+        by = hashlib.sha256(" ".join(ways).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        keys = tuple(sorted(_keys_of(host, given, read, most_hashed)))
+        found[host.name] = KnownMachine(f"{host.place} by {by}" if ways else host.place, keys)
+    return found
 
 
-def _keys_of(host: Host, read: dict[str, KnownHosts], most_hashed: int) -> set[str]:
-    given = dict(_settings(host.ssh_args))
+def _keys_of(host: Host, given: Mapping[str, str], read: dict[str, KnownHosts], most_hashed: int) -> set[str]:
     places = [*given.get("userknownhostsfile", "~/.ssh/known_hosts").split(), _GLOBAL_KNOWN_HOSTS]
     name = host_keys.place(given.get("hostkeyalias", host.address), host.port if "hostkeyalias" not in given else 22)
     found: set[str] = set()
@@ -272,9 +310,11 @@ def _keys_of(host: Host, read: dict[str, KnownHosts], most_hashed: int) -> set[s
 
 
 def _settings(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the settings that arguments of ssh give by ``-o``, the last one first: for ssh, the first one counts."""
-    for word in reversed(words):
-        name, mark, value = word.removeprefix("-o").strip().replace(" ", "=", 1).partition("=")
+    """Yield the settings that ``-o`` and ``-J`` of ssh give, the last one first: for ssh, the first one counts."""
+    for before, word in reversed([*zip(("", *words), words, strict=False)]):
+        jump = word if before == "-J" else word.removeprefix("-J") if word.startswith("-J") else ""
+        setting = f"ProxyJump={jump}" if jump else word.removeprefix("-o")
+        name, mark, value = setting.strip().replace(" ", "=", 1).partition("=")
         if mark:
             yield name.lower(), value.strip(" \"'")
 
@@ -315,7 +355,8 @@ def _folders() -> list[str]:
 
 def _has_inventory(index: _Index, name: str) -> bool:
     known = [key for key, its in index.inventories.items() if its == name]
-    return any(map(_is_there, known)) if known else _is_there(_inventory_of(name) or "/")
+    recorded = _inventory_of(name) or "/"
+    return any(map(_is_there, known)) if known else " and " in recorded or _is_there(recorded)  # of several sources
 
 
 def _is_there(key: str) -> bool:
@@ -335,27 +376,39 @@ def _inventory_of(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _writing() -> Iterator[None]:
+def _changing() -> Iterator[_Index]:
     """Let one process at a time change the index."""
     from clusterctl.state import locks  # noqa: PLC0415 - pydantic; the start of run is quick where the index is right
 
     paths.ensure_private(paths.state_dir().value)
     with locks.held(paths.inventories_lock(), patience_s=math.inf):
-        yield
+        yield _read(to_change=True)
 
 
-def _read() -> _Index:
-    """Return the index; an unreadable one counts as empty."""
+def _read(*, to_change: bool = False) -> _Index:
+    """Return the index; a damaged one counts as empty.
+
+    Raises:
+        ConfigError: it is to be changed, and a newer clusterctl wrote it.
+        OSError: it is to be changed, and is there but cannot be read.
+    """
+    path = paths.inventories_file()
     try:
-        found: Mapping[str, Mapping[str, Mapping[str, object]]] = json.loads(paths.inventories_file().read_bytes())
+        found = json.loads(path.read_bytes())
         machines = {
             cluster: {name: _machine(data) for name, data in its.items()}
             for cluster, its in found["machines"].items()
             if paths.is_folder_name(cluster)
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        machines = {}
-    return _Index(paths.known_inventories(), machines)
+        if to_change and found["schema_version"] > _SCHEMA:
+            raise ConfigError(f"The index {path} was written by a newer clusterctl; use that one, or a newer one.")
+        return _Index(paths.clusters_named_in(found), machines)
+    except OSError as error:
+        if to_change and not isinstance(error, FileNotFoundError):
+            raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    return _Index()
 
 
 def _machine(data: object) -> KnownMachine:
@@ -365,5 +418,5 @@ def _machine(data: object) -> KnownMachine:
 
 
 def _write(index: _Index) -> None:
-    text = json.dumps({"schema_version": 1, **asdict(index)}, indent=1, sort_keys=True)
+    text = json.dumps({"schema_version": _SCHEMA, **asdict(index)}, indent=1)
     files.write_atomically(paths.inventories_file(), text + "\n")

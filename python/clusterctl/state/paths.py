@@ -18,6 +18,8 @@ from clusterctl.model.hosts import InventorySources, is_path
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clusterctl.model.hosts import AnyInventory
 
 
@@ -317,10 +319,14 @@ def cluster_id(inventory: AnyInventory) -> str:
 def known_inventories() -> dict[str, str]:
     """Return the folder names of clusters by inventory, as the index has them; an unreadable index counts as empty."""
     try:
-        found = json.loads(inventories_file().read_bytes())["inventories"]
-        return {key: name for key, name in found.items() if is_folder_name(name)}
+        return clusters_named_in(json.loads(inventories_file().read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
+
+
+def clusters_named_in(index: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the folder names of clusters by inventory that the content of an index has, without invalid ones."""
+    return {key: name for key, name in index["inventories"].items() if is_folder_name(name)}
 
 
 def is_folder_name(name: object) -> bool:

@@ -123,6 +123,17 @@ def test_the_job_of_an_inventory_that_was_moved_is_told_and_can_be_removed(inven
     assert not [note for note in again.notes if "still starts each night" in note]
 
 
+@pytest.mark.parametrize("text", ["{", '{"schema_version": 99}'])
+def test_a_damaged_file_of_another_job_hinders_no_schedule(cron: list[str], inventory: Path, text: str) -> None:
+    damaged = storage.job_file("a-damaged-job")
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text(text, encoding="utf-8")
+    enabled = install.enable(install.EnableRequest(inventory, "02:00"))
+    assert str(storage.job_file(enabled.job.job)) in cron[0].replace("\\%", "%")
+    with pytest.raises(ConfigError, match=str(damaged)):
+        storage.jobs()
+
+
 def test_a_schedule_that_cannot_be_written_leaves_what_was_before(
     cron: list[str], inventory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import factory
 import pytest
 from agreeing import Agreeing
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.hosts import Host, Inventory, InventorySources
 from clusterctl.model.probe import Probe
 from clusterctl.provisioning import node_claims, playbook
@@ -140,7 +143,8 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeClaims:
 
 
 def wanted(**more: Any) -> Wanted:
-    return Wanted(Inventory(InventorySources(()), HOSTS, (), "").hosts, node_claims.members_of(HOSTS, ()), **more)
+    hosts = Inventory(InventorySources(()), HOSTS, (), "").hosts
+    return Wanted(hosts, node_claims.members_of(HOSTS, ()), "-i a.ini -i 'b c.ini'", **more)
 
 
 def test_free_nodes_are_locked_marked_and_released(claim: NodeClaims, claims: Claims) -> None:
@@ -197,14 +201,20 @@ def test_a_run_on_other_machines_under_an_old_path_says_that_history_begins_anew
     monkeypatch.setattr(facts, "gather", lambda *_, **__: found)
     monkeypatch.setattr(playbook, "run", run)
     monkeypatch.setenv("HOME", str(lab.parent))
+    times = (datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=n) for n in itertools.count())
+    monkeypatch.setattr(runs, "_in_order", lambda *_: next(times))  # a process has one run a second
     known = lab.parent / ".ssh" / "known_hosts"
     known.parent.mkdir()
     told = []
     for key in ("AAAAOld", "AAAANew", "AAAANew"):
         known.write_text(f"node1 ssh-ed25519 {key}1\nnode2 ssh-ed25519 {key}2\n", encoding="utf-8")
+        assert Cluster(InventorySources.of(lab)).inventory.hosts
+        for verb, outcome, code in (("validate", "done", 0), ("provision", "failed", 4)):
+            before = runs.start(verb, lab, ["clusterctl", verb], {})
+            before.update(outcome=outcome, exit_code=code)
+            before.close()
         record = provision(ProvisionRequest(lab), Agreeing())
         told.append([words for words in record.told if "begins anew" in words])
-        (paths.runs_dir(record.cluster_id) / "20260101T000000Z-validate-1").mkdir(exist_ok=True)  # in another second
     old = paths.new_cluster_id(lab)
     assert told[0] == told[2] == []
     assert f"'clusterctl history --past {old} {lab}'" in told[1][0]
@@ -243,7 +253,7 @@ def test_nodes_that_bear_the_id_of_a_past_whose_inventory_is_gone_are_a_question
     (found,) = claim.take(HOSTS, wanted()).problems
     assert found.kind == "configuration"
     assert (past in found.problem, "node[1-2]" in found.problem) == (True, True)
-    assert f"'clusterctl history --past {past} {OWNER.inventory}'" in found.cure
+    assert f"'clusterctl history --past {past} -i a.ini -i 'b c.ini''" in found.cure
     assert not any("mark" in request for asked in claims.asked for request in asked.values())
     assert claim.take(HOSTS, wanted(adopt=True)).problems == ()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import factory
 import pytest
+from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.facts import NodeFacts
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.snapshot import Hold, HostDifference, HostSoftware, Snapshot, SoftwareSet
@@ -314,6 +315,15 @@ def test_the_hold_is_released_once(inventory: InventorySources) -> None:
     assert rollback.release(inventory)
     assert not rollback.release(inventory)
     assert kept.hold(cluster) is None
+
+
+def test_the_hold_of_a_moved_inventory_that_no_command_has_read_is_released(inventory: InventorySources) -> None:
+    cluster = Cluster(inventory)
+    assert cluster.inventory.hosts
+    kept.write_hold(cluster.id, Hold(software=one("r"), since=WHEN))
+    moved = inventory.paths[0].rename(inventory.paths[0].with_name("moved.ini"))
+    assert rollback.release(moved)
+    assert kept.hold(cluster.id) is None
 
 
 def test_a_missing_inventory_is_not_released(tmp_path: Path) -> None:

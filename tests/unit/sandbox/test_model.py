@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tarfile
 from io import BytesIO
 from ipaddress import IPv4Network, IPv6Network
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory import ansible_inventory
+from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.sandbox import apt, images, lifecycle, model, podman
 from clusterctl.sandbox.model import Sandbox, SandboxNode, SandboxSpec
-from clusterctl.state import paths
+from clusterctl.state import clusters, paths
 from clusterctl.support.errors import ConfigError, ExitCode
 
 # /proc/net/route of a machine with podman's default network and a default route.
@@ -100,6 +102,35 @@ def test_a_sandbox_keeps_the_inventory_of_the_checkout_that_started_it(
         assert lifecycle._inventory_path(SandboxSpec(name="shared", inventory=given), mine) == mine.inventory  # noqa: SLF001
     mine.inventory.unlink()
     assert lifecycle._inventory_path(SandboxSpec(name="shared", inventory=other), mine) == other  # noqa: SLF001
+
+
+@pytest.mark.parametrize("damage", ["history", "index"])
+def test_a_sandbox_goes_though_what_is_kept_of_its_runs_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(podman, "find", lambda: None)
+    monkeypatch.setattr(lifecycle, "_remove", lambda *_: True)
+    box = sandbox(tmp_path, SandboxSpec(name="old", nodes=1))
+    box.inventory.write_text("node1\n", encoding="utf-8")
+    box.known_hosts.write_text("10.90.7.11 ssh-ed25519 AAAAKey\n", encoding="utf-8")
+    ssh_args = ("-o", f"UserKnownHostsFile={box.known_hosts}")
+    clusters.settle(InventorySources.of(box.inventory), [Host("node1", "10.90.7.11", ssh_args=ssh_args)])
+    if damage == "history":
+        connection = sqlite3.connect(paths.history_file())
+        connection.execute("PRAGMA user_version = 99")
+        connection.close()
+    else:
+        paths.inventories_file().write_text(
+            paths.inventories_file().read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2')
+        )
+    folder = paths.sandbox_dir("old")
+    folder.mkdir(parents=True)
+    paths.sandbox_record(folder).write_text(box.model_dump_json(exclude={"nodes": {"__all__": {"state"}}}))
+    with pytest.raises(ConfigError, match="newer clusterctl"):
+        lifecycle.down("old")
+    assert not box.inventory.exists()
+    assert not folder.exists()
 
 
 def test_growing_is_possible_and_everything_else_is_not(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl.inventory.ansible_inventory import Cluster, refuse_missing
-from clusterctl.model.hosts import Host, InventoryOptions, InventorySources
+from clusterctl.model.hosts import AnyInventory, Host, InventoryOptions, InventorySources
 from clusterctl.model.snapshot import HostSnapshot, Snapshot
 from clusterctl.state import clusters, files, locks, paths, runs, snapshots
 from clusterctl.state import history as run_history
@@ -54,7 +56,8 @@ class Lab:
         return found
 
     def settle(self, inventory: Path, hosts: list[Host]) -> str:
-        return clusters.settle(InventorySources.of(inventory), hosts)
+        clusters.settle(InventorySources.of(inventory), hosts)
+        return paths.cluster_id(inventory)
 
     def past(self, inventory: Path, hosts: list[Host]) -> str:
         """Let an inventory have a run."""
@@ -63,7 +66,7 @@ class Lab:
         return cluster
 
 
-def a_run(inventory: Path) -> None:
+def a_run(inventory: AnyInventory) -> None:
     runs.start("provision", inventory, ["clusterctl"], {}).close()
 
 
@@ -123,6 +126,34 @@ def test_two_files_with_the_same_nodes_have_one_past_and_one_lock(lab: Lab) -> N
     assert lab.settle(lab.inventory("b.ini"), hosts) == cluster
     with locks.HostLock(hosts, "of a.ini"), pytest.raises(LockedError, match=r"of a\.ini"):
         locks.HostLock(lab.hosts(EIGHT), "of b.ini").__enter__()
+
+
+@pytest.mark.parametrize("key", ["{name}", ""], ids=["by their keys", "by their addresses"])
+@pytest.mark.parametrize("fate", ["stays", "is new", "moved"])
+def test_a_copy_that_is_edited_leaves_the_past_to_the_first_file(lab: Lab, key: str, fate: str) -> None:
+    first, copy, eight = lab.inventory("z.ini"), lab.inventory("a.ini"), lab.hosts(EIGHT, key=key)
+    if fate == "is new":  # the first file has a second past
+        lab.past(first, lab.hosts(["node9"], site="198.51.100"))
+        eight = lab.hosts(EIGHT, key=key)
+    cluster = lab.past(first, eight[:4])
+    if fate == "moved":
+        first = first.rename(lab.folder / "zz.ini")
+        assert lab.settle(first, eight[:4]) == cluster
+    assert lab.settle(copy, eight[:4]) == cluster
+    own = paths.new_cluster_id(copy)
+    assert lab.settle(copy, [eight[0], *eight[4:7]]) == own
+    assert lab.settle(first, eight[:5]) == cluster, "it may still grow"
+    assert lab.settle(copy, eight[4:7]) == own, "it has a past of its own"
+    assert lab.settle(lab.inventory("b.ini"), eight[:5]) == cluster
+
+
+def test_a_second_file_stays_with_machines_that_are_reinstalled(lab: Lab) -> None:
+    first, second = lab.inventory("z.ini"), lab.inventory("a.ini")
+    cluster = lab.past(first, lab.hosts(EIGHT))
+    assert lab.settle(second, lab.hosts(EIGHT)) == cluster
+    again = lab.hosts([*EIGHT[:7], "node8 again"])
+    again[7] = dataclasses.replace(again[7], name="node8")
+    assert lab.settle(second, again) == lab.settle(first, again) == cluster
 
 
 def test_another_controller_has_a_past_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,6 +231,20 @@ def test_the_key_of_an_image_that_all_nodes_have_says_nothing(lab: Lab) -> None:
     assert lab.settle(lab.inventory("c.ini"), lab.hosts(EIGHT, key="image")) == cluster
 
 
+@pytest.mark.parametrize(
+    "by", ["-o ProxyJump={}", "-oProxyJump={}", "-J {}", "-J{}", "-o ProxyCommand='ssh -W %h:%p {}'"]
+)
+def test_the_same_addresses_behind_another_jump_host_are_other_machines(lab: Lab, by: str) -> None:
+    behind = [
+        [dataclasses.replace(host, ssh_args=tuple(shlex.split(by.format(jump)))) for host in lab.hosts(EIGHT, key="")]
+        for jump in ("b1", "b2")
+    ]
+    one, two = lab.inventory("one.ini"), lab.inventory("two.ini")
+    cluster = lab.past(one, behind[0])
+    assert lab.settle(two, behind[1]) != cluster
+    assert lab.settle(lab.inventory("three.ini"), behind[0]) == cluster
+
+
 def test_several_pasts_are_a_question(lab: Lab) -> None:
     made = [lab.inventory(f"{name}.ini") for name in "ab"]
     for inventory in made:  # an older release made a folder for each
@@ -242,7 +287,7 @@ def snapshot(names: Iterable[str]) -> Snapshot:
     return Snapshot(members=tuple({"name": name, "address": "10.0.0.1"} for name in names), hosts=hosts)
 
 
-def older(inventory: Path) -> str:
+def older(inventory: AnyInventory) -> str:
     """Return a folder as an older release left it."""
     a_run(inventory)
     cluster = paths.cluster_id(inventory)
@@ -264,6 +309,14 @@ def test_older_state_of_a_moved_inventory_is_found(lab: Lab) -> None:
     assert lab.settle(lab.inventory("copy.ini"), lab.hosts(EIGHT[:6])) != cluster, "it is still there"
     inventory.unlink()
     assert lab.settle(lab.inventory("moved.ini"), lab.hosts(EIGHT[:6])) == cluster
+
+
+def test_older_state_of_two_sources_that_are_still_there_is_not_taken(lab: Lab) -> None:
+    both = InventorySources((str(lab.inventory("a.ini")), str(lab.inventory("b and c.ini"))))
+    cluster = older(both)
+    assert lab.settle(lab.inventory("copy.ini"), lab.hosts(EIGHT[:6])) != cluster
+    snapshots.write_identity(cluster, "0" * 32)
+    assert clusters.left_behind("0" * 32) == []
 
 
 def test_older_state_of_other_machines_is_left_alone(lab: Lab) -> None:
@@ -311,6 +364,60 @@ def test_the_index_is_the_users_alone_and_a_damaged_one_counts_as_empty(lab: Lab
         assert paths.cluster_id(inventory) == cluster
         assert lab.settle(inventory, hosts) == cluster
         assert paths.inventories_file().read_text(encoding="utf-8") == whole
+
+
+def test_the_newest_inventory_of_a_cluster_is_the_one_that_is_named(lab: Lab) -> None:
+    hosts, gone = lab.hosts(EIGHT), lab.inventory("gone.ini")
+    lab.past(gone, hosts)
+    for name in ("z.ini", "a.ini", "z.ini"):
+        lab.settle(lab.inventory(name), hosts)
+    gone.unlink()
+    assert clusters.new_place(gone) == str(lab.folder / "a.ini")
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), PermissionError(13, "Permission denied")])
+def test_an_index_that_cannot_be_read_is_not_replaced(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    inventory, hosts = lab.inventory("inventory.ini"), lab.hosts(EIGHT)
+    lab.past(inventory, hosts)
+    whole = paths.inventories_file().read_bytes()
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == paths.inventories_file():
+            raise error
+        return read(path)
+
+    other = lab.inventory("other.ini")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", read_bytes)
+        assert lab.settle(other, lab.hosts(["node9"])) == paths.new_cluster_id(other)
+        with pytest.raises(ConfigError, match=str(error.strerror)):
+            clusters.choose(InventorySources.of(other), lab.hosts(["node9"]), clusters.NEW)
+    assert paths.inventories_file().read_bytes() == whole
+
+
+def test_an_index_of_a_newer_release_is_not_replaced(lab: Lab) -> None:
+    inventory, hosts = lab.inventory("inventory.ini"), lab.hosts(EIGHT)
+    cluster = lab.past(inventory, hosts)
+    newer = paths.inventories_file().read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2')
+    paths.inventories_file().write_text(newer, encoding="utf-8")
+    with pytest.raises(ConfigError, match="newer clusterctl"):
+        lab.settle(inventory, hosts[:5])
+    with pytest.raises(ConfigError, match="newer clusterctl"):
+        clusters.forget(lab.known_hosts.read_text(encoding="utf-8"))
+    assert paths.cluster_id(inventory) == cluster
+    assert paths.inventories_file().read_text(encoding="utf-8") == newer
+
+
+@pytest.mark.parametrize("part", ["inventories_lock", "inventories_file"])
+def test_a_choice_that_cannot_be_kept_ends_in_a_sentence(lab: Lab, part: str) -> None:
+    place = paths.state_dir().value / getattr(paths, part)().name
+    (place / "a folder").mkdir(parents=True)
+    sources = InventorySources.of(lab.inventory("a.ini"))
+    with pytest.raises(ConfigError, match=rf"{place}.*\."):
+        clusters.choose(sources, lab.hosts(EIGHT), clusters.NEW)
 
 
 def test_entries_of_files_that_never_had_a_run_go_with_the_file(lab: Lab) -> None:
