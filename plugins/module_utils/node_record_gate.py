@@ -15,6 +15,7 @@ import re
 from typing import Any, Callable, Dict, Mapping
 
 from .ip_address import is_interface, network, parsed
+from .node_look.existing_python import PLAIN
 from .plain_text import inert, printable
 
 Rule = Callable[[Any], Any]
@@ -181,6 +182,8 @@ _PLATFORM = _pattern(
 _KEY = _pattern(r"[0-9A-Za-z_.-]{0,128}", "a key")
 # It becomes an argument of configure, so it holds no sign that a shell or a make file knows.
 _BUILD_PATH = _pattern(r"(?:/[A-Za-z0-9_.+,@:=~-]+)*/?", "an absolute path of plain characters")
+# It becomes a word of a linker, of a script and of search paths.
+_PLAIN_PATH = _pattern(PLAIN.pattern, "an absolute path of letters, digits and . _ + - alone")
 _HOST_KEY = _pattern(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} AAAA[A-Za-z0-9+/]{16,16384}={0,3}", "a public key of ssh")
 _HEX = _pattern(r"[0-9a-fA-F:.x-]{0,64}", "a number in hexadecimal")
 _DEVICE = _pattern(r"[A-Za-z0-9_.-]{1,64}", "the name of a device")
@@ -315,34 +318,34 @@ _EXISTING_PYTHON = _record(
     "folder",
     "problem",
     "cure",
-    path=_BUILD_PATH,
-    folder=_BUILD_PATH,
+    path=_PLAIN_PATH,
+    folder=_PLAIN_PATH,
     problem=_text(1024),
     cure=_text(1024),
     kind=_WORD,
-    interpreter=_BUILD_PATH,
-    real=_BUILD_PATH,
+    interpreter=_PLAIN_PATH,
+    real=_PLAIN_PATH,
     version=_VERSION,
     machine=_KEY,
-    base=_BUILD_PATH,
+    base=_PLAIN_PATH,
     headers=_flag,
     shares=_flag,
-    folders=_many(_BUILD_PATH, 64),
+    folders=_many(_PLAIN_PATH, 64),
     packages=_mapping(_PACKAGE, _PACKAGE_VERSION, 8192),
     cuda=_mapping(_KEY, _VERSION, 8),
-    nccl=_record("path", "version", path=_BUILD_PATH, version=_VERSION),
+    nccl=_record("path", "version", path=_or_empty(_PLAIN_PATH), version=_VERSION),
 )
 _EXISTING_OPENMPI = _record(
     "path",
     "problem",
     "cure",
-    path=_BUILD_PATH,
+    path=_PLAIN_PATH,
     problem=_text(1024),
     cure=_text(1024),
     version=_VERSION,
     machine=_KEY,
-    library=_BUILD_PATH,
-    folders=_many(_BUILD_PATH, 16),
+    library=_PLAIN_PATH,
+    folders=_many(_PLAIN_PATH, 16),
     options=_many(_pattern(r"--[A-Za-z0-9_./+=-]{0,250}", "an option of configure"), 16),
     components=_mapping(_pattern(r"[a-z0-9_]{1,32}/[a-z0-9_]{1,32}", "a component"), _VERSION, 256),
     cuda=_flag,
@@ -430,7 +433,7 @@ FORMS: Mapping[str, Rule] = {
     "artifacts": _many(_ARTIFACT),
     "existing_python": _or_none(_EXISTING_PYTHON),
     "existing_openmpi": _or_none(_EXISTING_OPENMPI),
-    "vendor_openmpis": _many(_record("path", "version", path=_BUILD_PATH, version=_VERSION), 64),
+    "vendor_openmpis": _many(_record("path", "version", path=_PLAIN_PATH, version=_VERSION), 64),
     "libraries": _many(_record(soname=_PATH, others=_many(_record(**_LIBRARY_FILE)), **_LIBRARY_FILE)),
     "watch": _many(_plain, 65536),
     "problems": _many(_SENTENCE),

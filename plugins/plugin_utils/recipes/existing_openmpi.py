@@ -55,6 +55,8 @@ class Existing:
             "version": f"Open MPI {self.version}",
             "cuda": "CUDA" if self.cuda else "no CUDA",
             "options": " ".join(self.options),
+            "library": f"libraries in {self.library}",
+            "folders": f"its search path {':'.join(self.folders)}",
             "files": f"library files with digest {self.files[:8]}",
         }
 

@@ -74,6 +74,14 @@ def test_it_passes_the_gate_and_is_looked_at_only_where_it_is_asked_for(made: Pa
         gate.passed(found)
 
 
+@pytest.mark.parametrize("field", ["path", "library", "folders"])
+@pytest.mark.parametrize("value", ["/srv/evil:~/x", "/a,--plugin", "/opt/../tmp", "/opt/a=b", "/opt/x/"])
+def test_only_paths_that_a_shell_and_a_linker_take_as_they_are_pass_the_gate(field: str, value: str) -> None:
+    section = {"path": "/opt/ompi", "problem": "p", "cure": "c", field: [value] if field == "folders" else value}
+    with pytest.raises(gate.RecordError, match="is not an absolute path of letters"):
+        gate.FORMS["existing_openmpi"](section)
+
+
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [

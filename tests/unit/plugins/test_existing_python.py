@@ -97,7 +97,10 @@ def test_paths_that_a_shell_would_read_otherwise_are_not_plain(path: str, plain:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("folder", "/opt/x'; rm", "an absolute path of plain characters"),
+        ("folder", "/opt/x'; rm", "an absolute path of letters"),
+        ("folder", "/opt/~x", "an absolute path of letters"),
+        ("base", "/opt/../tmp", "an absolute path of letters"),
+        ("folders", ["/opt/a:/tmp/b"], "an absolute path of letters"),
         ("packages", {"a\nb": "1"}, "the name of a package"),
         ("packages", {"a": "1; rm"}, "the version of a package"),
         ("packages", {f"p{number}": "1" for number in range(9000)}, "a mapping of at most 8192"),

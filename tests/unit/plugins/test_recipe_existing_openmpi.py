@@ -120,6 +120,19 @@ def test_what_differs_is_named_by_node() -> None:
     assert refusal == Refusal("node3", one_line(problem))
 
 
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        ({"library": "/opt/hpcx-v2.20/ompi/lib"}, "libraries in /opt/hpcx-v2.20/ompi/lib and node1 libraries in"),
+        ({"folders": [f"{PATH}/lib"]}, f"its search path {PATH}/lib and node1 its search path {':'.join(FOLDERS)}"),
+    ],
+)
+def test_where_its_libraries_lie_is_the_same_on_all_nodes(look: dict[str, Any], words: str) -> None:
+    (refusal,) = decided(on("node1"), on("node2", **look)).refusals
+    assert refusal.host == "node2"
+    assert refusal.problem.startswith(f"node2: {PATH} has {words}")
+
+
 def test_mpi4py_and_horovod_find_its_libraries_and_have_its_identity() -> None:
     torch = {"name": "torch", "version": "2.8.0", "filename": "torch.whl", "sha256": "0" * 64}
     found: dict[str, tuple[Any, Any]] = {}
