@@ -62,16 +62,25 @@ def changes(known: Json, silent: frozenset[str] | set[str] = frozenset()) -> str
 def of_vendors(silent: frozenset[str] | set[str] = frozenset()) -> Json:
     """Return the Open MPIs that stand where vendors put theirs, each with ``path`` and ``version``."""
     found: dict[str, Json] = {}
-    for path in (one for one in places() if one not in silent and PLAIN.fullmatch(one)):
+    for path in (one for one in places(silent) if one not in silent and PLAIN.fullmatch(one)):
         version = release(path) if os.access(f"{path}/bin/mpirun", os.X_OK) else ""
         if version:  # links to one of them count once
             found.setdefault(os.path.realpath(path), {"path": path, "version": version})
     return {"vendor_openmpis": list(found.values())}
 
 
-def places() -> list[str]:
-    """Return the folders in which vendors' Open MPIs may be; nothing is asked of them."""
-    return [path for pattern in _PLACES for path in matching_paths(pattern)]
+def parents() -> list[str]:
+    """Return the folders that :func:`places` lists; nothing is asked of them."""
+    return list(dict.fromkeys(map(_parent, _PLACES)))
+
+
+def places(silent: frozenset[str] | set[str]) -> list[str]:
+    """Return the folders in which vendors' Open MPIs may be; nothing is asked of them, nor of the ``silent`` ones."""
+    return [path for pattern in _PLACES if _parent(pattern) not in silent for path in matching_paths(pattern)]
+
+
+def _parent(pattern: str) -> str:
+    return os.path.dirname(pattern.partition("*")[0])
 
 
 def in_use(root: str) -> str:

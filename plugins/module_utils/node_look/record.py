@@ -331,8 +331,9 @@ def collect(request: Json) -> Json:
     root = str(request.get("prefix") or artifacts.DEFAULT_PREFIX)
     named = [existing_python.folder_of(str(request.get(name) or "")) for name in _EXISTING]
     folders += filter(None, [*named, *(its.in_use(root) for its in _EXISTING.values())])
-    folders += existing_openmpi.places()
+    folders += existing_openmpi.parents()
     silent = frozen_paths([*users.homes(request.get("job_user")), *folders])
+    silent |= frozen_paths(existing_openmpi.places(silent))
     problems += [f"storage: {path} is on a file system that does not answer" for path in sorted(silent)]
     for name, answer, fallback in sections(request, session, silent):
         if request.get("aloud"):
