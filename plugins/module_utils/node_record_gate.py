@@ -80,10 +80,10 @@ def _or_none(rule: Rule) -> Rule:
     return lambda value: None if value is None else rule(value)
 
 
-def _many(rule: Rule, most: int = 4096) -> Rule:
+def _many(rule: Rule, most: int = 4096, least: int = 0) -> Rule:
     def each(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) > most:
-            raise RecordError(value, f"a list of at most {most}")
+        if not isinstance(value, list) or not least <= len(value) <= most:
+            raise RecordError(value, f"a list of at {f'least {least} and at ' if least else ''}most {most}")
         found = []
         for number, one in enumerate(value):
             try:
@@ -135,6 +135,13 @@ def _record(*needed: str, **rules: Rule) -> Rule:
         return found
 
     return fields
+
+
+def _software(**rules: Rule) -> Rule:
+    """Take software of the user: without a problem, all keys are there, because the recipes take them as given."""
+    rules = {"problem": _text(1024), "cure": _text(1024), **rules}
+    some, whole = _record("path", "problem", "cure", **rules), _record(*rules, **rules)
+    return lambda value: found if (found := some(value))["problem"] else whole(value)
 
 
 def _address(value: Any) -> Any:
@@ -313,19 +320,13 @@ _ARTIFACT = _record(
 )
 _PACKAGE = _pattern(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}", "the name of a package")
 _PACKAGE_VERSION = _pattern(r"[A-Za-z0-9_.+!~=]{0,160}", "the version of a package")
-_EXISTING_PYTHON = _record(
-    "path",
-    "folder",
-    "problem",
-    "cure",
+_EXISTING_PYTHON = _software(
     path=_PLAIN_PATH,
     folder=_PLAIN_PATH,
-    problem=_text(1024),
-    cure=_text(1024),
     kind=_WORD,
     interpreter=_PLAIN_PATH,
     real=_PLAIN_PATH,
-    version=_VERSION,
+    version=_pattern(r"3(?:\.[0-9]{1,4}){1,2}[A-Za-z0-9+]{0,32}", "a version of Python"),
     machine=_KEY,
     base=_PLAIN_PATH,
     headers=_flag,
@@ -335,17 +336,12 @@ _EXISTING_PYTHON = _record(
     cuda=_mapping(_KEY, _VERSION, 8),
     nccl=_record("path", "version", path=_or_empty(_PLAIN_PATH), version=_VERSION),
 )
-_EXISTING_OPENMPI = _record(
-    "path",
-    "problem",
-    "cure",
+_EXISTING_OPENMPI = _software(
     path=_PLAIN_PATH,
-    problem=_text(1024),
-    cure=_text(1024),
-    version=_VERSION,
+    version=_pattern(r"[0-9]{1,4}(?:\.[0-9]{1,4}){2}[A-Za-z0-9]{0,16}", "a version of Open MPI"),
     machine=_KEY,
     library=_PLAIN_PATH,
-    folders=_many(_PLAIN_PATH, 16),
+    folders=_many(_PLAIN_PATH, 16, least=1),
     options=_many(_pattern(r"--[A-Za-z0-9_./+=-]{0,250}", "an option of configure"), 16),
     components=_mapping(_pattern(r"[a-z0-9_]{1,32}/[a-z0-9_]{1,32}", "a component"), _VERSION, 256),
     cuda=_flag,
