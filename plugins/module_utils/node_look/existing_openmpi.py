@@ -14,6 +14,7 @@ from .existing_python import PLAIN, UnusableError, answered, machine_of, other_o
 from .reading import Json, matching_paths, output_of, read_regular
 
 _PROGRAMS = ("mpirun", "mpicc", "ompi_info")
+_DAEMONS = ("orted", "prted")
 _MARKER = ".clusterctl.json"  # of artifacts.py, which imports this module
 _PLACES = ("/opt/hpcx*/ompi", "/opt/amazon/openmpi*", "/usr/mpi/gcc/openmpi-*", "/opt/openmpi*")
 # What HPC-X has beside its Open MPI, which finds it by LD_LIBRARY_PATH alone.
@@ -130,7 +131,9 @@ def _looked(path: str, login_uid: int, root: str) -> Json:
     own = os.path.realpath(folders[0])
     if login_uid >= 0:
         plugins = [one for one in (f"{folders[0]}/openmpi", f"{path}/share") if os.path.isdir(one)]
-        for place in (f"{path}/bin", f"{path}/include", *folders, *plugins):
+        files = [*(f"{path}/bin/{one}" for one in (*_PROGRAMS, *_DAEMONS)), f"{folders[0]}/libmpi.so"]
+        files = [one for one in files if os.path.exists(one)]
+        for place in (f"{path}/bin", f"{path}/include", *folders, *plugins, *files):
             refuse_unsafe(place, other_owner(place, login_uid, root))
     if not PLAIN.fullmatch(own):
         raise UnusableError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_openmpi, record
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_openmpi, existing_python, record
 from clusterctl.support import content
 
 gate = content.module_util("node_record_gate")
@@ -103,6 +104,40 @@ def test_what_cannot_be_used_is_said(made: Path, damage: Callable[[Path], Any], 
     assert found["problem"].startswith(str(made))
     assert found["problem"].endswith(problem)
     assert found["cure"]
+
+
+def led_elsewhere(place: Path) -> None:
+    """Let a link lead to a copy in a folder that everybody may write to."""
+    (target := place.parents[2] / "alice").mkdir(mode=0o755)
+    target.chmod(0o777)
+    shutil.move(place, target / place.name)
+    place.symlink_to(target / place.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        *(
+            (name, lambda place: place.chmod(0o777), f"{name} can be written by others than its owner (mode 0777)")
+            for name in ("bin/mpirun", "bin/mpicc", "bin/ompi_info", "bin/prted", "lib/libmpi.so")
+        ),
+        ("bin/mpirun", led_elsewhere, "/alice can be written by others than its owner (mode 0777)"),
+        ("lib/libmpi.so", led_elsewhere, "/alice can be written by others than its owner (mode 0777)"),
+        ("lib/libmpi.so", lambda place: place.chmod(0o600), "can be used by its owner alone (mode 0600)"),
+    ],
+)
+def test_a_program_or_library_that_others_could_change_is_refused(
+    made: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: Callable[[Path], None], words: str
+) -> None:
+    program(made / "bin/prted", PROGRAM)
+    (made / "lib/libmpi.so").chmod(0o644)
+    outside = {str(one) for one in made.parent.parents}  # other users can write to the folder of this test
+    above = existing_python._above  # noqa: SLF001
+    monkeypatch.setattr(existing_python, "_above", lambda path: [one for one in above(path) if one not in outside])
+    asked = {"path": str(made), "login_uid": os.geteuid(), "root": str(made.parent)}
+    assert existing_openmpi.look(**asked)["problem"] == ""
+    damage(made / name)
+    assert words in existing_openmpi.look(**asked)["problem"]
 
 
 def test_a_change_after_the_proof_is_said(made: Path) -> None:
