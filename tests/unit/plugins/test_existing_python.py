@@ -73,6 +73,7 @@ def test_it_passes_the_gate_and_is_looked_at_only_where_it_is_asked_for(made: Pa
     found = record.collect({"artifacts": [], "existing_python": str(made)})
     assert gate.passed(json.loads(json.dumps(found)))["existing_python"]["folder"] == str(made)
     assert record.collect({"artifacts": []})["existing_python"] is None
+    assert record.collect({"artifacts": [], "existing_python": f"{made}/"})["existing_python"]["path"] == str(made)
     assert record.collect({"artifacts": [], "existing_python": "/opt/a b"})["existing_python"] is None
 
 
