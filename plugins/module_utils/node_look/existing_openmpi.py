@@ -21,6 +21,7 @@ _PLACES = ("/opt/hpcx*/ompi", "/opt/amazon/openmpi*", "/usr/mpi/gcc/openmpi-*", 
 _HPCX, _BESIDE = "hpcx-init.sh", ("ucx", "ucc", "hcoll", "sharp")
 _NUMBER = re.compile(r"^#define OMPI_(MAJOR|MINOR|RELEASE)_VERSION (\d{1,4})$", re.MULTILINE)
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}[A-Za-z0-9]{0,16}")
+_NUMBERS = re.compile(r"\d+\.\d+\.\d+")
 _COMPONENT = re.compile(r"mca:(pml|mtl|btl|reachable):([a-z0-9_]{1,32}):version:.*component:([A-Za-z0-9_.]{1,32})")
 _PMIX = "--with-pmix="
 _NOBODY = 65534
@@ -55,7 +56,8 @@ def changes(known: Json, silent: frozenset[str] | set[str] = frozenset()) -> str
     if now["problem"] or now["files"] == known.get("files"):
         return str(now["problem"])
     before = str(known.get("version"))
-    if not before.startswith(now["release"]):
+    numbers = _NUMBERS.match(before)
+    if not numbers or numbers[0] != now["release"]:
         return f"{path} has Open MPI {now['release']} where the proof had {before}"
     return f"{path} has files of other names or sizes than at the proof"
 

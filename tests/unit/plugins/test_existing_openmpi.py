@@ -70,6 +70,7 @@ def test_it_passes_the_gate_and_is_looked_at_only_where_it_is_asked_for(made: Pa
     found["existing_openmpi"] = look(made)
     assert gate.passed(json.loads(json.dumps(found)))["existing_openmpi"] == look(made)
     assert record.collect({"artifacts": []})["existing_openmpi"] is None
+    assert record.collect({"artifacts": [], "existing_openmpi": f"{made}/"})["existing_openmpi"]["path"] == str(made)
     found["existing_openmpi"]["components"] = {"pml/ucx\n": "1"}
     with pytest.raises(gate.RecordError):
         gate.passed(found)
@@ -147,6 +148,12 @@ def test_a_change_after_the_proof_is_said(made: Path) -> None:
     assert existing_openmpi.changes(known) == f"{made} has files of other names or sizes than at the proof"
     (made / "include/mpi.h").write_text(HEADER.replace(" 7", " 8"))
     assert existing_openmpi.changes(known) == f"{made} has Open MPI 5.0.8 where the proof had 5.0.7rc1"
+    (made / "include/mpi.h").write_text(HEADER.replace(" 7", " 10"))
+    older = {**known, "version": "5.0.1"}
+    assert existing_openmpi.changes(older) == f"{made} has Open MPI 5.0.10 where the proof had 5.0.1"
+    (made / "include/mpi.h").write_text(HEADER.replace(" 7", " 1"))
+    newer = {**known, "version": "5.0.10"}
+    assert existing_openmpi.changes(newer) == f"{made} has Open MPI 5.0.1 where the proof had 5.0.10"
     (made / "bin/mpirun").unlink()
     assert existing_openmpi.changes(known) == f"{made} has no bin/mpirun"
     assert existing_openmpi.changes(known, {str(made)}) == f"{made} is on a file system that does not answer"
