@@ -30,17 +30,17 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
         if self._task.args.get("switched"):  # a host that was lost since then counts as it did before
             guarded = bool((variables.get("software_guard") or {}).get("guarded"))
         else:
-            checked = [variables["hostvars"][host].get("software_checked") or {} for host in here]
-            guarded = any(replaces(one.get("before")) for one in checked)
+            staged = [variables["hostvars"][host].get("software_staged") for host in here]
+            guarded = not self._task.check_mode and any(map(replaces, staged))  # a check switches no link
         is_too_many = guarded and too_many(lost, str(self._task.args.get("may_lose", "")))
         words = f"{shortened(lost)} {'is' if len(lost) == 1 else 'are'} not ready for it; see the message there."
         refused = f"No link is switched, because {words}" if is_too_many else ""
         return {**result, "changed": False, "guarded": guarded, "too_many": is_too_many, "refused": refused}
 
 
-def replaces(before: Any) -> bool:
-    """Whether a link led to a version before; what a host says of its links may have any form."""
-    return isinstance(before, dict) and any(bool(tree) for tree in before.values())
+def replaces(staged: Any) -> bool:
+    """Whether a host leaves a version, by its result of M(clusterctl.hpc.software_stage), which may have any form."""
+    return isinstance(staged, dict) and staged.get("replaces") is True
 
 
 def too_many(lost: list[str], may_lose: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules import shortened
@@ -39,7 +40,15 @@ class ActionModule(ProvingAction):
             mine = planned.artifacts_of(variables, name, self._host(variables))
             return planned.together(mine, self._proved(mine, variables))
 
-        return planned.sum_of(switched, self._attempted(work))
+        try:
+            proved = self._attempted(work)
+        except AnsibleConnectionFailure as error:  # what Ansible makes of it, and what was switched stays known
+            proved = {"unreachable": True, "changed": False, "msg": str(error)}
+        except Exception as error:  # noqa: BLE001 - without what was switched, no link of this host would go back
+            why = ": ".join(filter(None, (type(error).__name__, str(error))))
+            msg = f"{self._host(variables)}: the software could not be proved ({why}); run again."
+            proved = {"failed": True, "changed": False, "msg": msg}
+        return planned.sum_of(switched, proved)
 
     def _switched(self, phase: str, variables: dict[str, Any]) -> dict[str, Any]:
         """Check the new folders of the host, or switch its links."""

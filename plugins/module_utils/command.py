@@ -114,13 +114,16 @@ def run(
     Returns:
         How it ended; NOT_STARTED and TIMED_OUT come with a sentence in ``errors``. So does the end of a program that
         prints more than 16 MiB. Of the errors, the last 64 KiB are kept.
+
+    Raises:
+        OSError: there is no place for the file of its input.
     """
-    try:
-        with ExitStack() as files:
-            text = files.enter_context(tempfile.TemporaryFile()) if given else None
-            if text:
-                text.write(given.encode())
-                text.seek(0)
+    with ExitStack() as files:
+        text = files.enter_context(tempfile.TemporaryFile()) if given else None
+        if text:
+            text.write(given.encode())
+            text.seek(0)
+        try:
             process = subprocess.Popen(
                 list(argv),
                 env=None if environment is None else dict(environment),
@@ -132,10 +135,10 @@ def run(
                 preexec_fn=before,  # noqa: PLW1509 - only modules with one thread name one
                 **(_nobody() if powerless else become or {}),
             )
-    except FileNotFoundError:
-        return Done(NOT_STARTED, "", f"{argv[0]} is not on this node.")
-    except OSError as error:
-        return Done(NOT_STARTED, "", f"{argv[0]} could not be started: {error.strerror}.")
+        except FileNotFoundError:
+            return Done(NOT_STARTED, "", f"{argv[0]} is not on this node.")
+        except OSError as error:
+            return Done(NOT_STARTED, "", f"{argv[0]} could not be started: {error.strerror}.")
     until = time.monotonic() + timeout_s
     output, errors = bytearray(), bytearray()
     try:

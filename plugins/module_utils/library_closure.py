@@ -133,6 +133,8 @@ def _ask_loader_as(
         argv = ["ldd", *(batch if len(batch) > 1 else [*batch] * 2)]
         become = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
         done = command.run(argv, _LOADER_S, environment, become=become, merged=True)
+        if done.errors and done.status == command.NOT_STARTED:
+            raise ArtifactError(f"What the programs of {tree} load cannot be told: {done.errors}")
         if done.errors:
             raise ArtifactError(
                 f"The loader gave no answer about {batch[0]} within {_LOADER_S:g} s, or one without end; do not use"

@@ -15,6 +15,7 @@ import re
 from typing import Any, Callable, Dict, Mapping
 
 from .ip_address import is_interface, network, parsed
+from .node_look.existing_python import PLAIN
 from .plain_text import inert, printable
 
 Rule = Callable[[Any], Any]
@@ -79,10 +80,10 @@ def _or_none(rule: Rule) -> Rule:
     return lambda value: None if value is None else rule(value)
 
 
-def _many(rule: Rule, most: int = 4096) -> Rule:
+def _many(rule: Rule, most: int = 4096, least: int = 0) -> Rule:
     def each(value: Any) -> Any:
-        if not isinstance(value, list) or len(value) > most:
-            raise RecordError(value, f"a list of at most {most}")
+        if not isinstance(value, list) or not least <= len(value) <= most:
+            raise RecordError(value, f"a list of at {f'least {least} and at ' if least else ''}most {most}")
         found = []
         for number, one in enumerate(value):
             try:
@@ -136,6 +137,13 @@ def _record(*needed: str, **rules: Rule) -> Rule:
     return fields
 
 
+def _software(**rules: Rule) -> Rule:
+    """Take software of the user: without a problem, all keys are there, because the recipes take them as given."""
+    rules = {"problem": _text(1024), "cure": _text(1024), **rules}
+    some, whole = _record("path", "problem", "cure", **rules), _record(*rules, **rules)
+    return lambda value: found if (found := some(value))["problem"] else whole(value)
+
+
 def _address(value: Any) -> Any:
     try:
         return str(parsed(value, may_have_scope=True))
@@ -181,6 +189,8 @@ _PLATFORM = _pattern(
 _KEY = _pattern(r"[0-9A-Za-z_.-]{0,128}", "a key")
 # It becomes an argument of configure, so it holds no sign that a shell or a make file knows.
 _BUILD_PATH = _pattern(r"(?:/[A-Za-z0-9_.+,@:=~-]+)*/?", "an absolute path of plain characters")
+# It becomes a word of a linker, of a script and of search paths.
+_PLAIN_PATH = _pattern(PLAIN.pattern, "an absolute path of letters, digits and . _ + - alone")
 _HOST_KEY = _pattern(r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]{1,64} AAAA[A-Za-z0-9+/]{16,16384}={0,3}", "a public key of ssh")
 _HEX = _pattern(r"[0-9a-fA-F:.x-]{0,64}", "a number in hexadecimal")
 _DEVICE = _pattern(r"[A-Za-z0-9_.-]{1,64}", "the name of a device")
@@ -310,39 +320,28 @@ _ARTIFACT = _record(
 )
 _PACKAGE = _pattern(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}", "the name of a package")
 _PACKAGE_VERSION = _pattern(r"[A-Za-z0-9_.+!~=]{0,160}", "the version of a package")
-_EXISTING_PYTHON = _record(
-    "path",
-    "folder",
-    "problem",
-    "cure",
-    path=_BUILD_PATH,
-    folder=_BUILD_PATH,
-    problem=_text(1024),
-    cure=_text(1024),
+_EXISTING_PYTHON = _software(
+    path=_PLAIN_PATH,
+    folder=_PLAIN_PATH,
     kind=_WORD,
-    interpreter=_BUILD_PATH,
-    real=_BUILD_PATH,
-    version=_VERSION,
+    interpreter=_PLAIN_PATH,
+    real=_PLAIN_PATH,
+    version=_pattern(r"3(?:\.[0-9]{1,4}){1,2}[A-Za-z0-9+]{0,32}", "a version of Python"),
     machine=_KEY,
-    base=_BUILD_PATH,
+    base=_PLAIN_PATH,
     headers=_flag,
     shares=_flag,
-    folders=_many(_BUILD_PATH, 64),
+    folders=_many(_PLAIN_PATH, 64),
     packages=_mapping(_PACKAGE, _PACKAGE_VERSION, 8192),
     cuda=_mapping(_KEY, _VERSION, 8),
-    nccl=_record("path", "version", path=_BUILD_PATH, version=_VERSION),
+    nccl=_record("path", "version", path=_or_empty(_PLAIN_PATH), version=_VERSION),
 )
-_EXISTING_OPENMPI = _record(
-    "path",
-    "problem",
-    "cure",
-    path=_BUILD_PATH,
-    problem=_text(1024),
-    cure=_text(1024),
-    version=_VERSION,
+_EXISTING_OPENMPI = _software(
+    path=_PLAIN_PATH,
+    version=_pattern(r"[0-9]{1,4}(?:\.[0-9]{1,4}){2}[A-Za-z0-9]{0,16}", "a version of Open MPI"),
     machine=_KEY,
-    library=_BUILD_PATH,
-    folders=_many(_BUILD_PATH, 16),
+    library=_PLAIN_PATH,
+    folders=_many(_PLAIN_PATH, 16, least=1),
     options=_many(_pattern(r"--[A-Za-z0-9_./+=-]{0,250}", "an option of configure"), 16),
     components=_mapping(_pattern(r"[a-z0-9_]{1,32}/[a-z0-9_]{1,32}", "a component"), _VERSION, 256),
     cuda=_flag,
@@ -430,7 +429,7 @@ FORMS: Mapping[str, Rule] = {
     "artifacts": _many(_ARTIFACT),
     "existing_python": _or_none(_EXISTING_PYTHON),
     "existing_openmpi": _or_none(_EXISTING_OPENMPI),
-    "vendor_openmpis": _many(_record("path", "version", path=_BUILD_PATH, version=_VERSION), 64),
+    "vendor_openmpis": _many(_record("path", "version", path=_PLAIN_PATH, version=_VERSION), 64),
     "libraries": _many(_record(soname=_PATH, others=_many(_record(**_LIBRARY_FILE)), **_LIBRARY_FILE)),
     "watch": _many(_plain, 65536),
     "problems": _many(_SENTENCE),

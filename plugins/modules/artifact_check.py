@@ -192,13 +192,13 @@ def _run_as(uid: Optional[int], parameters: Dict[str, Any], own: Dict[str, str])
         argv = [filled(token) for token in check["argv"]]
         done = build_user.run_check(argv, environment, parameters["timeout_s"], check["stdin"], uid)
         tail = "\n".join(done.output.splitlines()[-_TAIL_LINES:])
-        shown = f"{name}: '{' '.join(argv)}'"
+        shown, last = f"{name}: '{' '.join(argv)}'", f"; its last lines are:\n{tail}" if tail else "."
         if not done.ok:
             ended = done.errors.rstrip(".") or f"It ended with {done.status}"
-            raise CheckFailedError(f"{shown} failed. {ended}; its last lines are:\n{tail}")
+            raise CheckFailedError(f"{shown} failed. {ended}{last}")
         missing = [text for text in map(filled, check["expect"]) if text not in done.output]
         if missing:
-            raise CheckFailedError(f"{shown} did not write {missing[0]!r}; its last lines are:\n{tail}")
+            raise CheckFailedError(f"{shown} did not write {missing[0]!r}{last}")
         outputs.append(tail)
     return outputs
 

@@ -88,19 +88,19 @@ def sort_out(
     """Return the links to make or remove, and the headers left as they are."""
     source = Path(link, "include")
     entries, kept = [], []
-    for name in dict.fromkeys([*headers, *_HEADERS]):
-        place, target = str(Path(include_dir, name)), str(source / name)
+    places = {name: str(Path(include_dir, name)) for name in dict.fromkeys([*headers, *_HEADERS])}
+    led = {place for place in places.values() if os.path.islink(place) and os.readlink(place).startswith(f"{link}/")}  # noqa: PTH114, PTH115
+    owners = library_closure.packages_of([one for one in places.values() if os.path.lexists(one) and one not in led])
+    for name, place in places.items():
+        target = str(source / name)
         # without an installed NCCL (check mode), every name counts as coming
         wanted = name in headers and (os.path.lexists(target) or not source.is_dir())
-        there = os.path.lexists(place)
-        ours = there and os.path.islink(place) and os.readlink(place).startswith(f"{link}/")  # noqa: PTH114, PTH115
-        owner = library_closure.packages_of([place])[place] if there and not ours else ""
-        foreign = there and not ours and (bool(owner) or not os.path.islink(place))  # noqa: PTH114
+        foreign = place in owners and (bool(owners[place]) or not os.path.islink(place))  # noqa: PTH114
         if foreign and wanted:
-            kept.append({"path": place, "owner": owner})
+            kept.append({"path": place, "owner": owners[place]})
         elif wanted:
             entries.append(file_transaction.Entry(path=place, state="link", target=target))
-        elif ours:
+        elif place in led:
             entries.append(file_transaction.Entry(path=place, state="absent"))
     return entries, kept
 

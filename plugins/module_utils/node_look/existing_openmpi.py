@@ -14,12 +14,14 @@ from .existing_python import PLAIN, UnusableError, answered, machine_of, other_o
 from .reading import Json, matching_paths, output_of, read_regular
 
 _PROGRAMS = ("mpirun", "mpicc", "ompi_info")
+_DAEMONS = ("orted", "prted")
 _MARKER = ".clusterctl.json"  # of artifacts.py, which imports this module
 _PLACES = ("/opt/hpcx*/ompi", "/opt/amazon/openmpi*", "/usr/mpi/gcc/openmpi-*", "/opt/openmpi*")
 # What HPC-X has beside its Open MPI, which finds it by LD_LIBRARY_PATH alone.
 _HPCX, _BESIDE = "hpcx-init.sh", ("ucx", "ucc", "hcoll", "sharp")
 _NUMBER = re.compile(r"^#define OMPI_(MAJOR|MINOR|RELEASE)_VERSION (\d{1,4})$", re.MULTILINE)
 _VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}[A-Za-z0-9]{0,16}")
+_NUMBERS = re.compile(r"\d+\.\d+\.\d+")
 _COMPONENT = re.compile(r"mca:(pml|mtl|btl|reachable):([a-z0-9_]{1,32}):version:.*component:([A-Za-z0-9_.]{1,32})")
 _PMIX = "--with-pmix="
 _NOBODY = 65534
@@ -54,7 +56,8 @@ def changes(known: Json, silent: frozenset[str] | set[str] = frozenset()) -> str
     if now["problem"] or now["files"] == known.get("files"):
         return str(now["problem"])
     before = str(known.get("version"))
-    if not before.startswith(now["release"]):
+    numbers = _NUMBERS.match(before)
+    if not numbers or numbers[0] != now["release"]:
         return f"{path} has Open MPI {now['release']} where the proof had {before}"
     return f"{path} has files of other names or sizes than at the proof"
 
@@ -62,16 +65,25 @@ def changes(known: Json, silent: frozenset[str] | set[str] = frozenset()) -> str
 def of_vendors(silent: frozenset[str] | set[str] = frozenset()) -> Json:
     """Return the Open MPIs that stand where vendors put theirs, each with ``path`` and ``version``."""
     found: dict[str, Json] = {}
-    for path in (one for one in places() if one not in silent and PLAIN.fullmatch(one)):
+    for path in (one for one in places(silent) if one not in silent and PLAIN.fullmatch(one)):
         version = release(path) if os.access(f"{path}/bin/mpirun", os.X_OK) else ""
         if version:  # links to one of them count once
             found.setdefault(os.path.realpath(path), {"path": path, "version": version})
     return {"vendor_openmpis": list(found.values())}
 
 
-def places() -> list[str]:
-    """Return the folders in which vendors' Open MPIs may be; nothing is asked of them."""
-    return [path for pattern in _PLACES for path in matching_paths(pattern)]
+def parents() -> list[str]:
+    """Return the folders that :func:`places` lists; nothing is asked of them."""
+    return list(dict.fromkeys(map(_parent, _PLACES)))
+
+
+def places(silent: frozenset[str] | set[str]) -> list[str]:
+    """Return the folders in which vendors' Open MPIs may be; nothing is asked of them, nor of the ``silent`` ones."""
+    return [path for pattern in _PLACES if _parent(pattern) not in silent for path in matching_paths(pattern)]
+
+
+def _parent(pattern: str) -> str:
+    return os.path.dirname(pattern.partition("*")[0])
 
 
 def in_use(root: str) -> str:
@@ -121,7 +133,9 @@ def _looked(path: str, login_uid: int, root: str) -> Json:
     own = os.path.realpath(folders[0])
     if login_uid >= 0:
         plugins = [one for one in (f"{folders[0]}/openmpi", f"{path}/share") if os.path.isdir(one)]
-        for place in (f"{path}/bin", f"{path}/include", *folders, *plugins):
+        files = [*(f"{path}/bin/{one}" for one in (*_PROGRAMS, *_DAEMONS)), f"{folders[0]}/libmpi.so"]
+        files = [one for one in files if os.path.exists(one)]
+        for place in (f"{path}/bin", f"{path}/include", *folders, *plugins, *files):
             refuse_unsafe(place, other_owner(place, login_uid, root))
     if not PLAIN.fullmatch(own):
         raise UnusableError(

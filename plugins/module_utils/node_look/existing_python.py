@@ -364,7 +364,7 @@ def refuse_unsafe(path: str, login_uid: int, before: str = "") -> None:
     """Refuse a path that other users could change, or that users cannot reach.
 
     Args:
-        path: a folder or a program; the folders above it count, and so does what links lead to.
+        path: a folder, a program or a library; the folders above it count, and so does what links lead to.
         login_uid: the user who may own them beside root.
         before: words before what is wrong.
 
@@ -387,7 +387,8 @@ def refuse_unsafe(path: str, login_uid: int, before: str = "") -> None:
                 " jobs run",
                 f"close it ('chmod go-w {place}'), or move the software out of it",
             )
-        if mode & 0o005 != 0o005:  # noqa: PLR2004 - to read, and to enter or to run
+        needed = 0o005 if mode & 0o100 else 0o004  # to read, and to enter or to run
+        if mode & needed != needed:
             raise UnusableError(
                 f"{before}{place} can be used by its owner alone (mode {mode:04o}), and jobs of users need it",
                 "move the software to a folder that all users can read, such as /opt",

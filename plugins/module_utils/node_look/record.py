@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import time
+from functools import partial
 
 from . import (
     artifacts,
@@ -254,16 +255,7 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         ),
         ("tools", machine.tools, {"tools": tools}),
         ("artifacts", lambda: artifacts.artifacts(request.get("artifacts"), verifier, root), {"artifacts": []}),
-        (
-            "existing_python",
-            lambda: _existing("existing_python", request, uid, silent, root),
-            {"existing_python": None},
-        ),
-        (
-            "existing_openmpi",
-            lambda: _existing("existing_openmpi", request, uid, silent, root),
-            {"existing_openmpi": None},
-        ),
+        *((name, partial(_existing, name, request, uid, silent, root), {name: None}) for name in _EXISTING),
         ("vendor_openmpis", lambda: existing_openmpi.of_vendors(silent), {"vendor_openmpis": []}),
         ("libraries", lambda: libraries.libraries(asked, library_path, root), {"libraries": []}),
         (
@@ -275,7 +267,7 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
 
 
 def _existing(name: str, request: Json, uid: int, silent: frozenset[str] | set[str], root: str) -> Json:
-    path = str(request.get(name) or "")
+    path = str(request.get(name) or "").rstrip("/")
     if not existing_python.PLAIN.fullmatch(path):  # the controller refuses it
         return {name: None}
     return {name: _EXISTING[name].look(path, uid, silent, root)}
@@ -331,8 +323,9 @@ def collect(request: Json) -> Json:
     root = str(request.get("prefix") or artifacts.DEFAULT_PREFIX)
     named = [existing_python.folder_of(str(request.get(name) or "")) for name in _EXISTING]
     folders += filter(None, [*named, *(its.in_use(root) for its in _EXISTING.values())])
-    folders += existing_openmpi.places()
+    folders += existing_openmpi.parents()
     silent = frozen_paths([*users.homes(request.get("job_user")), *folders])
+    silent |= frozen_paths(existing_openmpi.places(silent))
     problems += [f"storage: {path} is on a file system that does not answer" for path in sorted(silent)]
     for name, answer, fallback in sections(request, session, silent):
         if request.get("aloud"):

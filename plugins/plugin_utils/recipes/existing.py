@@ -105,6 +105,8 @@ def differing(found: Mapping[str, Software]) -> tuple[str, str]:
     Returns:
         The first of these hosts, and the sentence; both are '' where all hosts have the same.
     """
+    if not found:
+        return "", ""
     kinds = {name: json.dumps([dict(one.labels), dict(one.packages)], sort_keys=True) for name, one in found.items()}
     usual = Counter(kinds.values()).most_common(1)[0][0]
     most = [name for name, words in kinds.items() if words == usual]

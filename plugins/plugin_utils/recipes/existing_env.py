@@ -67,9 +67,15 @@ class Existing:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What of it must be the same on all nodes beside its packages: its Python, and the CUDA of each framework."""
+        """What of it must be the same on all nodes beside its packages: what the cluster's leads to, and each CUDA."""
         cuda = {name: f"{name} for CUDA {of}" if of else f"{name} without CUDA" for name, of in self.cuda.items()}
-        return {"python": f"Python {self.version} of {self.real}", **cuda}
+        return {
+            "python": f"Python {self.version} of {self.real}",
+            "base": f"the base {self.base}",
+            "interpreter": self.interpreter,
+            "folders": f"packages in {' '.join(self.folders)}{' and of its base' if self.shares else ''}",
+            **cuda,
+        }
 
     def framework(self, name: str) -> dict[str, str]:
         """Return name, version, cuda, nccl and sha256 of a framework; all of them '' where it is missing."""

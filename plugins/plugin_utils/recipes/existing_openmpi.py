@@ -55,6 +55,8 @@ class Existing:
             "version": f"Open MPI {self.version}",
             "cuda": "CUDA" if self.cuda else "no CUDA",
             "options": " ".join(self.options),
+            "library": f"libraries in {self.library}",
+            "folders": f"its search path {':'.join(self.folders)}",
             "files": f"library files with digest {self.files[:8]}",
         }
 
@@ -76,6 +78,11 @@ def folders(host: Host) -> list[str]:
     return list(found.folders) if found else []
 
 
+def unlike(groups: Sequence[Sequence[Host]]) -> list[Refusal]:
+    """Return where hosts of one platform do not have the same; ``groups`` are those of :func:`decide`."""
+    return list(_NAMED.unlike(groups, of, [hosts[0].platform for hosts in groups if path_of(hosts[0])]))
+
+
 def decide(
     cluster: Cluster, groups: Sequence[Sequence[Host]], compilers: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> Plan:
@@ -88,7 +95,7 @@ def decide(
     """
     naming = [hosts for hosts in groups if path_of(hosts[0])]
     refusals = [one for hosts in naming for host in hosts for one in _refusals(host)]
-    refusals = refusals or list(_NAMED.unlike(groups, of, [hosts[0].platform for hosts in naming]))
+    refusals = refusals or unlike(groups)
     return Plan([] if refusals else [_artifact(cluster, hosts, compilers) for hosts in naming], refusals)
 
 

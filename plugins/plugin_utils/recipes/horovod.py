@@ -65,7 +65,9 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     """Decide which Horovod each host gets."""
     groups = cluster.alike("horovod", also=lambda host: _stands(cluster, plans, host))
     recipes = [_Recipe(cluster, hosts, _stands(cluster, plans, hosts[0])) for hosts in groups]
-    return plan_of(recipe for recipe in recipes if recipe.wanted)
+    wanted = [recipe for recipe in recipes if recipe.wanted]
+    refusals = existing_openmpi.unlike([recipe.hosts for recipe in wanted])
+    return Plan(refusals=refusals) if refusals else plan_of(wanted)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
         return str(openmpi.get("key") or ""), existing_env.python(cluster, plans, host, asked)
 
     groups = cluster.alike("mpi4py", also=stands_on)
+    if refusals := existing_openmpi.unlike(groups):
+        return Plan(refusals=refusals)
     return plan_of(_Recipe(cluster.prefix, hosts, *stands_on(hosts[0])) for hosts in groups)
 
 

@@ -6,6 +6,7 @@ import getpass
 import os
 import signal
 import subprocess
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import build_user, command, library_closure, pod_runner
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
-from ansible_collections.clusterctl.hpc.plugins.modules import mesh_login
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_check, mesh_login
 
 _ENVIRONMENT = {"PATH": os.environ["PATH"]}
 _ENDLESS = ["sh", "-c", "exec yes 0123456789012345678901234567890123456789"]
@@ -89,6 +90,38 @@ def test_a_login_of_a_job_says_in_little_memory_why_it_failed(
 def test_what_is_given_is_read(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     assert build_user.run_check(["cat"], _ENVIRONMENT, 10, "text" * 100_000) == (0, "text" * 100_000, "")
+
+
+def test_a_program_is_not_missing_where_its_input_finds_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    with pytest.raises(FileNotFoundError, match="/no/such/folder"):
+        command.run(["cat"], 10, given="text")
+    assert command.run(["/no/such/program"], 10).errors == "/no/such/program is not on this node."
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["/no/such/program"], "'/no/such/program' failed. /no/such/program is not on this node."),
+        (["sh", "-c", "exit 3"], "'sh -c exit 3' failed. It ended with 3."),
+        (["sh", "-c", "echo a; exit 3"], "'sh -c echo a; exit 3' failed. It ended with 3; its last lines are:\na"),
+        (["true"], "'true' did not write 'x'."),
+    ],
+)
+def test_a_proof_without_output_has_no_last_lines(argv: Sequence[str], words: str) -> None:
+    check = {"argv": argv, "stdin": "", "expect": ["x"]}
+    asked = {"name": "demo", "link": "/", "environment": {}, "timeout_s": 20, "checks": [check]}
+    with pytest.raises(artifact_check.CheckFailedError) as raised:
+        artifact_check._run_as(None, asked, {})  # noqa: SLF001 - as one user
+    assert str(raised.value) == f"demo: {words}"
+
+
+def test_a_node_without_ldd_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_closure, "elf_files", lambda _tree: ["x.so"])
+    monkeypatch.setattr(library_closure, "_ENVIRONMENT", {"PATH": str(tmp_path)})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ArtifactError, match=r"cannot be told: ldd is not on this node\.$"):
+        library_closure._ask_loader_as(None, str(tmp_path), [], [], within=False)  # noqa: SLF001 - as one user
 
 
 _SILENT = ["sh", "-c", "exec >&- 2>&-; exec sleep 20"]

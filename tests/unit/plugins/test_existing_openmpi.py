@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_openmpi, record
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_openmpi, existing_python, record
 from clusterctl.support import content
 
 gate = content.module_util("node_record_gate")
@@ -69,9 +70,18 @@ def test_it_passes_the_gate_and_is_looked_at_only_where_it_is_asked_for(made: Pa
     found["existing_openmpi"] = look(made)
     assert gate.passed(json.loads(json.dumps(found)))["existing_openmpi"] == look(made)
     assert record.collect({"artifacts": []})["existing_openmpi"] is None
+    assert record.collect({"artifacts": [], "existing_openmpi": f"{made}/"})["existing_openmpi"]["path"] == str(made)
     found["existing_openmpi"]["components"] = {"pml/ucx\n": "1"}
     with pytest.raises(gate.RecordError):
         gate.passed(found)
+
+
+@pytest.mark.parametrize("field", ["path", "library", "folders"])
+@pytest.mark.parametrize("value", ["/srv/evil:~/x", "/a,--plugin", "/opt/../tmp", "/opt/a=b", "/opt/x/"])
+def test_only_paths_that_a_shell_and_a_linker_take_as_they_are_pass_the_gate(field: str, value: str) -> None:
+    section = {"path": "/opt/ompi", "problem": "p", "cure": "c", field: [value] if field == "folders" else value}
+    with pytest.raises(gate.RecordError, match="is not an absolute path of letters"):
+        gate.FORMS["existing_openmpi"](section)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +107,40 @@ def test_what_cannot_be_used_is_said(made: Path, damage: Callable[[Path], Any], 
     assert found["cure"]
 
 
+def led_elsewhere(place: Path) -> None:
+    """Let a link lead to a copy in a folder that everybody may write to."""
+    (target := place.parents[2] / "alice").mkdir(mode=0o755)
+    target.chmod(0o777)
+    shutil.move(place, target / place.name)
+    place.symlink_to(target / place.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words"),
+    [
+        *(
+            (name, lambda place: place.chmod(0o777), f"{name} can be written by others than its owner (mode 0777)")
+            for name in ("bin/mpirun", "bin/mpicc", "bin/ompi_info", "bin/prted", "lib/libmpi.so")
+        ),
+        ("bin/mpirun", led_elsewhere, "/alice can be written by others than its owner (mode 0777)"),
+        ("lib/libmpi.so", led_elsewhere, "/alice can be written by others than its owner (mode 0777)"),
+        ("lib/libmpi.so", lambda place: place.chmod(0o600), "can be used by its owner alone (mode 0600)"),
+    ],
+)
+def test_a_program_or_library_that_others_could_change_is_refused(
+    made: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: Callable[[Path], None], words: str
+) -> None:
+    program(made / "bin/prted", PROGRAM)
+    (made / "lib/libmpi.so").chmod(0o644)
+    outside = {str(one) for one in made.parent.parents}  # other users can write to the folder of this test
+    above = existing_python._above  # noqa: SLF001
+    monkeypatch.setattr(existing_python, "_above", lambda path: [one for one in above(path) if one not in outside])
+    asked = {"path": str(made), "login_uid": os.geteuid(), "root": str(made.parent)}
+    assert existing_openmpi.look(**asked)["problem"] == ""
+    damage(made / name)
+    assert words in existing_openmpi.look(**asked)["problem"]
+
+
 def test_a_change_after_the_proof_is_said(made: Path) -> None:
     known = {"existing": str(made), "version": "5.0.7rc1", "files": look(made)["files"]}
     assert existing_openmpi.changes(known) == ""
@@ -104,6 +148,12 @@ def test_a_change_after_the_proof_is_said(made: Path) -> None:
     assert existing_openmpi.changes(known) == f"{made} has files of other names or sizes than at the proof"
     (made / "include/mpi.h").write_text(HEADER.replace(" 7", " 8"))
     assert existing_openmpi.changes(known) == f"{made} has Open MPI 5.0.8 where the proof had 5.0.7rc1"
+    (made / "include/mpi.h").write_text(HEADER.replace(" 7", " 10"))
+    older = {**known, "version": "5.0.1"}
+    assert existing_openmpi.changes(older) == f"{made} has Open MPI 5.0.10 where the proof had 5.0.1"
+    (made / "include/mpi.h").write_text(HEADER.replace(" 7", " 1"))
+    newer = {**known, "version": "5.0.10"}
+    assert existing_openmpi.changes(newer) == f"{made} has Open MPI 5.0.1 where the proof had 5.0.10"
     (made / "bin/mpirun").unlink()
     assert existing_openmpi.changes(known) == f"{made} has no bin/mpirun"
     assert existing_openmpi.changes(known, {str(made)}) == f"{made} is on a file system that does not answer"

@@ -73,6 +73,7 @@ def test_it_passes_the_gate_and_is_looked_at_only_where_it_is_asked_for(made: Pa
     found = record.collect({"artifacts": [], "existing_python": str(made)})
     assert gate.passed(json.loads(json.dumps(found)))["existing_python"]["folder"] == str(made)
     assert record.collect({"artifacts": []})["existing_python"] is None
+    assert record.collect({"artifacts": [], "existing_python": f"{made}/"})["existing_python"]["path"] == str(made)
     assert record.collect({"artifacts": [], "existing_python": "/opt/a b"})["existing_python"] is None
 
 
@@ -97,7 +98,10 @@ def test_paths_that_a_shell_would_read_otherwise_are_not_plain(path: str, plain:
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("folder", "/opt/x'; rm", "an absolute path of plain characters"),
+        ("folder", "/opt/x'; rm", "an absolute path of letters"),
+        ("folder", "/opt/~x", "an absolute path of letters"),
+        ("base", "/opt/../tmp", "an absolute path of letters"),
+        ("folders", ["/opt/a:/tmp/b"], "an absolute path of letters"),
         ("packages", {"a\nb": "1"}, "the name of a package"),
         ("packages", {"a": "1; rm"}, "the version of a package"),
         ("packages", {f"p{number}": "1" for number in range(9000)}, "a mapping of at most 8192"),

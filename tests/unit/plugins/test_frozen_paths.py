@@ -65,6 +65,16 @@ sys.stdout.flush()
 os._exit(0)
 """
 
+# In a mount namespace of its own: the folder in which a vendor's Open MPI would be never answers, or one in it.
+DEAD_VENDORS = f"""{DEAD.partition("homes = ")[0].rpartition(chr(10))[0]}
+from node_look import existing_openmpi
+
+existing_openmpi._PLACES = (f"{{dead}}/hpcx*/ompi", f"{{dead}}/openmpi*", f"{{alive}}/hpcx*/ompi")
+print(json.dumps(record.collect({{}})))
+sys.stdout.flush()
+os._exit(0)
+"""
+
 # In a mount namespace of its own: an automounter that has made the folder of a home and mounts nothing on it.
 IDLE_AUTOMOUNTER = """
 import ctypes, os, subprocess, sys
@@ -125,6 +135,25 @@ def test_the_probe_goes_on_where_a_folder_of_the_search_path_hangs(tmp_path: Pat
     assert found["libraries"][0]["path"].endswith("/libc.so.6")
     assert found["environment"] == {"PATH": f"{dead}/bin:{alive}", "LD_LIBRARY_PATH": f"{dead}/bin;{alive}:"}
     assert f"{dead}/bin" not in [one["path"] for one in found["scratch"]]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="root alone mounts FUSE")
+def test_the_probe_goes_on_where_the_folder_of_vendors_hangs(tmp_path: Path) -> None:
+    dead, alive = tmp_path / "dead", tmp_path / "alive"
+    dead.mkdir()
+    for name in ("bin", "include"):
+        (alive / "hpcx/ompi" / name).mkdir(parents=True)
+    (alive / "hpcx/ompi/bin/mpirun").symlink_to("/bin/true")
+    numbers = {"MAJOR": 5, "MINOR": 0, "RELEASE": 7}
+    header = "".join(f"#define OMPI_{name}_VERSION {number}\n" for name, number in numbers.items())
+    (alive / "hpcx/ompi/include/mpi.h").write_text(header)
+    (alive / "hpcx-late").symlink_to(dead)
+    found = json.loads(in_namespace(DEAD_VENDORS, str(dead), str(alive)).stdout)
+    assert found["vendor_openmpis"] == [{"path": f"{alive}/hpcx/ompi", "version": "5.0.7"}]
+    silent = [one for one in found["problems"] if "does not answer" in one]
+    assert silent == [
+        f"storage: {place} is on a file system that does not answer" for place in (f"{alive}/hpcx-late/ompi", dead)
+    ]
 
 
 def test_the_folders_of_a_session_are_those_of_its_search_paths_and_settings() -> None:

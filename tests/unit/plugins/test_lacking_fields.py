@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules, node_record_gate
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, existing_openmpi
 
 GID = {"index": 3, "gid": "::ffff:10.0.0.1", "type": "RoCE v2", "netdev": "eth0"}
 RECORD: dict[str, Any] = {
@@ -22,12 +23,79 @@ RECORD: dict[str, Any] = {
     ],
     "rdma": [{"name": "mlx5_0", "ports": [{"number": 1, "state": "ACTIVE", "link_layer": "Ethernet", "gids": [GID]}]}],
 }
+EXISTING: dict[str, dict[str, Any]] = {
+    "existing_python": {
+        "path": "/opt/x",
+        "folder": "/opt/x",
+        "problem": "",
+        "cure": "",
+        "kind": "venv",
+        "machine": "x86_64",
+        "interpreter": "/opt/x/bin/python",
+        "real": "/usr/bin/python3.11",
+        "version": "3.11.2",
+        "base": "/usr",
+        "headers": True,
+        "shares": False,
+        "folders": ["/opt/x/lib"],
+        "packages": {"numpy": "2.3.1"},
+        "cuda": {},
+        "nccl": {"path": "", "version": ""},
+    },
+    "existing_openmpi": {
+        "path": "/opt/x",
+        "problem": "",
+        "cure": "",
+        "version": "4.1.7rc1",
+        "machine": "",
+        "library": "/opt/x/lib",
+        "folders": ["/opt/x/lib"],
+        "options": [],
+        "components": {},
+        "cuda": False,
+        "fortran": True,
+        "files": "0",
+    },
+}
 
 
 def test_a_record_with_these_fields_is_taken() -> None:
     record = node_record_gate.passed(RECORD)
     fabric_rules.rdma(record)
     fabric_rules.candidates({"node1": record}, [], [], [])
+
+
+@pytest.mark.parametrize(
+    ("section", "software"),
+    [("existing_python", existing_env.Existing), ("existing_openmpi", existing_openmpi.Existing)],
+)
+def test_software_of_the_user_that_can_be_used_has_all_that_its_recipe_reads(section: str, software: Any) -> None:
+    usable = EXISTING[section]
+    assert node_record_gate.passed({**RECORD, section: usable})[section] == usable
+    for field in software.__dataclass_fields__:
+        lacks = {name: value for name, value in usable.items() if name != field}
+        with pytest.raises(node_record_gate.RecordError, match=rf"{section}\.{field} is None, which is not there"):
+            node_record_gate.passed({**RECORD, section: lacks})
+    unusable = {"path": "/opt/x", "folder": "/opt/x", "problem": "/opt/x does not exist", "cure": "make it"}
+    node_record_gate.passed({**RECORD, section: unusable})
+    with pytest.raises(node_record_gate.RecordError):
+        node_record_gate.passed({**RECORD, section: {**unusable, "problem": "\n"}})
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("existing_openmpi", "folders", []),
+        ("existing_openmpi", "version", "5"),
+        ("existing_openmpi", "version", "5.0.x"),
+        ("existing_python", "version", ""),
+        ("existing_python", "version", "3.x"),
+        ("existing_python", "version", "3.11:1"),
+    ],
+)
+def test_software_of_the_user_has_numbers_and_folders(section: str, field: str, value: Any) -> None:
+    with pytest.raises(node_record_gate.RecordError, match=rf"{section}\.{field} is "):
+        node_record_gate.passed({**RECORD, section: {**EXISTING[section], field: value}})
 
 
 @pytest.mark.parametrize(

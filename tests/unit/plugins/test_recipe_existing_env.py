@@ -209,9 +209,22 @@ def test_what_differs_is_named_by_node_and_package_in_one_refusal() -> None:
 def test_two_nodes_are_compared_by_name_and_another_python_counts() -> None:
     other = {**OWN, "cuda": {"torch": ""}, "packages": {**PACKAGES, "scipy": "1.17.0"}}
     problem = """node2: /opt/pytorch has Python 3.12.4 of /opt/python/bin/python3.12 and node1 Python 3.11.2 of
-        /usr/bin/python3.11, torch without CUDA and node1 torch for CUDA 12.6, scipy 1.17.0, which node1 lacks; make
-        /opt/pytorch the same on all nodes of the platform."""
+        /usr/bin/python3.11, the base /opt/python and node1 the base /usr, torch without CUDA and node1 torch for CUDA
+        12.6, scipy 1.17.0, which node1 lacks; make /opt/pytorch the same on all nodes of the platform."""
     assert said(on("node1"), on("node2", **other)) == [one_line(problem)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("base", "/opt/python", "the base /opt/python and node1 the base /usr"),
+        ("interpreter", f"{PATH}/bin/python3", f"{PATH}/bin/python3 and node1 {PATH}/bin/python"),
+        ("folders", ["/srv/evil"], f"packages in /srv/evil and node1 packages in {FOLDER}"),
+    ],
+)
+def test_what_the_clusters_leads_to_is_the_same_on_all_nodes(field: str, value: Any, words: str) -> None:
+    problem = f"node2: {PATH} has {words}; make {PATH} the same on all nodes of the platform."
+    assert said(on("node1"), on("node2", **{field: value})) == [problem]
 
 
 def test_a_framework_that_is_not_wanted_is_not_asked_for() -> None:

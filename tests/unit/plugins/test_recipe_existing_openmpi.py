@@ -120,6 +120,19 @@ def test_what_differs_is_named_by_node() -> None:
     assert refusal == Refusal("node3", one_line(problem))
 
 
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        ({"library": "/opt/hpcx-v2.20/ompi/lib"}, "libraries in /opt/hpcx-v2.20/ompi/lib and node1 libraries in"),
+        ({"folders": [f"{PATH}/lib"]}, f"its search path {PATH}/lib and node1 its search path {':'.join(FOLDERS)}"),
+    ],
+)
+def test_where_its_libraries_lie_is_the_same_on_all_nodes(look: dict[str, Any], words: str) -> None:
+    (refusal,) = decided(on("node1"), on("node2", **look)).refusals
+    assert refusal.host == "node2"
+    assert refusal.problem.startswith(f"node2: {PATH} has {words}")
+
+
 def test_mpi4py_and_horovod_find_its_libraries_and_have_its_identity() -> None:
     torch = {"name": "torch", "version": "2.8.0", "filename": "torch.whl", "sha256": "0" * 64}
     found: dict[str, tuple[Any, Any]] = {}
@@ -146,3 +159,17 @@ def test_a_role_that_is_used_alone_asks_the_node_as_well() -> None:
     there = host("node1", {"openmpi_existing": PATH}, node=node, platform=PLATFORM)
     (refusal,) = mpi4py.decide(cluster([there], "mpi4py"), {}).refusals
     assert refusal.problem == f"node1: {PATH} does not exist; install it there too."
+
+
+@pytest.mark.parametrize("recipe", [mpi4py, horovod])
+def test_a_role_that_is_used_alone_compares_the_nodes_as_well(recipe: Any) -> None:
+    hosts = []
+    for name, folders in (("node1", ["/srv/evil"]), ("node2", FOLDERS), ("node3", FOLDERS)):
+        one = on(name, folders=folders)
+        node = {**one.node, "artifacts": [{"link": "/usr/local/openmpi", "key": "o" * 16, "version": "5.0.7"}]}
+        given = {"openmpi_existing": PATH, "python_env_framework": "pytorch"}
+        hosts.append(host(name, given, node=node, platform=PLATFORM))
+    torch = {"name": "torch", "version": "2.8.0", "filename": "torch.whl", "sha256": "0" * 64}
+    whole = cluster(hosts, "python_env", "mpi4py", "horovod", controller=Shelf(torch))
+    (refusal,) = recipe.decide(whole, {"python_env": python_env.decide(whole, {})}).refusals
+    assert refusal.problem.startswith(f"node1: {PATH} has its search path /srv/evil and the others ")

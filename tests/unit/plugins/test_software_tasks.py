@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import recipe_clusters
 import role_plays
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_stage, software_switch
@@ -418,6 +419,8 @@ def proved(
 
     def call(name: str, options: dict[str, Any], _variables: Any) -> dict[str, Any]:
         calls.append((name, [one["name"] for one in options["artifacts"]] if name == "artifact_check" else options))
+        if isinstance(answers[name], Exception):
+            raise answers[name]
         if answers[name].get("failed"):
             raise ModuleFailedError(answers[name])
         return dict(answers[name])
@@ -481,6 +484,29 @@ def test_a_failed_proof_has_no_report_and_a_check_proves_nothing(
     assert result["changes"] == ["ldconfig"]
     _unused, calls = proved(monkeypatch, proof_plan(tmp_path), ANSWERS, check_mode=True)
     assert [name for name, _unused in calls] == ["nccl_system"]
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "message"),
+    [
+        ({"failed": True, "msg": "no Python"}, "failed", "no Python"),
+        (OSError("the disk is full"), "failed", "the disk is full"),
+        (AnsibleError("no"), "failed", "node1: the software could not be proved (AnsibleError: no); run again."),
+        (MemoryError(), "failed", "node1: the software could not be proved (MemoryError); run again."),
+        (AnsibleConnectionFailure("timed out"), "unreachable", "timed out"),
+    ],
+)
+def test_what_was_switched_is_known_after_any_failure_of_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any, outcome: str, message: str
+) -> None:
+    (one,) = plan = [artifact("mpi", tmp_path, [], proof={"checks": []})]
+    link = one["link"]
+    switch = {"changed": True, "changes": ["l"], "watch": [], "switched": [link], "before": {link: "/old"}}
+    staged = {"artifacts": {"mpi": {"link": link, "tree": one["tree"], "before": "/old"}}}
+    answers = {"artifact_switch": switch, "artifact_check": said}
+    result, calls = proved(monkeypatch, plan, answers, software_staged=staged)
+    assert [name for name, _unused in calls] == ["artifact_switch", "artifact_check"]
+    assert result == {**switch, outcome: True, "msg": message}
 
 
 def test_a_task_without_a_plan_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The plays that switch links, played by Ansible on this machine: all hosts or none.
 
-The tasks of the role ``software`` are played as they are, with a proof of our own.
+The tasks of the role ``software`` are played as they are, with a plan of our own.
 """
 
 from __future__ import annotations
@@ -26,11 +26,24 @@ pytestmark = pytest.mark.programs
 
 KEY = "0123456789abcdef"
 OLD, NEW = f"demo-1-{KEY}", f"demo-2-{KEY}"
-PROOF = {"ansible.builtin.fail": {"msg": "broken"}, "when": "(root ~ '/broken') is exists"}  # it starts no process
+MORE: dict[str, Any] = {}  # a task after the proof
+# The file tells the module that the proof runs, which fails because it lacks its options, or because there is none.
+BROKEN = "{{ {lookup('file', root ~ '/broken'): {}} if (root ~ '/broken') is exists else {} }}"
 INSTALLED = {"link": "{{ root }}/demo", "tree": f"{{{{ root }}}}/{NEW}", "before": "{{ before }}"}
+PLANNED = {
+    "name": "demo",
+    "version": "2",
+    "role": "demo",
+    "hosts": ["h1", "h2"],
+    "link": INSTALLED["link"],
+    "tree": INSTALLED["tree"],
+    "after": {},
+    "proof": {},
+    "reports": BROKEN,
+}
 STAGED = {"artifacts": {"demo": INSTALLED}, "replaces": "{{ before != '' }}"}
 BEFORE: list[dict[str, Any]] = [
-    {"ansible.builtin.set_fact": {"software_staged": STAGED}},
+    {"ansible.builtin.set_fact": {"software_staged": STAGED, "software_plan": {"artifacts": [PLANNED]}}},
     {"ansible.builtin.fail": {"msg": "the disk is full"}, "when": "lost | default(false) | bool"},
 ]
 
@@ -46,23 +59,21 @@ def install(root: Path, name: str) -> None:
 
 
 def tasks_of(role: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the tasks of the role ``software`` that a play imports, with our proof."""
+    """Return the tasks of the role ``software`` that a play imports."""
     assert role["name"] == "clusterctl.hpc.software"
     path = content.root() / "roles" / "software" / "tasks" / f"{role['tasks_from']}.yml"
-    return with_our_proof(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return played(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
-def with_our_proof(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return tasks with those of the role in their place, and our proof in the place of its own."""
+def played(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return tasks with those of the role in their place, and one more after the proof where a test has one."""
     found = []
     for task in tasks:
-        known = {**task, "block": with_our_proof(task["block"])} if "block" in task else task
+        known = {**task, "block": played(task["block"])} if "block" in task else task
         switch = task.get("clusterctl.hpc.software_switch", {})
         if "ansible.builtin.import_role" in task:
             known = {"name": task["name"], "block": tasks_of(task["ansible.builtin.import_role"])}
-        if "plan" in switch:
-            known = {**task, "clusterctl.hpc.software_switch": {"phase": switch["phase"]}}
-        found += [known, {**PROOF, "name": task["name"]}] if "plan" in switch else [known]
+        found += [known, {**MORE, "name": task["name"]}] if MORE and "plan" in switch else [known]
     return found
 
 
@@ -88,7 +99,7 @@ class Lab:
         (self.folder / "i.ini").write_text("\n".join(lines) + "\n", encoding="utf-8")
         first = {"hosts": "all", "gather_facts": False, "tasks": BEFORE}
         switching = [
-            {**one, "tasks": with_our_proof(one["tasks"])}
+            {**one, "tasks": played(one["tasks"])}
             for one in plays
             if "Switch" in one["name"] or "the switch" in one["name"]
         ]
@@ -144,8 +155,9 @@ def test_a_node_that_may_fail_does_not_keep_the_others(lab: Lab) -> None:
     assert (end.failed, lab.targets) == ({"h2"}, [NEW, OLD])
 
 
-def test_a_proof_that_fails_brings_the_links_of_all_back(lab: Lab) -> None:
-    (lab.roots["h2"] / "broken").touch()
+@pytest.mark.parametrize("module", ["nccl_report", "no_such_module"])
+def test_a_proof_that_fails_brings_the_links_of_all_back(lab: Lab, module: str) -> None:
+    (lab.roots["h2"] / "broken").write_text(module)
     end, messages = lab.switch(linked="h2")  # h1 is new in the cluster
     assert (end.failed, lab.targets) == ({"h1", "h2"}, ["", OLD])
     assert messages[0] == "h2 failed or cannot be reached. Every link leads where it led before."
@@ -153,7 +165,7 @@ def test_a_proof_that_fails_brings_the_links_of_all_back(lab: Lab) -> None:
 
 
 def test_a_first_install_or_a_repair_goes_on_without_a_node_that_failed(lab: Lab) -> None:
-    (lab.roots["h2"] / "broken").touch()
+    (lab.roots["h2"] / "broken").write_text("nccl_report")
     end, messages = lab.switch(linked="")
     assert (end.failed, lab.targets) == ({"h2"}, [NEW, NEW])
     assert "led before" not in messages[1]
@@ -166,7 +178,7 @@ def test_a_node_whose_disk_lets_no_module_start_is_named_with_the_cure(
     words = "[Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/root']"
     program = f'#!/usr/bin/python3\nraise FileNotFoundError("{words}")\n'
     (lab.folder / "library" / "unstarted.py").write_text(program, encoding="utf-8")
-    monkeypatch.setattr(f"{__name__}.PROOF", {"unstarted": {}})
+    monkeypatch.setattr(f"{__name__}.MORE", {"unstarted": {}})
     _, messages = lab.switch(linked="")
     assert "make it writable" in messages[1]
 
