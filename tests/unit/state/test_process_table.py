@@ -28,7 +28,10 @@ def by(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "OF_THE_RUN": MARK}
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    process.stdout.readline()  # the kernel shows the environment of a new program a moment after its start
     yield process
     process.kill()
     process.communicate()
