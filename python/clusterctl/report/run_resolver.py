@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_CLUSTERS = 4
 _MOST_BYTES = 1 << 30  # of a record
+_RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')  # as clusterctl writes it
 _FORMS = "an id or its beginning, 'last', 'last-1', or the path of a record"
 
 
@@ -102,13 +105,24 @@ def is_inventory(word: str) -> bool:
     if is_host_list(word) or not word.strip():
         return bool(word.strip())
     if path.is_dir():
-        return "/" in word and not any(place(path).exists() for place in (paths.validation_record, paths.run_record))
+        return not any(place(path).exists() for place in (paths.validation_record, paths.run_record))
     if path.is_file():
         try:
-            return path.suffix != ".json" and not _content(path).lstrip().startswith(b"{")
+            return not _is_record(path, _content(path))
         except OSError:
             return False
     return path.suffix in {".ini", ".yml", ".yaml"}
+
+
+def _is_record(path: Path, data: bytes) -> bool:
+    """Whether the content of a file is a record, be it damaged, and not an inventory: Ansible reads JSON too."""
+    if _RECORD_BEGINS.match(data):
+        return True
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return path.suffix == ".json" or (data.lstrip().startswith(b"{") and b'"schema_version"' in data)
+    return "schema_version" in found if isinstance(found, dict) else path.suffix == ".json"
 
 
 class OfRun(NamedTuple):
@@ -168,7 +182,7 @@ def load(path: Path) -> ValidationRecord:
     """
     try:
         data = _content(path)
-        if path.suffix != ".json" and not data.lstrip().startswith(b"{"):
+        if not _is_record(path, data):
             raise ConfigError(
                 f"{path} is not the record of a run; give {_FORMS}. Where it is an inventory, name it with -i: "
                 f"'last -i {path}'."

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from clusterctl.model.hosts import InventorySources
 from clusterctl.report import baseline, run_comparison, run_overview, run_resolver
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
@@ -140,8 +141,45 @@ def test_one_run_is_compared_with_the_one_before(nights: Path, words: tuple[str,
     assert (first.returncode, "is the first run of its cluster" in first.stderr) == (1, True)
 
 
+@pytest.mark.parametrize("command", ["history", "report", "compare"])
 @pytest.mark.parametrize(
-    "command", [("report", "-i", "{inventory}"), ("compare", "last"), ("baseline", "accept", "{inventory}")]
+    "words",
+    [
+        ("{folder}",),
+        ("{json}",),
+        ("{yaml}",),
+        ("{first}", "{second}"),
+        ("{first}", "-i", "{second}"),
+        ("-i", "{first}", "-i", "{second}"),
+    ],
+    ids=["folder", "json", "yaml", "two", "two ways", "by -i"],
+)
+def test_history_report_and_compare_take_every_form_of_inventory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    group = {"hosts": {"node1": {}, "node2": {}}}
+    texts = {
+        "folder": "node1\nnode2\n",
+        "json": json.dumps({"all": group}),
+        "yaml": "{all: {hosts: {node1: , node2: }}}\n",
+        "first": "node1\n",
+        "second": "node2\n",
+    }
+    names = {"folder": "folder", "json": "a.json", "yaml": "a.yml", "first": "first.ini", "second": "second.ini"}
+    (tmp_path / "folder").mkdir()
+    for key, text in texts.items():
+        place = tmp_path / names[key]
+        (place / "hosts" if place.is_dir() else place).write_text(text, encoding="utf-8")
+    given = [word.format(**names) for word in words]
+    remember(InventorySources(tuple(word for word in given if word != "-i")), record(1), record(2))
+    done = run(command, *given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert record(2).run_id in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("compare", "last", "-i", "{inventory}"), ("compare", "last"), ("baseline", "accept", "{inventory}")]
 )
 @pytest.mark.parametrize(
     ("name", "says"),
@@ -153,12 +191,14 @@ def test_one_run_is_compared_with_the_one_before(nights: Path, words: tuple[str,
         ("nowhere.json", ("nowhere.json does not exist", "'last-1'")),
         (" ", ("The name of a run is empty", "'last-1'")),
         ("{inventory}", ("is not the record of a run", "Where it is an inventory, name it with -i: 'last -i")),
+        ("{inventory}.json", ("is not the record of a run", "Where it is an inventory, name it with -i: 'last -i")),
     ],
-    ids=["several", "unknown", "too old", "path", "file", "empty", "inventory"],
+    ids=["several", "unknown", "too old", "path", "file", "empty", "inventory", "json"],
 )
 def test_every_command_refuses_a_name_with_the_same_words(
     nights: Path, command: tuple[str, ...], name: str, says: tuple[str, ...]
 ) -> None:
+    Path(f"{nights}.json").write_text('{"all": {}}', encoding="utf-8")
     done = run(*(word.format(inventory=nights) for word in (*command, name)))
     assert done.returncode == 1, done.stderr
     for words in says:
