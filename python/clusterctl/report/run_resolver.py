@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,8 +15,10 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import results
 from clusterctl.model.hosts import InventorySources, is_host_list
+from clusterctl.model.run_record import RunRecord
 from clusterctl.state import clusters, paths
 from clusterctl.state import history as run_history
+from clusterctl.state.history.rows import choose
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_CLUSTERS = 4
 _MOST_BYTES = 1 << 30  # of a record
+_RECORDS = (paths.validation_record, paths.run_record)  # one of them makes a folder that of a run
 _RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')  # as clusterctl writes it
 _FORMS = "an id or its beginning, 'last', 'last-1', or the path of a record"
 
@@ -48,6 +52,21 @@ class NamedRun:
     def log_folder(self) -> Path | None:
         """The folder of the run where it holds the logs; None leaves the choice to the record."""
         return self.folder if self.folder is not None and paths.logs_dir(self.folder).is_dir() else None
+
+
+class WithoutFiguresError(ConfigError):
+    """A named run is not a validation that ended: it has no record with figures.
+
+    Attributes:
+        run: its record.
+    """
+
+    def __init__(self, run: RunRecord) -> None:
+        """Say which command the run was of."""
+        super().__init__(
+            f"{run.run_id} is a run of 'clusterctl {run.verb}', without figures; name a validation that has ended."
+        )
+        self.run = run
 
 
 def resolve(name: str, history: Store | None = None, cluster: str | None = None) -> NamedRun:
@@ -71,9 +90,49 @@ def resolve(name: str, history: Store | None = None, cluster: str | None = None)
             return resolve(name, opened, cluster)
     if cluster is None and run_history.is_last(name):
         cluster = _only_cluster(history, name)
-    record = history.record(name, cluster)
-    folder = paths.runs_dir(history.find(name, cluster).cluster) / record.run_id
+    found = _find(history, name, cluster)
+    record = history.record(found.run_id, found.cluster)
+    folder = paths.runs_dir(found.cluster) / record.run_id
     return NamedRun(record, folder if paths.validation_record(folder).is_file() else None)
+
+
+def _find(history: Store, name: str, cluster: str | None = None) -> StoredRun:
+    """Return a run of the history, as its ``find`` does.
+
+    Raises:
+        ConfigError: the run is unknown, or has no figures.
+        StoreError: the history cannot be read.
+    """
+    try:
+        return history.find(name, cluster)
+    except ConfigError:
+        if any(run.run_id.startswith(name) for run in history.runs(cluster)):
+            raise  # it is the beginning of several
+        clusters = (path.name for path in _entries(paths.clusters_dir())) if cluster is None else (cluster,)
+        folders = [folder for one in clusters for folder in _entries(paths.runs_dir(one))]
+        others = [folder for folder in folders if folder.name.startswith(name) and not folder.is_symlink()]
+        if name and others:
+            _refuse_without_figures(others[choose(name, [folder.name for folder in others], "the history")])
+        raise
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _refuse_without_figures(folder: Path) -> None:
+    """Refuse the folder of a run that has a record, though not one of a validation.
+
+    Raises:
+        WithoutFiguresError: it is one.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        run = RunRecord.model_validate_json(_content(paths.run_record(folder)))
+        if not paths.validation_record(folder).exists():
+            raise WithoutFiguresError(run)
 
 
 def resolve_of(name: str, inventory: AnyInventory | None) -> NamedRun:
@@ -105,7 +164,7 @@ def is_inventory(word: str) -> bool:
     if is_host_list(word) or not word.strip():
         return bool(word.strip())
     if path.is_dir():
-        return not any(place(path).exists() for place in (paths.validation_record, paths.run_record))
+        return not any(place(path).exists() for place in _RECORDS)
     if path.is_file():
         try:
             return not _is_record(path, _content(path))
@@ -139,7 +198,13 @@ def of_run(name: str, inventory: AnyInventory | None) -> OfRun:
         ConfigError: as :func:`resolve`, or the history lacks the run.
         StoreError: the history cannot be read.
     """
-    record = resolve_of(name, inventory).record
+    try:
+        record = resolve_of(name, inventory).record
+    except WithoutFiguresError as error:
+        names = (error.run.cluster_id, error.run.run_id)
+        if not all(map(paths.is_folder_name, names)) or not (paths.runs_dir(names[0]) / names[1]).is_dir():
+            raise
+        return OfRun(error.run.cluster_id, error.run.inventory)
     with run_history.open() as history:
         return OfRun(history.find(record.run_id).cluster, record.inventory)
 
@@ -169,7 +234,9 @@ def path_of(name: str) -> Path | None:
     if not name.strip():
         raise ConfigError(f"The name of a run is empty; give {_FORMS}.")
     path = Path(name)
-    if path.is_dir() and ("/" in name or paths.validation_record(path).is_file()):
+    if path == paths.run_record(path.parent):
+        return paths.validation_record(path.parent)
+    if path.is_dir() and ("/" in name or any(place(path).is_file() for place in _RECORDS)):
         return paths.validation_record(path)
     return path if "/" in name or name.endswith(".json") or path.is_file() else None
 
@@ -189,6 +256,8 @@ def load(path: Path) -> ValidationRecord:
             )
         return results.load(data, str(path))
     except FileNotFoundError:
+        if path == paths.validation_record(path.parent):
+            _refuse_without_figures(path.parent)
         raise ConfigError(f"The record {path} does not exist; give {_FORMS}.") from None
     except OSError as error:
         raise ConfigError(f"The record {path} cannot be read: {error.strerror}.") from None
@@ -219,7 +288,7 @@ def common_cluster(history: Store, names: Sequence[str]) -> str:
     ids = [name for name in names if path_of(name) is None and not run_history.is_last(name)]
     if not ids:
         _only_cluster(history, next((name for name in names if run_history.is_last(name)), "last"))
-    clusters = {name: history.find(name).cluster for name in ids or ["last"]}
+    clusters = {name: _find(history, name).cluster for name in ids or ["last"]}
     if len(set(clusters.values())) > 1:
         words = " and ".join(f"{name} of {cluster}" for name, cluster in clusters.items())
         raise ConfigError(f"The runs are of different clusters ({words}); compare runs of one, or give their records.")

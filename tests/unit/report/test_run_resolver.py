@@ -9,6 +9,7 @@ from clusterctl.model.hosts import InventorySources
 from clusterctl.report import baseline, run_comparison, run_overview, run_resolver
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
+from factory import run_record
 from past_runs import record, remember, run
 
 pytestmark = pytest.mark.programs
@@ -214,6 +215,35 @@ def test_a_run_whose_folder_is_gone_comes_from_the_history(named: dict[str, str]
     assert run_resolver.resolve("last-1").log_folder == Path(named["folder"])
     last = run_resolver.resolve("last")
     assert (last.record.run_id[:8], last.folder, last.log_folder) == ("20260307", None, None)
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_a_run_without_figures_is_refused_as_such_and_stands_for_its_cluster(
+    inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, validated: bool
+) -> None:
+    if validated:
+        remember(inventory, record(1), record(2))
+    cluster = paths.cluster_id(inventory)
+    run_id = "20260305T030000Z-provision-26585"
+    about = run_record(verb="provision", run_id=run_id, cluster_id=cluster, inventory=str(inventory))
+    folders = [paths.runs_dir(cluster) / run_id, tmp_path / "copy"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        paths.run_record(folder).write_text(about.model_dump_json(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in (run_id, "20260305", *map(str, folders), paths.run_record(folders[0]), "copy", "copy/run.json"):
+        for words in (("report", name), ("compare", name), ("compare", name, name), ("report", name, "-i", inventory)):
+            done = run(*words)
+            assert done.returncode == 1, words
+            says = f"{run_id} is a run of 'clusterctl provision', without figures; name a validation"
+            assert says in done.stderr, (words, done.stderr)
+        done = run("history", name)
+        assert (done.returncode, done.stderr) == (0, ""), name
+        assert run_id in done.stdout
+    for folder in folders:
+        paths.run_record(folder).write_text("{", encoding="utf-8")
+    assert "is not in the history" in run("report", run_id).stderr or not validated
+    assert "does not exist" in run("report", "copy/").stderr
 
 
 def test_a_record_of_another_cluster_is_no_baseline(nights: Path, tmp_path: Path) -> None:
