@@ -52,19 +52,27 @@ def help_text() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    if _COMPLETION not in os.environ and (not argv or argv[0] in {"-h", "--help"}):
-        (sys.stdout if argv else sys.stderr).write(help_text())
-        return ExitCode.OK if argv else ExitCode.USAGE
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
     try:
-        return _run(argv)
-    except KeyboardInterrupt:
-        output.say("Interrupted.")
-        return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away, for example 'head'
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if _COMPLETION not in os.environ and (not argv or argv[0] in {"-h", "--help"}):
+            (sys.stdout if argv else sys.stderr).write(help_text())
+            sys.stdout.flush()
+            return ExitCode.OK if argv else ExitCode.USAGE
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        try:
+            return _run(argv)
+        except KeyboardInterrupt:
+            output.say("Interrupted.")
+            return ExitCode.INTERRUPTED
+    except (BrokenPipeError, SystemExit) as end:  # the reader of our output went away, for example 'head'
+        # Rich and typer turn the error into an exit with 1.
+        if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):
+            raise
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         return 128 + signal.SIGPIPE
+    except OSError as error:  # of the help page: a full disk
+        return _explain(error, argv)
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
@@ -79,8 +87,11 @@ def _run(argv: list[str]) -> int:
     try:
         app = application(() if _COMPLETION in os.environ else argv)
         code = app(argv, prog_name="clusterctl", standalone_mode=False)
+        sys.stdout.flush()
     except typer.Abort:
         raise KeyboardInterrupt from None
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence instead of a traceback
         if isinstance(error, _usage_errors()):
             error.message = _in_our_words(error.message)

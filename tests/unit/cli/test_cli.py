@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import program_forks
 import pytest
 from clusterctl.cli.commands import COMMANDS, GROUPS
+from past_runs import record, remember
 
 pytestmark = pytest.mark.programs
 
@@ -107,6 +110,43 @@ def test_as_a_module(tmp_path: Path) -> None:
     assert done.stdout.startswith("clusterctl ")
     found = json.loads(run("version", "--format", "json", state=tmp_path).stdout)
     assert set(found["versions"]) == {"clusterctl", "ansible-core", "ansible-runner", "python"}
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--help",),
+        ("history", "--help"),
+        ("history", "{inventory}"),
+        ("history", "{inventory}", "--format", "json"),
+        ("report", "last"),
+        ("report", "--schema"),
+        ("version",),
+        ("provision", "{inventory}"),
+        ("history", "{inventory}-gone"),
+    ],
+    ids=" ".join,
+)
+def test_a_closed_pipe_ends_as_sigpipe_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], stream: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("node1 ansible_host=127.0.0.1 ansible_port=1\n", encoding="utf-8")
+    remember(inventory, record(1))
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [PROGRAM, *(word.format(inventory=inventory) for word in words)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writer}
+    done = subprocess.run(command, text=True, check=False, stdin=subprocess.DEVNULL, **streams)  # type: ignore[call-overload]
+    os.close(writer)
+    said = (done.stdout or "") + (done.stderr or "")
+    on_stderr = words[0] == "provision" or words[-1].endswith("gone")
+    if (stream == "stderr") is on_stderr:
+        assert (done.returncode, said) == (128 + signal.SIGPIPE, "")
+    else:
+        assert (done.returncode, said != "") == ({"provision": 4}.get(words[0], int(on_stderr)), True)
 
 
 def test_completion(tmp_path: Path) -> None:
