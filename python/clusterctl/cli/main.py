@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.cli import output
@@ -17,7 +18,6 @@ from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _COMPLETION = "_CLUSTERCTL_COMPLETE"
 
@@ -125,6 +125,9 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
     if words := paths.full_disk_words(error):
         output.tell(words)
         return ExitCode.BAD_CONFIG
+    if isinstance(error, OSError) and _is_named(error.filename, argv):
+        output.tell(f"{error.filename} cannot be used: {error.strerror}; give another path.")
+        return ExitCode.BAD_CONFIG
     if any(word.startswith("-vvv") for word in argv):
         import traceback  # noqa: PLC0415 - only here
 
@@ -137,6 +140,20 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
         + (f"the details are in {place}, please report them." if place else "repeat it with -vvv for the details.")
     )
     return ExitCode.BAD_CONFIG
+
+
+def _is_named(filename: object, argv: Sequence[str]) -> bool:
+    """Whether the path of an error is one of the command line, or above or below one."""
+    if not isinstance(filename, str):
+        return False
+    words = [word.rpartition("=")[2].removeprefix("@") for word in argv]
+    try:
+        place = Path(filename).absolute()
+        named = {Path(word).absolute() for word in words if word}
+        above = {parent for word in words if "/" in word for parent in Path(word).absolute().parents}
+    except OSError:  # the working directory is gone
+        return False
+    return place in named | above or not named.isdisjoint(place.parents)
 
 
 def _keep_traceback(error: Exception) -> Path | None:

@@ -23,7 +23,7 @@ from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import ValidationRecord
@@ -163,14 +163,22 @@ def is_inventory(word: str) -> bool:
     path = Path(word)
     if is_host_list(word) or not word.strip():
         return bool(word.strip())
-    if path.is_dir():
-        return not any(place(path).exists() for place in _RECORDS)
-    if path.is_file():
+    if _is_there(path.is_dir):
+        return not any(_is_there(place(path).exists) for place in _RECORDS)
+    if _is_there(path.is_file):
         try:
             return not _is_record(path, _content(path))
         except OSError:
             return False
     return path.suffix in {".ini", ".yml", ".yaml"}
+
+
+def _is_there(look: Callable[[], bool]) -> bool:
+    """Return what a look at a path finds; where it cannot be looked at, what reads it says why."""
+    try:
+        return look()
+    except OSError:
+        return False
 
 
 def _is_record(path: Path, data: bytes) -> bool:
@@ -236,9 +244,9 @@ def path_of(name: str) -> Path | None:
     path = Path(name)
     if path == paths.run_record(path.parent):
         return paths.validation_record(path.parent)
-    if path.is_dir() and ("/" in name or any(place(path).is_file() for place in _RECORDS)):
+    if _is_there(path.is_dir) and ("/" in name or any(_is_there(place(path).is_file) for place in _RECORDS)):
         return paths.validation_record(path)
-    return path if "/" in name or name.endswith(".json") or path.is_file() else None
+    return path if "/" in name or name.endswith(".json") or _is_there(path.is_file) else None
 
 
 def load(path: Path) -> ValidationRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -214,6 +215,53 @@ def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], code:
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert not list(tmp_path.rglob("crashes"))
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("report", LONG), "is not in the history"),
+        (("history", LONG), "is not in the history"),
+        (("compare", LONG, "last"), "is not in the history"),
+        (("history", f"{LONG}.ini"), "File name too long"),
+        (("report", f"{LONG}/validation.json"), "cannot be read: File name too long"),
+        (("validate", LONG), "File name too long"),
+        (("init", LONG), "File name too long"),
+        (("hostfile", LONG), "File name too long"),
+        (("nightly", "enable", "--at", "02:00", LONG), "File name too long"),
+        (("provision", "n1,", "-e", f"@{LONG}"), "File name too long"),
+        (("report", "last", f"--html={LONG}/x"), "File name too long"),
+        (("report", "closed/validation.json"), "cannot be read: Permission denied"),
+        (("report", "closed"), "closed cannot be used: Permission denied"),
+        (("history", "closed/"), "closed cannot be used: Permission denied"),
+        (("history", "closed/inventory.ini"), "Permission denied"),
+        (("validate", "closed/inventory.ini"), "Permission denied"),
+        (("hardware", "secret.ini", "n1"), "The inventory secret.ini cannot be read: Permission denied"),
+        (("report", "secret.json"), "Permission denied"),
+    ],
+    ids=lambda words: " ".join(words).replace(LONG, "LONG") if isinstance(words, tuple) else "",
+)
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root gives up a right with setpriv")
+def test_a_path_that_cannot_be_looked_at_gets_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    remember(Path("n1,"), record(1))
+    (tmp_path / "closed").mkdir(mode=0)
+    for name in ("secret.ini", "secret.json"):
+        Path(name).touch(mode=0)
+    rights = "-dac_override,-dac_read_search"
+    under = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"] if os.geteuid() == 0 else []
+    done = subprocess.run([*under, PROGRAM, *words], capture_output=True, text=True, check=False)
+    (tmp_path / "closed").chmod(0o700)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert says in done.stderr
+    assert "should not have happened" not in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_init_writes_an_inventory_that_loads(tmp_path: Path) -> None:
