@@ -246,6 +246,26 @@ def test_a_run_without_figures_is_refused_as_such_and_stands_for_its_cluster(
     assert "does not exist" in run("report", "copy/").stderr
 
 
+def test_past_is_refused_where_something_of_it_would_be_dropped(nights: Path) -> None:
+    before = paths.cluster_id(nights)
+    paths.private_folder(paths.cluster_dir(before))
+    for words in (
+        ("last", "--past", "new"),
+        ("--past", "new", "--check", "pairs"),
+        ("--past", "new", "--keep-runs", "1"),
+        ("--past", "new", "--keep-days", "1"),
+    ):
+        done = run("history", nights, *words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert "--past" in done.stderr
+    assert paths.cluster_id(nights) == before
+    done = run("history", nights, "--past", "new", "--format", "json")
+    assert done.returncode == 0
+    data = json.loads(done.stdout)
+    assert (data["runs"], data["total"], data["cluster"]) == ([], 0, paths.cluster_id(nights))
+    assert data["cluster"] != before
+
+
 def test_a_record_of_another_cluster_is_no_baseline(nights: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.json"
     foreign.write_text(record(99).model_dump_json(), encoding="utf-8")
