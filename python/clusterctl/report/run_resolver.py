@@ -142,7 +142,18 @@ def resolve_of(name: str, inventory: AnyInventory | None) -> NamedRun:
         ConfigError: as :func:`resolve`, or the inventory is missing.
         StoreError: the history cannot be read.
     """
-    return resolve(name, cluster=None if inventory is None else cluster_of(inventory))
+    if inventory is None:
+        return resolve(name)
+    cluster = cluster_of(inventory)
+    with run_history.open() as history:
+        try:
+            return resolve(name, history, cluster)
+        except WithoutFiguresError:
+            raise
+        except ConfigError:
+            if path_of(name) is None:
+                _refuse_empty(history, inventory)
+            raise
 
 
 def _only_cluster(history: Store, name: str) -> str | None:
@@ -309,7 +320,10 @@ def cluster_meant(history: Store, names: Sequence[str], inventory: AnyInventory 
     Raises:
         ConfigError: the inventory is missing, a run is unknown, or the runs belong to different clusters.
     """
-    return common_cluster(history, names) if inventory is None else cluster_of(inventory)
+    if inventory is None:
+        return common_cluster(history, names)
+    _refuse_empty(history, inventory)
+    return cluster_of(inventory)
 
 
 def cluster_of(inventory: AnyInventory | OfRun) -> str:
@@ -336,20 +350,32 @@ def runs_of(history: Store, given: AnyInventory | OfRun, check: str | None = Non
     Raises:
         ConfigError: the cluster has not run yet, or the check is unknown.
     """
-    inventory = InventorySources((given.inventory,)) if isinstance(given, OfRun) else InventorySources.of(given)
+    _refuse_empty(history, given)
     runs = history.runs(cluster_of(given))[::-1]
-    if not runs:
-        former = clusters.other_pasts(inventory)
-        other = (
-            f"; 'clusterctl history --past {former[-1]} {inventory.shown}' goes on with earlier runs" if former else ""
-        )
-        raise ConfigError(
-            f"The history of {inventory} is empty; 'clusterctl validate {inventory.shown}' begins it{other}."
-        )
     if check is None:
         return runs
     found = tuple(run for run in runs if any(one.check == check for one in run.results))
     if not found:
         names = sorted({one.check for run in runs for one in run.results})
-        raise ConfigError(f"The check '{check}' is unknown to the runs of {inventory}; choose of: {', '.join(names)}.")
+        raise ConfigError(
+            f"The check '{check}' is unknown to the runs of {_sources(given)}; choose of: {', '.join(names)}."
+        )
     return found
+
+
+def _refuse_empty(history: Store, given: AnyInventory | OfRun) -> None:
+    """Refuse a cluster that has not run yet.
+
+    Raises:
+        ConfigError: it names the inventory, and earlier runs that it can go on with.
+    """
+    if history.runs(cluster_of(given), 1):
+        return
+    inventory = _sources(given)
+    former = clusters.other_pasts(inventory)
+    other = f"; 'clusterctl history --past {former[-1]} {inventory.shown}' goes on with earlier runs" if former else ""
+    raise ConfigError(f"The history of {inventory} is empty; 'clusterctl validate {inventory.shown}' begins it{other}.")
+
+
+def _sources(given: AnyInventory | OfRun) -> InventorySources:
+    return InventorySources((given.inventory,)) if isinstance(given, OfRun) else InventorySources.of(given)

@@ -246,6 +246,20 @@ def test_a_run_without_figures_is_refused_as_such_and_stands_for_its_cluster(
     assert "does not exist" in run("report", "copy/").stderr
 
 
+@pytest.mark.parametrize("words", [("report",), ("compare",), ("history",), ("compare", "last-1", "last", "-i")])
+def test_an_empty_history_is_named_by_its_inventory_with_the_past(inventory: Path, words: tuple[str, ...]) -> None:
+    command = (*words, inventory)
+    says = f"The history of {inventory} is empty; 'clusterctl validate {inventory}' begins it"
+    assert run(*command).stderr == f"clusterctl: {says}.\n"
+    former = paths.runs_dir("former-1")
+    (former / "latest").mkdir(parents=True)
+    about = run_record(verb="validate", cluster_id="former-1", inventory=str(inventory))
+    paths.run_record(former / "latest").write_text(about.model_dump_json(), encoding="utf-8")
+    done = run(*command)
+    assert done.returncode == 1
+    assert f"{says}; 'clusterctl history --past former-1 {inventory}' goes on" in done.stderr
+
+
 def test_past_is_refused_where_something_of_it_would_be_dropped(nights: Path) -> None:
     before = paths.cluster_id(nights)
     paths.private_folder(paths.cluster_dir(before))
