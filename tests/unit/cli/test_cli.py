@@ -99,11 +99,19 @@ def test_old_names_go_on_with_a_hint(tmp_path: Path) -> None:
     for words, says in [
         (("check-node", "--user", "1"), "--user is now --job-user"),
         (("nightly", "enable", inventory, "--at", "25:00", "--user"), "--user without a name is now --own-timer"),
+        (("nightly", "enable", "--at", "25:00", "--user", inventory), "--user without a name is now --own-timer"),
+        (("nightly", "enable", "--at", "25:00", "--user", inventory, inventory), f"give --user={inventory}"),
+        (("nightly", "enable", "--at", "25:00", "--user", "node1,node2"), "--user without a name is now --own-timer"),
+        (("nightly", "enable", inventory, "--at", "25:00", "--system"), "--system is now --system-timer"),
         (("nightly", "enable", inventory, "--at", "25:00", "--remote-user", "me"), "--remote-user is now --user"),
     ]:
         said = run(*words, state=tmp_path).stderr
         assert says in said
         assert "No such option" not in said
+        assert words[0] != "nightly" or "25:00" in said.splitlines()[-1], said
+    said = run("nightly", "enable", "--at", "25:00", "--user", "me", inventory, state=tmp_path).stderr
+    assert "is now" not in said
+    assert "--system " not in run("nightly", "enable", "--help", state=tmp_path).stdout
 
 
 def test_as_a_module(tmp_path: Path) -> None:
