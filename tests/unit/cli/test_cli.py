@@ -14,6 +14,8 @@ from pathlib import Path
 import program_forks
 import pytest
 from clusterctl.cli.commands import COMMANDS, GROUPS
+from clusterctl.sandbox.model import Sandbox, SandboxNode
+from clusterctl.state import paths
 from past_runs import record, remember
 
 pytestmark = pytest.mark.programs
@@ -223,6 +225,27 @@ def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], code:
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert not list(tmp_path.rglob("crashes"))
+
+
+@pytest.mark.skipif(not shutil.which("podman"), reason="podman is asked for the containers")
+def test_the_state_of_a_sandbox_is_on_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = paths.sandbox_dir("nothere")
+    folder.mkdir(parents=True)
+    found = Sandbox(
+        name="nothere",
+        network="nothere",
+        subnet="192.0.2.0/24",
+        images=("debian12",),
+        nodes=(SandboxNode(name="node1", container="nothere-node1", address="192.0.2.1", image="debian12"),),
+        inventory=tmp_path / "inventory.ini",
+        private_key=tmp_path / "key",
+        known_hosts=tmp_path / "known_hosts",
+    )
+    paths.sandbox_record(folder).write_text(found.model_dump_json(), encoding="utf-8")
+    done = run("sandbox", "status", "--name", "nothere", state=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["node", "node1", "inventory"]
 
 
 LONG = "x" * 300
