@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Rich and typer turn the error into an exit with 1.
         if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):
             raise
-        for number in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         return 128 + signal.SIGPIPE
     except OSError as error:  # of the help page: a full disk
         return _explain(error, argv)
