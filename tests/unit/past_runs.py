@@ -9,6 +9,7 @@ from typing import Any
 
 import factory
 import program_forks
+from clusterctl.model.hosts import AnyInventory
 from clusterctl.model.results import CheckResult, Culprit, Figure, ValidationRecord
 from clusterctl.state import history as run_history
 from clusterctl.state import paths
@@ -30,7 +31,7 @@ def record(night: int, *checks: CheckResult, **fields: Any) -> ValidationRecord:
     return factory.record(*some, night=night, **{"run_id": f"{at:%Y%m%dT%H%M%SZ}-validate-7", **fields})
 
 
-def remember(inventory: Path, *records: ValidationRecord) -> None:
+def remember(inventory: AnyInventory, *records: ValidationRecord) -> None:
     for one in records:
         assert run_history.remember(paths.cluster_id(inventory), one)[1] == ()
 

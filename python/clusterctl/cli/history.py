@@ -59,10 +59,17 @@ def history(
 
     given, runs = options.inventory_and_runs(words, inventory)
     if past is not None:
-        if given is None:
-            raise typer.BadParameter("it goes with an inventory", param_hint="--past")
-        if run_overview.choose_past(given, past):
+        if given is None or runs:
+            raise typer.BadParameter("it goes with an inventory, and without a run", param_hint="--past")
+        if past == run_overview.NEW_PAST and (check, keep_runs, keep_days) != (None, None, None):
+            raise typer.BadParameter(
+                f"'{past}' has no runs yet; leave out --check, --keep-runs and --keep-days", param_hint="--past"
+            )
+        run_overview.choose_past(given, past)
+        if past == run_overview.NEW_PAST:
             output.line(f"{given} begins anew with its next run.")
+            if form is Format.JSON:
+                output.data(run_overview.without_runs(given).model_dump_json())
             return ExitCode.OK
     whose = given if given is not None and not runs else run_resolver.of_run(runs[0], given)
     gone = 0

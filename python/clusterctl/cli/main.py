@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterctl.cli import output
@@ -17,7 +18,6 @@ from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _COMPLETION = "_CLUSTERCTL_COMPLETE"
 
@@ -52,19 +52,27 @@ def help_text() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    if _COMPLETION not in os.environ and (not argv or argv[0] in {"-h", "--help"}):
-        (sys.stdout if argv else sys.stderr).write(help_text())
-        return ExitCode.OK if argv else ExitCode.USAGE
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
     try:
-        return _run(argv)
-    except KeyboardInterrupt:
-        output.say("Interrupted.")
-        return ExitCode.INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away, for example 'head'
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if _COMPLETION not in os.environ and (not argv or argv[0] in {"-h", "--help"}):
+            (sys.stdout if argv else sys.stderr).write(help_text())
+            sys.stdout.flush()
+            return ExitCode.OK if argv else ExitCode.USAGE
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        try:
+            return _run(argv)
+        except KeyboardInterrupt:
+            output.say("Interrupted.")
+            return ExitCode.INTERRUPTED
+    except (BrokenPipeError, SystemExit) as end:  # the reader of our output went away, for example 'head'
+        # Rich and typer turn the error into an exit with 1.
+        if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):
+            raise
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         return 128 + signal.SIGPIPE
+    except OSError as error:  # of the help page: a full disk
+        return _explain(error, argv)
 
 
 def _interrupt(_number: int, _frame: object) -> NoReturn:
@@ -79,8 +87,11 @@ def _run(argv: list[str]) -> int:
     try:
         app = application(() if _COMPLETION in os.environ else argv)
         code = app(argv, prog_name="clusterctl", standalone_mode=False)
+        sys.stdout.flush()
     except typer.Abort:
         raise KeyboardInterrupt from None
+    except BrokenPipeError:
+        raise
     except Exception as error:  # noqa: BLE001 - the last line of defence: a sentence instead of a traceback
         if isinstance(error, _usage_errors()):
             error.message = _in_our_words(error.message)
@@ -114,6 +125,9 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
     if words := paths.full_disk_words(error):
         output.tell(words)
         return ExitCode.BAD_CONFIG
+    if isinstance(error, OSError) and _is_named(error.filename, argv):
+        output.tell(f"{error.filename} cannot be used: {error.strerror}; give another path.")
+        return ExitCode.BAD_CONFIG
     if any(word.startswith("-vvv") for word in argv):
         import traceback  # noqa: PLC0415 - only here
 
@@ -126,6 +140,20 @@ def _explain(error: Exception, argv: Sequence[str]) -> int:
         + (f"the details are in {place}, please report them." if place else "repeat it with -vvv for the details.")
     )
     return ExitCode.BAD_CONFIG
+
+
+def _is_named(filename: object, argv: Sequence[str]) -> bool:
+    """Whether the path of an error is one of the command line, or above or below one."""
+    if not isinstance(filename, str):
+        return False
+    words = [word.rpartition("=")[2].removeprefix("@") for word in argv]
+    try:
+        place = Path(filename).absolute()
+        named = {Path(word).absolute() for word in words if word}
+        above = {parent for word in words if "/" in word for parent in Path(word).absolute().parents}
+    except OSError:  # the working directory is gone
+        return False
+    return place in named | above or not named.isdisjoint(place.parents)
 
 
 def _keep_traceback(error: Exception) -> Path | None:

@@ -14,6 +14,7 @@ import typer
 
 from clusterctl.cli import options, output, slurm_options
 from clusterctl.cli.output import Format
+from clusterctl.model.hosts import is_host_list
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -84,12 +85,25 @@ class EnableLine(options.PanelCommand):
     """The command line of enable."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take ``--user`` without a name for ``--own-timer``, whose old name it is."""
+        """Take ``--user`` without a name, and ``--system``, for ``--own-timer`` and ``--system-timer``.
+
+        A list of hosts and a path that exists are no name: they are the inventory behind the old flag.
+        """
         words = list(args)
         for at, word in enumerate(args):
-            if word == "--user" and (at + 1 == len(args) or args[at + 1].startswith("-")):
-                output.tell("--user without a name is now --own-timer; the old name goes in the next release.")
-                words[at] = "--own-timer"
+            if word == "--system":
+                output.tell("--system is now --system-timer; the old name goes in the next release.")
+                words[at] = "--system-timer"
+            following = args[at + 1] if at + 1 < len(args) else "-"
+            if word != "--user" or not (
+                following.startswith("-") or is_host_list(following) or Path(following).exists()
+            ):
+                continue
+            hint = (
+                "" if following.startswith("-") else f" Where '{following}' is a login name, give --user={following}."
+            )
+            output.tell(f"--user without a name is now --own-timer; the old name goes in the next release.{hint}")
+            words[at] = "--own-timer"
         return super().parse_args(ctx, words)
 
 
@@ -127,7 +141,7 @@ def enable(
         bool, typer.Option("--own-timer", help="Write a timer of your own (the default, except for root).")
     ] = False,
     system: Annotated[
-        bool, typer.Option("--system-timer", "--system", help="Write a timer of root (the default for root).")
+        bool, typer.Option("--system-timer", help="Write a timer of root (the default for root).")
     ] = False,
     keep: Annotated[
         int, typer.Option("--keep", metavar="DAYS", min=1, help="How long nights and reports are kept.")

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import inspect
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, get_type_hints
@@ -305,10 +306,10 @@ def inventory_and_words(
 def inventory_and_runs(
     words: Sequence[str] | None, more: Sequence[Path] | None, most: int = 1
 ) -> tuple[InventorySources | None, tuple[str, ...]]:
-    """Return the inventory, None where none is named, and the runs behind it; the first word may be either.
+    """Return the inventories, None where none is named, and the runs behind them.
 
     Args:
-        words: those by position.
+        words: those by position; those before the first run are inventories.
         more: the inventories of ``-i``.
         most: so many runs may be named.
 
@@ -317,9 +318,9 @@ def inventory_and_runs(
     """
     from clusterctl.report import run_resolver  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    runs, inventory = list(words or ()), whose(more)
-    if inventory is None and runs and run_resolver.is_inventory(runs[0]):
-        inventory = sources(Path(runs.pop(0)), None)
+    named = [Path(word) for word in itertools.takewhile(run_resolver.is_inventory, words or ())]
+    runs = list(words or ())[len(named) :]
+    inventory = whose([*named, *(more or ())])
     if inventory is None and not runs:
         raise typer.BadParameter(
             "give an inventory, or a run's id, 'last', 'last-1', or the path of a record", param_hint="INVENTORY or RUN"

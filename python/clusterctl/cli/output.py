@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _PLAIN_WIDTH = 160  # without a terminal and COLUMNS; 80 columns would cut paths
 _MINUTE = 60
+_BLANK_ENDS = re.compile(r" +$", re.MULTILINE)  # with which rich fills a table up
 VERDICT_STYLES = {"PASS": "green", "FAIL": "red", "ERROR": "magenta", "SKIP": "dim"}
 _HOUR = 3600
 _LEAD = re.compile(r"^( *)(\d+\. )?")  # of a line: its indent, and its number in a list
@@ -51,7 +52,8 @@ def console(*, stderr: bool = True) -> Console:
     """Return the console for progress, warnings and what a run changed, on stderr.
 
     Words of a node reach no terminal as they are: what a terminal would obey is shown as its number, and a plain
-    string is one line without markup. What has several lines, or a style, is made by :func:`text`.
+    string is one line without markup. What has several lines, or a style, is made by :func:`text`. Where the output is
+    not a terminal, no line ends with blanks.
     """
     from rich.console import Console  # noqa: PLC0415 - not for --format json
 
@@ -62,6 +64,18 @@ def console(*, stderr: bool = True) -> Console:
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
             for segment in super().render(renderable, options):
                 yield segment if segment.control else segment._replace(text=words.visible(segment.text))
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            if self.is_terminal:
+                super().print(*objects, **options)
+                return
+            with self.capture() as captured:
+                super().print(*objects, **options)
+            try:
+                self.file.write(_BLANK_ENDS.sub("", captured.get()))
+                self.file.flush()
+            except BrokenPipeError as error:
+                raise SystemExit(1) from error  # as rich does: it passes over what handles an OSError; see cli.main
 
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else _asked_width() or _PLAIN_WIDTH
     return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)

@@ -78,9 +78,8 @@ def status(name: Name = "sandbox", output: Output = Format.TEXT) -> None:
     if output is Format.JSON:
         typer.echo(found.model_dump_json(indent=2))
         return
-    console = screen.console()
-    _show(console, found)
-    screen.line(f"inventory  {found.inventory}")
+    _show(screen.answer(), found)
+    screen.answer_line(f"inventory  {found.inventory}")
 
 
 @app.command()

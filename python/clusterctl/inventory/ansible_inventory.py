@@ -276,7 +276,11 @@ def _parse_failure(sources: InventorySources, limit: str | None, stderr: str) ->
             "give --vault-password-file or --vault-id."
         )
     for path in sources.paths:
-        if path.is_file() and not path.read_bytes().strip():
+        try:
+            empty = path.is_file() and not path.read_bytes().strip()
+        except OSError as error:
+            return f"The inventory {path} cannot be read: {error.strerror}."
+        if empty:
             return f"The inventory {path} is empty; 'clusterctl init --force {path}' writes a commented example."
     found = {match["plugin"].rpartition(".")[2]: match["why"] for line in lines if (match := _COMPLAINT.match(line))}
     by_name = {".yml": "yaml", ".yaml": "yaml", ".json": "yaml", ".ini": "ini"}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from clusterctl.model.run_record import RunRecord
     from clusterctl.state.history import StoredResult, StoredRun
 
+NEW_PAST = clusters.NEW
 _MOST_NAMED = 8
 _STOPPED_JOBS = 3
 
@@ -106,11 +107,10 @@ def overview(given: AnyInventory | run_resolver.OfRun, check: str | None = None,
         StoreError: the history cannot be read.
     """
     cluster = run_resolver.cluster_of(given)
-    words = given.inventory if isinstance(given, run_resolver.OfRun) else str(InventorySources.of(given))
     with run_history.open() as history:
         changes = () if check is not None else tuple(_changes(cluster))
         if changes and not history.runs(cluster, 1):  # it was never validated
-            return History(cluster=cluster, inventory=words, total=0, baseline=None, runs=(), changes=changes)
+            return without_runs(given).model_copy(update={"changes": changes})
         runs = run_resolver.runs_of(history, given, check)
         record = history.record(runs[-1].run_id, cluster)
         if check is not None:
@@ -120,7 +120,7 @@ def overview(given: AnyInventory | run_resolver.OfRun, check: str | None = None,
         shown = lines if last is None else lines[-last:]
         return History(
             cluster=cluster,
-            inventory=words,
+            inventory=_words_of(given),
             total=len(runs),
             baseline=history.baseline(cluster),
             runs=shown,
@@ -136,14 +136,27 @@ def overview(given: AnyInventory | run_resolver.OfRun, check: str | None = None,
         )
 
 
-def choose_past(given: InventorySources, past: str) -> bool:
-    """Let an inventory go on with a past, and return whether that is a new one.
+def without_runs(given: AnyInventory | run_resolver.OfRun) -> History:
+    """Return the history of a cluster that was never validated.
+
+    Raises:
+        ConfigError: the inventory is missing, or its machines have more than one past.
+    """
+    cluster = run_resolver.cluster_of(given)
+    return History(cluster=cluster, inventory=_words_of(given), total=0, baseline=None, runs=())
+
+
+def _words_of(given: AnyInventory | run_resolver.OfRun) -> str:
+    return given.inventory if isinstance(given, run_resolver.OfRun) else str(InventorySources.of(given))
+
+
+def choose_past(given: InventorySources, past: str) -> None:
+    """Let an inventory go on with a past, or with none by :data:`NEW_PAST`.
 
     Raises:
         ConfigError: the inventory cannot be read, or there is no such past.
     """
     clusters.choose(given, ansible_inventory.read(given, InventoryOptions()).hosts, past)
-    return past == clusters.NEW
 
 
 def forget(given: AnyInventory | run_resolver.OfRun, keep_runs: int | None, keep_days: float | None) -> int:

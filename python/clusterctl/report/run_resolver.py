@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +15,15 @@ from clusterctl.inventory import ansible_inventory
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import results
 from clusterctl.model.hosts import InventorySources, is_host_list
+from clusterctl.model.run_record import RunRecord
 from clusterctl.state import clusters, paths
 from clusterctl.state import history as run_history
+from clusterctl.state.history.rows import choose
 from clusterctl.support.errors import ConfigError
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.results import ValidationRecord
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
 
 _MOST_CLUSTERS = 4
 _MOST_BYTES = 1 << 30  # of a record
+_RECORDS = (paths.validation_record, paths.run_record)  # one of them makes a folder that of a run
+_RECORD_BEGINS = re.compile(rb'\s*\{\s*"schema_version"\s*:')  # as clusterctl writes it
 _FORMS = "an id or its beginning, 'last', 'last-1', or the path of a record"
 
 
@@ -45,6 +52,21 @@ class NamedRun:
     def log_folder(self) -> Path | None:
         """The folder of the run where it holds the logs; None leaves the choice to the record."""
         return self.folder if self.folder is not None and paths.logs_dir(self.folder).is_dir() else None
+
+
+class WithoutFiguresError(ConfigError):
+    """A named run is not a validation that ended: it has no record with figures.
+
+    Attributes:
+        run: its record.
+    """
+
+    def __init__(self, run: RunRecord) -> None:
+        """Say which command the run was of."""
+        super().__init__(
+            f"{run.run_id} is a run of 'clusterctl {run.verb}', without figures; name a validation that has ended."
+        )
+        self.run = run
 
 
 def resolve(name: str, history: Store | None = None, cluster: str | None = None) -> NamedRun:
@@ -68,9 +90,49 @@ def resolve(name: str, history: Store | None = None, cluster: str | None = None)
             return resolve(name, opened, cluster)
     if cluster is None and run_history.is_last(name):
         cluster = _only_cluster(history, name)
-    record = history.record(name, cluster)
-    folder = paths.runs_dir(history.find(name, cluster).cluster) / record.run_id
+    found = _find(history, name, cluster)
+    record = history.record(found.run_id, found.cluster)
+    folder = paths.runs_dir(found.cluster) / record.run_id
     return NamedRun(record, folder if paths.validation_record(folder).is_file() else None)
+
+
+def _find(history: Store, name: str, cluster: str | None = None) -> StoredRun:
+    """Return a run of the history, as its ``find`` does.
+
+    Raises:
+        ConfigError: the run is unknown, or has no figures.
+        StoreError: the history cannot be read.
+    """
+    try:
+        return history.find(name, cluster)
+    except ConfigError:
+        if any(run.run_id.startswith(name) for run in history.runs(cluster)):
+            raise  # it is the beginning of several
+        clusters = (path.name for path in _entries(paths.clusters_dir())) if cluster is None else (cluster,)
+        folders = [folder for one in clusters for folder in _entries(paths.runs_dir(one))]
+        others = [folder for folder in folders if folder.name.startswith(name) and not folder.is_symlink()]
+        if name and others:
+            _refuse_without_figures(others[choose(name, [folder.name for folder in others], "the history")])
+        raise
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _refuse_without_figures(folder: Path) -> None:
+    """Refuse the folder of a run that has a record, though not one of a validation.
+
+    Raises:
+        WithoutFiguresError: it is one.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        run = RunRecord.model_validate_json(_content(paths.run_record(folder)))
+        if not paths.validation_record(folder).exists():
+            raise WithoutFiguresError(run)
 
 
 def resolve_of(name: str, inventory: AnyInventory | None) -> NamedRun:
@@ -80,7 +142,18 @@ def resolve_of(name: str, inventory: AnyInventory | None) -> NamedRun:
         ConfigError: as :func:`resolve`, or the inventory is missing.
         StoreError: the history cannot be read.
     """
-    return resolve(name, cluster=None if inventory is None else cluster_of(inventory))
+    if inventory is None:
+        return resolve(name)
+    cluster = cluster_of(inventory)
+    with run_history.open() as history:
+        try:
+            return resolve(name, history, cluster)
+        except WithoutFiguresError:
+            raise
+        except ConfigError:
+            if path_of(name) is None:
+                _refuse_empty(history, inventory)
+            raise
 
 
 def _only_cluster(history: Store, name: str) -> str | None:
@@ -101,14 +174,33 @@ def is_inventory(word: str) -> bool:
     path = Path(word)
     if is_host_list(word) or not word.strip():
         return bool(word.strip())
-    if path.is_dir():
-        return "/" in word and not any(place(path).exists() for place in (paths.validation_record, paths.run_record))
-    if path.is_file():
+    if _is_there(path.is_dir):
+        return not any(_is_there(place(path).exists) for place in _RECORDS)
+    if _is_there(path.is_file):
         try:
-            return path.suffix != ".json" and not _content(path).lstrip().startswith(b"{")
+            return not _is_record(path, _content(path))
         except OSError:
             return False
     return path.suffix in {".ini", ".yml", ".yaml"}
+
+
+def _is_there(look: Callable[[], bool]) -> bool:
+    """Return what a look at a path finds; where it cannot be looked at, what reads it says why."""
+    try:
+        return look()
+    except OSError:
+        return False
+
+
+def _is_record(path: Path, data: bytes) -> bool:
+    """Whether the content of a file is a record, be it damaged, and not an inventory: Ansible reads JSON too."""
+    if _RECORD_BEGINS.match(data):
+        return True
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return path.suffix == ".json" or (data.lstrip().startswith(b"{") and b'"schema_version"' in data)
+    return "schema_version" in found if isinstance(found, dict) else path.suffix == ".json"
 
 
 class OfRun(NamedTuple):
@@ -125,7 +217,13 @@ def of_run(name: str, inventory: AnyInventory | None) -> OfRun:
         ConfigError: as :func:`resolve`, or the history lacks the run.
         StoreError: the history cannot be read.
     """
-    record = resolve_of(name, inventory).record
+    try:
+        record = resolve_of(name, inventory).record
+    except WithoutFiguresError as error:
+        names = (error.run.cluster_id, error.run.run_id)
+        if not all(map(paths.is_folder_name, names)) or not (paths.runs_dir(names[0]) / names[1]).is_dir():
+            raise
+        return OfRun(error.run.cluster_id, error.run.inventory)
     with run_history.open() as history:
         return OfRun(history.find(record.run_id).cluster, record.inventory)
 
@@ -155,9 +253,11 @@ def path_of(name: str) -> Path | None:
     if not name.strip():
         raise ConfigError(f"The name of a run is empty; give {_FORMS}.")
     path = Path(name)
-    if path.is_dir() and ("/" in name or paths.validation_record(path).is_file()):
+    if path == paths.run_record(path.parent):
+        return paths.validation_record(path.parent)
+    if _is_there(path.is_dir) and ("/" in name or any(_is_there(place(path).is_file) for place in _RECORDS)):
         return paths.validation_record(path)
-    return path if "/" in name or name.endswith(".json") or path.is_file() else None
+    return path if "/" in name or name.endswith(".json") or _is_there(path.is_file) else None
 
 
 def load(path: Path) -> ValidationRecord:
@@ -168,13 +268,15 @@ def load(path: Path) -> ValidationRecord:
     """
     try:
         data = _content(path)
-        if path.suffix != ".json" and not data.lstrip().startswith(b"{"):
+        if not _is_record(path, data):
             raise ConfigError(
                 f"{path} is not the record of a run; give {_FORMS}. Where it is an inventory, name it with -i: "
                 f"'last -i {path}'."
             )
         return results.load(data, str(path))
     except FileNotFoundError:
+        if path == paths.validation_record(path.parent):
+            _refuse_without_figures(path.parent)
         raise ConfigError(f"The record {path} does not exist; give {_FORMS}.") from None
     except OSError as error:
         raise ConfigError(f"The record {path} cannot be read: {error.strerror}.") from None
@@ -205,7 +307,7 @@ def common_cluster(history: Store, names: Sequence[str]) -> str:
     ids = [name for name in names if path_of(name) is None and not run_history.is_last(name)]
     if not ids:
         _only_cluster(history, next((name for name in names if run_history.is_last(name)), "last"))
-    clusters = {name: history.find(name).cluster for name in ids or ["last"]}
+    clusters = {name: _find(history, name).cluster for name in ids or ["last"]}
     if len(set(clusters.values())) > 1:
         words = " and ".join(f"{name} of {cluster}" for name, cluster in clusters.items())
         raise ConfigError(f"The runs are of different clusters ({words}); compare runs of one, or give their records.")
@@ -218,7 +320,10 @@ def cluster_meant(history: Store, names: Sequence[str], inventory: AnyInventory 
     Raises:
         ConfigError: the inventory is missing, a run is unknown, or the runs belong to different clusters.
     """
-    return common_cluster(history, names) if inventory is None else cluster_of(inventory)
+    if inventory is None:
+        return common_cluster(history, names)
+    _refuse_empty(history, inventory)
+    return cluster_of(inventory)
 
 
 def cluster_of(inventory: AnyInventory | OfRun) -> str:
@@ -245,20 +350,32 @@ def runs_of(history: Store, given: AnyInventory | OfRun, check: str | None = Non
     Raises:
         ConfigError: the cluster has not run yet, or the check is unknown.
     """
-    inventory = InventorySources((given.inventory,)) if isinstance(given, OfRun) else InventorySources.of(given)
+    _refuse_empty(history, given)
     runs = history.runs(cluster_of(given))[::-1]
-    if not runs:
-        former = clusters.other_pasts(inventory)
-        other = (
-            f"; 'clusterctl history --past {former[-1]} {inventory.shown}' goes on with earlier runs" if former else ""
-        )
-        raise ConfigError(
-            f"The history of {inventory} is empty; 'clusterctl validate {inventory.shown}' begins it{other}."
-        )
     if check is None:
         return runs
     found = tuple(run for run in runs if any(one.check == check for one in run.results))
     if not found:
         names = sorted({one.check for run in runs for one in run.results})
-        raise ConfigError(f"The check '{check}' is unknown to the runs of {inventory}; choose of: {', '.join(names)}.")
+        raise ConfigError(
+            f"The check '{check}' is unknown to the runs of {_sources(given)}; choose of: {', '.join(names)}."
+        )
     return found
+
+
+def _refuse_empty(history: Store, given: AnyInventory | OfRun) -> None:
+    """Refuse a cluster that has not run yet.
+
+    Raises:
+        ConfigError: it names the inventory, and earlier runs that it can go on with.
+    """
+    if history.runs(cluster_of(given), 1):
+        return
+    inventory = _sources(given)
+    former = clusters.other_pasts(inventory)
+    other = f"; 'clusterctl history --past {former[-1]} {inventory.shown}' goes on with earlier runs" if former else ""
+    raise ConfigError(f"The history of {inventory} is empty; 'clusterctl validate {inventory.shown}' begins it{other}.")
+
+
+def _sources(given: AnyInventory | OfRun) -> InventorySources:
+    return InventorySources((given.inventory,)) if isinstance(given, OfRun) else InventorySources.of(given)

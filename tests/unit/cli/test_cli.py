@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +14,9 @@ from pathlib import Path
 import program_forks
 import pytest
 from clusterctl.cli.commands import COMMANDS, GROUPS
+from clusterctl.sandbox.model import Sandbox, SandboxNode
+from clusterctl.state import paths
+from past_runs import record, remember
 
 pytestmark = pytest.mark.programs
 
@@ -95,11 +101,19 @@ def test_old_names_go_on_with_a_hint(tmp_path: Path) -> None:
     for words, says in [
         (("check-node", "--user", "1"), "--user is now --job-user"),
         (("nightly", "enable", inventory, "--at", "25:00", "--user"), "--user without a name is now --own-timer"),
+        (("nightly", "enable", "--at", "25:00", "--user", inventory), "--user without a name is now --own-timer"),
+        (("nightly", "enable", "--at", "25:00", "--user", inventory, inventory), f"give --user={inventory}"),
+        (("nightly", "enable", "--at", "25:00", "--user", "node1,node2"), "--user without a name is now --own-timer"),
+        (("nightly", "enable", inventory, "--at", "25:00", "--system"), "--system is now --system-timer"),
         (("nightly", "enable", inventory, "--at", "25:00", "--remote-user", "me"), "--remote-user is now --user"),
     ]:
         said = run(*words, state=tmp_path).stderr
         assert says in said
         assert "No such option" not in said
+        assert words[0] != "nightly" or "25:00" in said.splitlines()[-1], said
+    said = run("nightly", "enable", "--at", "25:00", "--user", "me", inventory, state=tmp_path).stderr
+    assert "is now" not in said
+    assert "--system " not in run("nightly", "enable", "--help", state=tmp_path).stdout
 
 
 def test_as_a_module(tmp_path: Path) -> None:
@@ -107,6 +121,43 @@ def test_as_a_module(tmp_path: Path) -> None:
     assert done.stdout.startswith("clusterctl ")
     found = json.loads(run("version", "--format", "json", state=tmp_path).stdout)
     assert set(found["versions"]) == {"clusterctl", "ansible-core", "ansible-runner", "python"}
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--help",),
+        ("history", "--help"),
+        ("history", "{inventory}"),
+        ("history", "{inventory}", "--format", "json"),
+        ("report", "last"),
+        ("report", "--schema"),
+        ("version",),
+        ("provision", "{inventory}"),
+        ("history", "{inventory}-gone"),
+    ],
+    ids=" ".join,
+)
+def test_a_closed_pipe_ends_as_sigpipe_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], stream: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    inventory = tmp_path / "inventory.ini"
+    inventory.write_text("node1 ansible_host=127.0.0.1 ansible_port=1\n", encoding="utf-8")
+    remember(inventory, record(1))
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [PROGRAM, *(word.format(inventory=inventory) for word in words)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writer}
+    done = subprocess.run(command, text=True, check=False, stdin=subprocess.DEVNULL, **streams)  # type: ignore[call-overload]
+    os.close(writer)
+    said = (done.stdout or "") + (done.stderr or "")
+    on_stderr = words[0] == "provision" or words[-1].endswith("gone")
+    if (stream == "stderr") is on_stderr:
+        assert (done.returncode, said) == (128 + signal.SIGPIPE, "")
+    else:
+        assert (done.returncode, said != "") == ({"provision": 4}.get(words[0], int(on_stderr)), True)
 
 
 def test_completion(tmp_path: Path) -> None:
@@ -174,6 +225,74 @@ def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], code:
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert not list(tmp_path.rglob("crashes"))
+
+
+@pytest.mark.skipif(not shutil.which("podman"), reason="podman is asked for the containers")
+def test_the_state_of_a_sandbox_is_on_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = paths.sandbox_dir("nothere")
+    folder.mkdir(parents=True)
+    found = Sandbox(
+        name="nothere",
+        network="nothere",
+        subnet="192.0.2.0/24",
+        images=("debian12",),
+        nodes=(SandboxNode(name="node1", container="nothere-node1", address="192.0.2.1", image="debian12"),),
+        inventory=tmp_path / "inventory.ini",
+        private_key=tmp_path / "key",
+        known_hosts=tmp_path / "known_hosts",
+    )
+    paths.sandbox_record(folder).write_text(found.model_dump_json(), encoding="utf-8")
+    done = run("sandbox", "status", "--name", "nothere", state=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["node", "node1", "inventory"]
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("report", LONG), "is not in the history"),
+        (("history", LONG), "is not in the history"),
+        (("compare", LONG, "last"), "is not in the history"),
+        (("history", f"{LONG}.ini"), "File name too long"),
+        (("report", f"{LONG}/validation.json"), "cannot be read: File name too long"),
+        (("validate", LONG), "File name too long"),
+        (("init", LONG), "File name too long"),
+        (("hostfile", LONG), "File name too long"),
+        (("nightly", "enable", "--at", "02:00", LONG), "File name too long"),
+        (("provision", "n1,", "-e", f"@{LONG}"), "File name too long"),
+        (("report", "last", f"--html={LONG}/x"), "File name too long"),
+        (("report", "closed/validation.json"), "cannot be read: Permission denied"),
+        (("report", "closed"), "closed cannot be used: Permission denied"),
+        (("history", "closed/"), "closed cannot be used: Permission denied"),
+        (("history", "closed/inventory.ini"), "Permission denied"),
+        (("validate", "closed/inventory.ini"), "Permission denied"),
+        (("hardware", "secret.ini", "n1"), "The inventory secret.ini cannot be read: Permission denied"),
+        (("report", "secret.json"), "Permission denied"),
+    ],
+    ids=lambda words: " ".join(words).replace(LONG, "LONG") if isinstance(words, tuple) else "",
+)
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root gives up a right with setpriv")
+def test_a_path_that_cannot_be_looked_at_gets_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    remember(Path("n1,"), record(1))
+    (tmp_path / "closed").mkdir(mode=0)
+    for name in ("secret.ini", "secret.json"):
+        Path(name).touch(mode=0)
+    rights = "-dac_override,-dac_read_search"
+    under = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"] if os.geteuid() == 0 else []
+    done = subprocess.run([*under, PROGRAM, *words], capture_output=True, text=True, check=False)
+    (tmp_path / "closed").chmod(0o700)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert says in done.stderr
+    assert "should not have happened" not in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_init_writes_an_inventory_that_loads(tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import pty
+import re
+import subprocess
 import sys
 
 import pytest
@@ -8,6 +12,7 @@ from clusterctl.cli.output import shown_command
 from clusterctl.provisioning import run as provisioning
 from clusterctl.provisioning.run import ProvisionRequest
 from clusterctl.support.errors import ConfigError
+from rich.table import Table
 
 
 def test_what_is_shown_of_a_command_holds_no_value() -> None:
@@ -118,3 +123,31 @@ def test_an_answer_is_on_stdout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     finally:
         output.console.cache_clear()
     assert capsys.readouterr() == ("what was asked for\n", "progress\n")
+
+
+def test_no_line_of_a_table_ends_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("HOST", "RESULT", box=None, pad_edge=False)
+    table.add_row("node1", "the longest")
+    table.add_row("node2", "")
+    output.console.cache_clear()
+    try:
+        output.answer().print(table)
+        output.console().print(table, output.text(" a ", "b"), "", sep="|")
+    finally:
+        output.console.cache_clear()
+    said = capsys.readouterr()
+    assert said.out.splitlines() == ["HOST   RESULT", "node1  the longest", "node2"]
+    assert said.err.splitlines() == [*said.out.splitlines(), " a", "b|"]
+
+
+def test_a_terminal_is_written_to_as_rich_does() -> None:
+    """Its progress is drawn over; a pseudo-terminal is one."""
+    program = (
+        "from clusterctl.cli import output\nfrom rich.table import Table\ntable = Table('A', 'BCD', box=None)\n"
+        "table.add_row('a', 'b')\noutput.answer().print(table)"
+    )
+    reader, writer = pty.openpty()
+    subprocess.run([sys.executable, "-c", program], stdout=writer, check=True)
+    os.close(writer)
+    assert re.search(rb"b +\r?\n", os.read(reader, 4096))
+    os.close(reader)

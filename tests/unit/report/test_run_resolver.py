@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from clusterctl.model.hosts import InventorySources
 from clusterctl.report import baseline, run_comparison, run_overview, run_resolver
 from clusterctl.state import paths
 from clusterctl.support.errors import ConfigError
+from factory import run_record
 from past_runs import record, remember, run
 
 pytestmark = pytest.mark.programs
@@ -140,8 +142,45 @@ def test_one_run_is_compared_with_the_one_before(nights: Path, words: tuple[str,
     assert (first.returncode, "is the first run of its cluster" in first.stderr) == (1, True)
 
 
+@pytest.mark.parametrize("command", ["history", "report", "compare"])
 @pytest.mark.parametrize(
-    "command", [("report", "-i", "{inventory}"), ("compare", "last"), ("baseline", "accept", "{inventory}")]
+    "words",
+    [
+        ("{folder}",),
+        ("{json}",),
+        ("{yaml}",),
+        ("{first}", "{second}"),
+        ("{first}", "-i", "{second}"),
+        ("-i", "{first}", "-i", "{second}"),
+    ],
+    ids=["folder", "json", "yaml", "two", "two ways", "by -i"],
+)
+def test_history_report_and_compare_take_every_form_of_inventory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    group = {"hosts": {"node1": {}, "node2": {}}}
+    texts = {
+        "folder": "node1\nnode2\n",
+        "json": json.dumps({"all": group}),
+        "yaml": "{all: {hosts: {node1: , node2: }}}\n",
+        "first": "node1\n",
+        "second": "node2\n",
+    }
+    names = {"folder": "folder", "json": "a.json", "yaml": "a.yml", "first": "first.ini", "second": "second.ini"}
+    (tmp_path / "folder").mkdir()
+    for key, text in texts.items():
+        place = tmp_path / names[key]
+        (place / "hosts" if place.is_dir() else place).write_text(text, encoding="utf-8")
+    given = [word.format(**names) for word in words]
+    remember(InventorySources(tuple(word for word in given if word != "-i")), record(1), record(2))
+    done = run(command, *given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert record(2).run_id in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("compare", "last", "-i", "{inventory}"), ("compare", "last"), ("baseline", "accept", "{inventory}")]
 )
 @pytest.mark.parametrize(
     ("name", "says"),
@@ -153,12 +192,14 @@ def test_one_run_is_compared_with_the_one_before(nights: Path, words: tuple[str,
         ("nowhere.json", ("nowhere.json does not exist", "'last-1'")),
         (" ", ("The name of a run is empty", "'last-1'")),
         ("{inventory}", ("is not the record of a run", "Where it is an inventory, name it with -i: 'last -i")),
+        ("{inventory}.json", ("is not the record of a run", "Where it is an inventory, name it with -i: 'last -i")),
     ],
-    ids=["several", "unknown", "too old", "path", "file", "empty", "inventory"],
+    ids=["several", "unknown", "too old", "path", "file", "empty", "inventory", "json"],
 )
 def test_every_command_refuses_a_name_with_the_same_words(
     nights: Path, command: tuple[str, ...], name: str, says: tuple[str, ...]
 ) -> None:
+    Path(f"{nights}.json").write_text('{"all": {}}', encoding="utf-8")
     done = run(*(word.format(inventory=nights) for word in (*command, name)))
     assert done.returncode == 1, done.stderr
     for words in says:
@@ -174,6 +215,69 @@ def test_a_run_whose_folder_is_gone_comes_from_the_history(named: dict[str, str]
     assert run_resolver.resolve("last-1").log_folder == Path(named["folder"])
     last = run_resolver.resolve("last")
     assert (last.record.run_id[:8], last.folder, last.log_folder) == ("20260307", None, None)
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_a_run_without_figures_is_refused_as_such_and_stands_for_its_cluster(
+    inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, validated: bool
+) -> None:
+    if validated:
+        remember(inventory, record(1), record(2))
+    cluster = paths.cluster_id(inventory)
+    run_id = "20260305T030000Z-provision-26585"
+    about = run_record(verb="provision", run_id=run_id, cluster_id=cluster, inventory=str(inventory))
+    folders = [paths.runs_dir(cluster) / run_id, tmp_path / "copy"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        paths.run_record(folder).write_text(about.model_dump_json(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in (run_id, "20260305", *map(str, folders), paths.run_record(folders[0]), "copy", "copy/run.json"):
+        for words in (("report", name), ("compare", name), ("compare", name, name), ("report", name, "-i", inventory)):
+            done = run(*words)
+            assert done.returncode == 1, words
+            says = f"{run_id} is a run of 'clusterctl provision', without figures; name a validation"
+            assert says in done.stderr, (words, done.stderr)
+        done = run("history", name)
+        assert (done.returncode, done.stderr) == (0, ""), name
+        assert run_id in done.stdout
+    for folder in folders:
+        paths.run_record(folder).write_text("{", encoding="utf-8")
+    assert "is not in the history" in run("report", run_id).stderr or not validated
+    assert "does not exist" in run("report", "copy/").stderr
+
+
+@pytest.mark.parametrize("words", [("report",), ("compare",), ("history",), ("compare", "last-1", "last", "-i")])
+def test_an_empty_history_is_named_by_its_inventory_with_the_past(inventory: Path, words: tuple[str, ...]) -> None:
+    command = (*words, inventory)
+    says = f"The history of {inventory} is empty; 'clusterctl validate {inventory}' begins it"
+    assert run(*command).stderr == f"clusterctl: {says}.\n"
+    former = paths.runs_dir("former-1")
+    (former / "latest").mkdir(parents=True)
+    about = run_record(verb="validate", cluster_id="former-1", inventory=str(inventory))
+    paths.run_record(former / "latest").write_text(about.model_dump_json(), encoding="utf-8")
+    done = run(*command)
+    assert done.returncode == 1
+    assert f"{says}; 'clusterctl history --past former-1 {inventory}' goes on" in done.stderr
+
+
+def test_past_is_refused_where_something_of_it_would_be_dropped(nights: Path) -> None:
+    before = paths.cluster_id(nights)
+    paths.private_folder(paths.cluster_dir(before))
+    for words in (
+        ("last", "--past", "new"),
+        ("--past", "new", "--check", "pairs"),
+        ("--past", "new", "--keep-runs", "1"),
+        ("--past", "new", "--keep-days", "1"),
+    ):
+        done = run("history", nights, *words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert "--past" in done.stderr
+    assert paths.cluster_id(nights) == before
+    done = run("history", nights, "--past", "new", "--format", "json")
+    assert done.returncode == 0
+    data = json.loads(done.stdout)
+    assert (data["runs"], data["total"], data["cluster"]) == ([], 0, paths.cluster_id(nights))
+    assert data["cluster"] != before
 
 
 def test_a_record_of_another_cluster_is_no_baseline(nights: Path, tmp_path: Path) -> None:
