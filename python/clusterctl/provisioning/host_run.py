@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Host, Inventory
     from clusterctl.model.probe import Probe
     from clusterctl.model.run_record import Event
-    from clusterctl.model.snapshot import SoftwareSet
+    from clusterctl.model.snapshot import HostSnapshot, SoftwareSet
 
 
 _RETRIES = 5  # through a bastion: its sshd refuses logins at random while ten or more are on their way
@@ -90,6 +90,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.certificates = Certificates(cluster, request.ca_passphrase)
         self.all_selected = cluster.selected  # with those that are left out later
         self._unfinished = _unfinished(run, cluster)
+        self._forgotten: dict[str, HostSnapshot] = {}
         owner = node_claims.Owner(
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
@@ -288,6 +289,12 @@ class HostRun(Generic[RequestT, ObserverT]):
             return self.finish("unreachable", ExitCode.UNREACHABLE, hosts=hosts, message=others)
         return self.finish("nothing to do", ExitCode.OK, hosts=hosts, message=message)
 
+    def forget(self, names: Sequence[str]) -> None:
+        """Remove the snapshots of hosts that are about to be changed; :meth:`judge` brings them back where none was."""
+        known = snapshots.read(self.run.record.cluster_id).hosts
+        self._forgotten |= {name: known[name] for name in names if name in known}
+        snapshots.forget_hosts(self.run.record.cluster_id, names)
+
     def judge(self, end: playbook.End, *, message: str = "", untouched: Container[str] = ()) -> run_record.RunRecord:
         """Make the verdict from what happened on each host; Ansible's own code says 4 for a parse error too."""
         fields: dict[str, Any] = {"hosts": self._summaries(end, untouched), "message": message}
@@ -295,6 +302,8 @@ class HostRun(Generic[RequestT, ObserverT]):
         if end.status == "canceled":
             return self.finish("interrupted", ExitCode.INTERRUPTED, **fields)
         if problems:
+            if self._forgotten and self.task_results.has_only_refused:
+                snapshots.keep_hosts(self.run.record.cluster_id, self._forgotten)
             return self.finish(*verdict_of(problems), **{**fields, "problems": problems})
         if end.unreachable or (self.left_out and (end.rc == 0 or end.failed)):
             return self.finish("unreachable", ExitCode.UNREACHABLE, **fields)

@@ -133,7 +133,7 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
 
     def _play(self, before: Snapshot, probe: Probe) -> run_record.RunRecord:
         listed = [host.name for host in self._reading.hosts]
-        snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
+        self.forget(self.cluster.selected)
         why = f"{nodeset.folded(self._removed.names)} leaves the cluster"
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, why))
         left_out = [name for name in listed if name not in self._removed.remaining]

@@ -184,7 +184,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         if stop := self.claim(node_claims.members_of(self.cluster.hosts, ())):
             return stop
         self.messages = (*self.messages, *self._other_offers(before, probe))
-        snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
+        self.forget(self.cluster.selected)
         reasons = dict.fromkeys(self.cluster.selected, f"{self._node} is another machine")
         self.run.update(reasons={**reasons, self._node: "installed anew"})
         end = self._play(left_out, before)
@@ -297,7 +297,7 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         if stop := self.claim(node_claims.members_of(self.cluster.hosts, ())):
             return stop
-        snapshots.forget_hosts(self.run.record.cluster_id, self.cluster.selected)
+        self.forget(self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rotation of {what}"))
         variables = {"preflight_left_out": list(left_out)}
         record = self.judge(self._host_keys(variables) if self.request.host_keys else self._mesh_keys(variables))

@@ -135,7 +135,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             record, reached = self._roll(links, before, probe)
         else:
             if not request.check:
-                snapshots.forget_hosts(self.run.record.cluster_id, selected)
+                self.forget(selected)
             limit = ",".join(reasons) if request.check and request.trust_snapshots else self.cluster.limit
             shared = self._others and not links  # a run that only holds links has nothing heavy to share
             at_once = (links, limit, before, probe)
@@ -245,7 +245,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
 
         def begin(number: int, names: Sequence[str]) -> None:
             self.observer.phase(f"batch {number} of {len(batches)}: {folded(names)}")
-            snapshots.forget_hosts(self.run.record.cluster_id, names)
+            self.forget(names)
 
         def play(names: Sequence[str]) -> playbook.End:
             return self._play_under(links, ",".join(names), self._knowing(before), probe.facts)

@@ -61,6 +61,13 @@ class TaskResults:
                 found.setdefault((problem.host, problem.subject, problem.problem), problem)
         return list(found.values())
 
+    @property
+    def has_only_refused(self) -> bool:
+        """Whether no host changed anything, and each failure is a finding of a check before the changes."""
+        failed = [result for result in self.results if result.outcome in {"failed", "unreachable"}]
+        nothing = not any(result.outcome == "changed" for result in self.results)
+        return bool(failed) and nothing and all(_problems_of(result) for result in failed)
+
     def unreached(self, end: End) -> list[run_record.Problem]:
         """Return the hosts that a playbook lost on the way, each with what Ansible says of it."""
         found = []

@@ -15,8 +15,10 @@ from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from clusterctl.model.snapshot import HostSnapshot
 
 
 _NUMBER_WITHOUT_BOUND = re.compile(rb"[:,\[]\s*-?(?:NaN|Inf|[0-9.]+[eE])")  # or a string that looks like it
@@ -44,6 +46,12 @@ def forget_hosts(cluster: str, hosts: Sequence[str]) -> None:
     if any(name in known.hosts for name in hosts):
         kept = {name: host for name, host in known.hosts.items() if name not in hosts}
         write(cluster, known.model_copy(update={"hosts": kept}))
+
+
+def keep_hosts(cluster: str, hosts: Mapping[str, HostSnapshot]) -> None:
+    """Bring back the snapshots of hosts, where nothing was changed after all."""
+    known = read(cluster)
+    write(cluster, known.model_copy(update={"hosts": {**known.hosts, **hosts}}))
 
 
 # --- The set of links that each run left, and the hold under which a rollback puts a cluster --------------------------

@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import factory
 import pytest
 from agreeing import Agreeing
 from clusterctl.cli.main import main
 from clusterctl.inventory import ansible_call
 from clusterctl.model.hosts import InventoryOptions
+from clusterctl.model.probe import Probe
+from clusterctl.model.snapshot import Snapshot
+from clusterctl.provisioning import playbook
 from clusterctl.provisioning.run import ProvisionRequest, provision
+from clusterctl.remote import facts
+from clusterctl.state import paths, snapshots
 from clusterctl.support.errors import ConfigError
 
 pytestmark = pytest.mark.programs
@@ -64,6 +70,32 @@ def test_nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]
     assert {host.outcome for host in record.hosts} == {"unreachable"}
     assert not (Path(record.folder) / "ansible.log").exists()
+
+
+@pytest.mark.parametrize("began", [False, True], ids=["refused", "changed"])
+def test_a_run_that_is_refused_on_the_nodes_keeps_the_snapshots_of_the_last_one(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, *, began: bool
+) -> None:
+    found = {
+        "check": "openmpi",
+        "problem": "/opt/nothing does not exist",
+        "cure": "install it",
+        "kind": "configuration",
+    }
+
+    def run(_play: playbook.Play, *words: Any) -> playbook.End:
+        words[2](factory.host_result("node2", "changed" if began else "ok"))
+        words[2](factory.host_result("node1", "failed", data={"problems": [found]}))
+        return playbook.End("failed", 2, failed=frozenset({"node1"}))
+
+    nodes = {name: factory.node(name) for name in ("node1", "node2")}
+    monkeypatch.setattr(facts, "gather", lambda *_, **__: Probe(facts=nodes))
+    monkeypatch.setattr(playbook, "run", run)
+    cluster = paths.cluster_id(lab)
+    before = Snapshot(members=({"name": "node1"},), hosts=dict.fromkeys(nodes, factory.host_snapshot()))
+    snapshots.write(cluster, before)
+    assert provision(ProvisionRequest(lab), Agreeing()).exit_code == 1
+    assert snapshots.read(cluster).hosts == ({} if began else before.hosts)
 
 
 # --- A provision reads an unchanged inventory from the cache; asking Ansible takes as long as looking at every node ---
