@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_python
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Refusal
@@ -14,9 +14,12 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model impor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from _typeshed import DataclassInstance
     from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Host
 
 _MOST_NAMED, _MOST_PARTS = 4, 5
+
+FoundT = TypeVar("FoundT", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,17 @@ class Named:
         """Return the path that a host's variables name; '' for none."""
         return host.settings.text(self.variable).rstrip("/")
 
-    def look(self, host: Host) -> dict[str, Any]:
-        """Return what the look found; empty where none is named, or :meth:`unusable` says why it cannot be used."""
-        return dict(host.node.get(self.section) or {}) if self.path_of(host) and not self.unusable(host) else {}
+    def found(self, host: Host, form: type[FoundT]) -> FoundT | None:
+        """Return what the look found; None where none is named, or :meth:`unusable` says why it cannot be used.
+
+        Args:
+            host: the host.
+            form: a dataclass with the fields of the look.
+        """
+        look = host.node.get(self.section)
+        if not look or not self.path_of(host) or self.unusable(host):
+            return None
+        return form(**{one.name: look[one.name] for one in fields(form)})
 
     def unusable(self, host: Host) -> str:
         """Return why it cannot be used on a host, a sentence; '' where it can, or where none is named."""

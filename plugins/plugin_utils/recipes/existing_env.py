@@ -89,8 +89,7 @@ class Existing:
 
 def of(host: Host) -> Existing | None:
     """Return the environment of a host; None where none is named, or :func:`unusable` says why it has none."""
-    look = _NAMED.look(host)
-    return Existing(**{name: look[name] for name in Existing.__dataclass_fields__}) if look else None
+    return _NAMED.found(host, Existing)
 
 
 def python(cluster: Cluster, plans: Mapping[str, Plan], host: Host, asked: str) -> uv.Python:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_python
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import rank_proof, uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.existing import Named
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
@@ -30,7 +30,6 @@ _NAMED = Named(_VARIABLE, "existing_openmpi", "/opt/hpcx/ompi")
 path_of, unusable = _NAMED.path_of, _NAMED.unusable
 _PROGRAM = "existing_openmpi.py"
 _SERIES = ("4.1.", "5.")
-_THROUGH_UCX = "--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any"
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ class Existing:
 
 def of(host: Host) -> Existing | None:
     """Return the Open MPI of a host; None where none is named, or it cannot be used."""
-    look = _NAMED.look(host)
-    return Existing(**{name: look[name] for name in Existing.__dataclass_fields__}) if look else None
+    return _NAMED.found(host, Existing)
 
 
 def folders(host: Host) -> list[str]:
@@ -197,14 +195,12 @@ def _artifact(
 
 def _proofs(found: Existing) -> list[dict[str, object]]:
     """Return what it must print on each host, by its own programs and by ranks that run on its own library."""
-    launch = ["@LINK@/bin/mpirun", "--host", "localhost:2", "-np", "2"]
-    hello = "@LINK@/libexec/clusterctl-hello"
-    ranks = ['"rank": 0, "size": 2', '"rank": 1, "size": 2', f'"library_path": "{found.library}/libmpi.so']
+    ranks = rank_proof.said(found.library)
     proofs: list[dict[str, object]] = [
         {"argv": ["@LINK@/bin/mpirun", "--version"], "expect": [found.version]},
         {"argv": ["@LINK@/bin/ompi_info", "--parsable"], "expect": [f"ompi:version:full:{found.version}"]},
-        {"argv": [*launch, hello], "expect": ranks},
+        {"argv": rank_proof.launch(), "expect": ranks},
     ]
     if "pml/ucx" in found.components:
-        proofs.append({"argv": [*launch, *_THROUGH_UCX.split(), hello], "expect": ranks})
+        proofs.append({"argv": rank_proof.launch(*rank_proof.THROUGH_UCX), "expect": ranks})
     return proofs

@@ -6,7 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import cuda, existing_openmpi, pmix, ucx
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import (
+    cuda,
+    existing_openmpi,
+    pmix,
+    rank_proof,
+    ucx,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     APT,
     Artifact,
@@ -123,8 +129,6 @@ _PACKAGES: dict[str, dict[str, Any]] = {
     # The gcc-fortran of Leap 15 is that of GCC 7.
     "Suse_15": {"runtime": ["libgfortran4"], "library": "libgfortran.so.4"},
 }
-# Without RDMA, Open MPI takes UCX for any transport and device alone.
-_THROUGH_UCX = words("--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any")
 # The library of gfortran 8 and later, which every Fortran program of these builds loads.
 _FORTRAN_LIBRARY = "libgfortran.so.5"
 # By libnl, Open MPI asks the kernel which interface leads to which node.
@@ -338,27 +342,15 @@ class _Recipe:
             *(["mca:pmix:ext3x:version"] if old_pmix else []),
             *(["mca:reachable:netlink:version"] if self.links else []),
         ]
-        ranks = ['"rank": 0, "size": 2', '"rank": 1, "size": 2', '"library_path": "@REAL@/lib/libmpi.so']
+        ranks = rank_proof.said("@REAL@/lib")
         proofs = [
             {"argv": ["@LINK@/bin/mpirun", "--version"], "expect": [self.version]},
             {"argv": ["@LINK@/bin/ompi_info", "--parsable", "--all"], "expect": info},
-            {
-                "argv": ["@LINK@/bin/mpirun", "--host", "localhost:2", "-np", "2", "@LINK@/libexec/clusterctl-hello"],
-                "expect": ranks,
-            },
+            {"argv": rank_proof.launch(), "expect": ranks},
         ]
         if self.ucx:  # two ranks talk through it, as its own log tells
-            launch = [
-                "@LINK@/bin/mpirun",
-                "--host",
-                "localhost:2",
-                "-np",
-                "2",
-                *_THROUGH_UCX,
-                "-x",
-                "UCX_LOG_LEVEL=info",
-            ]
-            proofs.append({"argv": [*launch, "@LINK@/libexec/clusterctl-hello"], "expect": [*ranks, " tag("]})
+            through = rank_proof.launch(*rank_proof.THROUGH_UCX, "-x", "UCX_LOG_LEVEL=info")
+            proofs.append({"argv": through, "expect": [*ranks, " tag("]})
         if self.fortran:
             proofs.append({"argv": ["/sbin/ldconfig", "-p"], "expect": [f"{self.packages['library']} "]})
         if self.pmix["prefix"]:  # the loader takes the site's PMIx for this build
