@@ -31,7 +31,7 @@ PURE = (
     "launch",
     "analysis",
     "model",
-    "report.actions",
+    "report.what_to_do",
     "report.figure_words",
     "report.exports",
     "report.page",
