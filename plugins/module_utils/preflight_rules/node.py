@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 
-from .. import clock_rules, known_messages
+from .. import clock_rules, error_meanings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -115,7 +115,7 @@ def look_failure(host: str, text: str) -> Problem:
         host: the node.
         text: message, stderr and stdout of the failure.
     """
-    found = known_messages.find("Ansible", text)
+    found = error_meanings.find("Ansible", text)
     if found is None:
         return Problem(host, "error", f"it could not be looked at: {cut(' '.join(text.split()), 300)}", "see the log")
     # Ansible's own words around those of ssh repeat the sentence.
