@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary, RunObserver
-from clusterctl.provisioning import node_claims, partial, playbook, software, worker_part
+from clusterctl.provisioning import node_ownership, partial, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
 from clusterctl.provisioning.look import HostRequest, look
-from clusterctl.provisioning.node_claims import NodeClaims, Wanted
+from clusterctl.provisioning.node_ownership import NodeClaims, Wanted
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
 from clusterctl.state import clusters, locks, paths, runs, snapshots
@@ -91,7 +91,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.all_selected = cluster.selected  # with those that are left out later
         self._unfinished = _unfinished(run, cluster)
         self._forgotten: dict[str, HostSnapshot] = {}
-        owner = node_claims.Owner(
+        owner = node_ownership.Owner(
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
         self.claims = NodeClaims(run.record, owner, request.become_password)
@@ -132,10 +132,10 @@ class HostRun(Generic[RequestT, ObserverT]):
         if claimed.problems:
             return self.refuse(claimed.problems, unreached=claimed.unreached)
         if not request.check:
-            self.messages = (*self.messages, *node_claims.unlocked((*self.cluster.selected_hosts, *also)))
+            self.messages = (*self.messages, *node_ownership.unlocked((*self.cluster.selected_hosts, *also)))
         if claimed.adopted:
             self.run.update(adopted=claimed.adopted)
-            self.messages = (*self.messages, *node_claims.messages(claimed.adopted), *claimed.told)
+            self.messages = (*self.messages, *node_ownership.messages(claimed.adopted), *claimed.told)
         return None
 
     def look(
@@ -248,7 +248,7 @@ class HostRun(Generic[RequestT, ObserverT]):
     def _run_variables(self) -> dict[str, Any]:
         """Return what audit lines say of the run, and what preflight needs for nodes that only Ansible reaches."""
         return {
-            "clusterctl_run": node_claims.who(self.run.record),
+            "clusterctl_run": node_ownership.who(self.run.record),
             "preflight_claimed": self.claims.claimed,
             "preflight_cluster": snapshots.read_identity(self.run.record.cluster_id),
             "preflight_adopt": self.request.adopt,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
 from clusterctl.model.run_record import AskingObserver, RunObserver
-from clusterctl.provisioning import members, node_claims, partial, plan, playbook, software
+from clusterctl.provisioning import members, node_ownership, partial, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, started
 from clusterctl.provisioning.look import HostRequest, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
@@ -181,7 +181,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         self.certificates.refuse_lost(probe.facts)
         if lacking := self._held.problems((self._node,), probe.facts, before):
             return self.refuse(lacking)
-        if stop := self.claim(node_claims.members_of(self.cluster.hosts, ())):
+        if stop := self.claim(node_ownership.members_of(self.cluster.hosts, ())):
             return stop
         self.messages = (*self.messages, *self._other_offers(before, probe))
         self.forget(self.cluster.selected)
@@ -295,7 +295,7 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
         line = f"{self.cluster.sources}: {nodeset.folded(self.cluster.selected)} get new {what}."
         if not self.observer.confirm(MembersPreview((line,))):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
-        if stop := self.claim(node_claims.members_of(self.cluster.hosts, ())):
+        if stop := self.claim(node_ownership.members_of(self.cluster.hosts, ())):
             return stop
         self.forget(self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rotation of {what}"))

@@ -12,7 +12,7 @@ from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import controllers, node_claims, partial, plan, playbook
+from clusterctl.provisioning import controllers, node_ownership, partial, plan, playbook
 from clusterctl.provisioning import software as switching
 from clusterctl.provisioning.controllers import Controllers
 from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, started
@@ -160,7 +160,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """Return the members after the run: all hosts but those removed before, or left out and not known to a node."""
         known = {str(member.get("name")) for member in self._before.members}
         strangers = [name for name in self.left_out if name not in known]
-        return node_claims.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
+        return node_ownership.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
 
     def _decide(self, states: Mapping[str, NodeState], before: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
         """Return why hosts have to be changed, and what drifted on them."""
