@@ -19,7 +19,7 @@ from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.remote import host_key
 from clusterctl.state import clusters, locks, paths, runs, snapshots
-from clusterctl.state.certificates import Certificates
+from clusterctl.state.certificate_status import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode, HostFailedError
 from clusterctl.support.words import and_more
 
