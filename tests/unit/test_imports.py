@@ -44,7 +44,7 @@ PURE = (
     "diagnosis.rules",
     "provisioning.ansible_events",
     "provisioning.plan",
-    "remote.kubectl_text",
+    "remote.kubectl_output",
     "remote.slurm_text",
     "nightly.policy",
     "nightly.schedule",
