@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import platform
 from datetime import datetime, timezone
-from functools import partial as partial_function
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary, RunObserver
-from clusterctl.provisioning import node_ownership, partial, playbook, software, worker_part
+from clusterctl.provisioning import batches_and_losses, node_ownership, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
 from clusterctl.provisioning.look import HostRequest, look
 from clusterctl.provisioning.node_ownership import NodeClaims, Wanted
@@ -205,7 +205,7 @@ class HostRun(Generic[RequestT, ObserverT]):
                     parts.append(worker_part.WorkerPart(crew[worker], part, hosts, text, trees))
             cancel = playbook.Cancel()
             with cancel.on_signals(self.observer.stopping):
-                here = partial_function(self._play_here, own) if shares[OWN] else None
+                here = partial(self._play_here, own) if shares[OWN] else None
                 return worker_part.play_all(here, parts, self.run.log, self._hear, cancel)
 
     def _play_here(self, play: playbook.Play, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
@@ -266,7 +266,7 @@ class HostRun(Generic[RequestT, ObserverT]):
 
     def can_leave_out(self, problems: Sequence[run_record.Problem]) -> bool:
         """Whether the run goes on without the hosts of these problems: the user asked for it, and others are left."""
-        return self.request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
+        return self.request.skip_unreachable and batches_and_losses.can_be_left_out(problems, self.cluster.selected)
 
     def leave_out(self, problems: Sequence[run_record.Problem]) -> None:
         """Go on without the hosts of these problems."""

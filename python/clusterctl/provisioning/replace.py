@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
 from clusterctl.model.run_record import AskingObserver, RunObserver
-from clusterctl.provisioning import members, node_ownership, partial, plan, playbook, software
+from clusterctl.provisioning import batches_and_losses, members, node_ownership, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, started
 from clusterctl.provisioning.look import HostRequest, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
@@ -215,7 +215,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             variables={
                 "preflight_left_out": list(left_out),
                 "preflight_distrusted": [self._node],
-                **partial.join_variables(self.cluster.selected, others, before),
+                **batches_and_losses.join_variables(self.cluster.selected, others, before),
             },
         )
 
