@@ -26,7 +26,7 @@ PAGE_NODES = 512  # the page's size is promised for so many
 def main(arguments: list[str]) -> None:
     """Measure each size and print a row for it."""
     sizes = [int(word) for word in arguments] or [PAGE_NODES, 1000, 10_000]
-    print("nodes      links    ranks   record  json.loads    read  verdict  reports     all  ratio    peak     page")
+    print("nodes   links   ranks record   loads    read verdict reports     all ratio    peak    page")
     for nodes in sizes:
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "validation.json"
@@ -35,10 +35,10 @@ def main(arguments: list[str]) -> None:
             took = json.loads(_child("--report", str(place)))
         whole = took["read"] + took["verdict"] + took["reports"]
         print(
-            f"{nodes:>5} {took['links']:>10,} {took['ranks']:>8,} {plain['bytes'] / 1e6:>5.0f} MB"
-            f" {plain['seconds']:>9.2f} s {took['read']:>5.2f} s {took['verdict']:>6.2f} s {took['reports']:>6.2f} s"
-            f" {whole:>5.2f} s {whole / plain['seconds']:>5.1f}x {took['peak'] / 1e6:>4.0f} MB"
-            f" {took['page'] / 1e6:>5.2f} MB",
+            f"{nodes:>5} {took['links']:>7,} {took['ranks']:>7,} {plain['bytes'] / 1e6:>3.0f} MB"
+            f" {plain['seconds']:>5.2f} s {took['read']:>5.2f} s {took['verdict']:>5.2f} s {took['reports']:>5.2f} s"
+            f" {whole:>5.2f} s {whole / plain['seconds']:>4.1f}x {took['peak'] / 1e6:>4.0f} MB"
+            f" {took['page'] / 1e6:>4.2f} MB",
             flush=True,
         )
 

@@ -1,4 +1,4 @@
-"""The documentation site in a browser: no page scrolls sideways; tables and commands are whole on a usual screen."""
+"""The documentation site in a browser: no page scrolls sideways; tables and blocks are whole on a usual screen."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "index",
+    "explanation/detection",
+    "how-to/doctor",
+    "how-to/existing-python",
     "how-to/run",
     "how-to/slurm",
     "how-to/troubleshooting",
     "how-to/train-for-days",
+    "measured/detection",
+    "measured/scale",
     "measured/where-it-ran",
     "project/changelog",
     "reference/commands",
@@ -34,7 +39,7 @@ return [...document.querySelectorAll('article table')]
     .every(table => table.closest('.md-typeset__scrollwrap, .highlight'));
 """
 TOO_WIDE = """
-return [...document.querySelectorAll('.md-typeset__scrollwrap, .language-console code')]
+return [...document.querySelectorAll('.md-typeset__scrollwrap, pre code')]
     .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.innerText.slice(0, 60));
 """
 
@@ -64,7 +69,7 @@ def test_no_page_scrolls_sideways(browser: Browser, site: Path, width: int, sche
             if browser.js("return document.documentElement.scrollWidth") > width:
                 wide[page] = "it scrolls sideways"
             elif width > 1000 and (cut := browser.js(TOO_WIDE)):
-                wide[page] = f"a table or a command is cut: {cut[0]}"
+                wide[page] = f"a table or a block is cut: {cut[0]}"
         assert wide == {}
         fetched, said = browser.logs()
         assert (fetched, said) == ([], [])

@@ -102,16 +102,14 @@ def least_slowdowns(sizes: tuple[tuple[int, int, int, int], ...], noises: tuple[
 def table(found: list[Row]) -> list[str]:
     names = list(rules.RULES)
     lines = [
-        f"{'':38}" + "".join(f"{name:^24}" for name in names),
-        f"{'noise':>5} {'nodes':>7} {'planted':>17} {'clusters':>8}"
-        + "".join(f"{'found':>12} {'wrong':>8}   " for _ in names),
+        f"{'':36}" + "".join(f"{name:>14}" for name in names),
+        f"{'noise':>5} {'nodes':>5} {'planted':>15} {'clusters':>8}"
+        + "".join(f"{'found':>7}{'wrong':>7}" for _ in names),
     ]
     for row in found:
-        cells = "".join(
-            f"{row.counts[name].share_found():>12} {row.counts[name].share_wrong():>8}   " for name in names
-        )
+        cells = "".join(f"{row.counts[name].share_found():>7}{row.counts[name].share_wrong():>7}" for name in names)
         lines.append(
-            f"{row.plan.noise:>5.1%} {row.plan.nodes:>7,} {_planted(row.plan):>17} {row.clusters:>8,}{cells}".rstrip()
+            f"{row.plan.noise:>5.1%} {row.plan.nodes:>5,} {_planted(row.plan):>15} {row.clusters:>8,}{cells}".rstrip()
         )
     return lines
 

@@ -115,9 +115,7 @@ def cases(share: float, only: tuple[int, ...] = ()) -> list[Case]:
 
 def table(rows: list[tuple[Case, Count]]) -> list[str]:
     """Return the lines of the table."""
-    lines = [
-        "noise  slow  nodes  rounds  planted  clusters     found   wrong   rounds measured on, of the tournament's size"
-    ]
+    lines = ["noise  slow  nodes  rounds  planted  clusters     found   wrong   rounds measured on"]
     for case, count in rows:
         plan = case.plan
         planted = "1 node" if plan.slow_nodes else "1 link" if plan.slow_links else "nothing"
