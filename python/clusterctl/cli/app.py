@@ -64,7 +64,7 @@ def _top(
 
 
 def version(
-    form: Annotated[Format, typer.Option("--format", help="Text for people, or one JSON object.")] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="Print text, or one JSON object.")] = Format.TEXT,
 ) -> None:
     """Show the versions of clusterctl and of what it stands on."""
     from clusterctl.state import paths  # noqa: PLC0415 - completion needs none of it

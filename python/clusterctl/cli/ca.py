@@ -21,10 +21,14 @@ app = typer.Typer(
     no_args_is_help=True, help="Show, renew and revoke the certificates of a cluster's nodes (ssh_mesh_trust: ca)."
 )
 
-Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
-Nodes = Annotated[list[str] | None, typer.Argument(metavar="INVENTORY [NODE]...", help="With -i, all words are nodes.")]
+Output = Annotated[Format, typer.Option("--format", help="Print text, or JSON on stdout.")]
+Nodes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="INVENTORY [NODE]...", help="Name the inventory, then nodes; with -i, nodes alone."),
+]
 SomeNodes = Annotated[
-    list[str] | None, typer.Argument(metavar="INVENTORY NODE...", help="With -i, all words are nodes.")
+    list[str] | None,
+    typer.Argument(metavar="INVENTORY NODE...", help="Name the inventory, then nodes; with -i, nodes alone."),
 ]
 
 
@@ -55,7 +59,7 @@ def show(
     output.answer_line(f"Authority: {authority.folder}")
 
 
-@app.command()
+@app.command(short_help="Sign the certificates of nodes anew and lay them out.")
 def renew(
     how: change.ChangeGroup,
     ca: change.CaPassphraseGroup,
@@ -83,7 +87,7 @@ def renew(
     return _provision(request, form)
 
 
-@app.command()
+@app.command(short_help="Have every other node refuse the keys of these nodes.")
 def revoke(
     how: change.ChangeGroup,
     words: SomeNodes = None,

@@ -29,36 +29,39 @@ app = typer.Typer(
     no_args_is_help=True, help="Share compiled software with other controllers: push, pull, list, verify, gc."
 )
 
-_WHERE = "A folder, http(s)://…, or s3://BUCKET/PREFIX."
+_WHERE = "Name a folder, http(s)://…, or s3://BUCKET/PREFIX."
 Where: TypeAlias = Annotated[str, typer.Argument(metavar="WHERE", help=_WHERE)]
 SomeWhere: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[WHERE]", help=f"{_WHERE} Without it, this controller's cache.")
+    str | None, typer.Argument(metavar="[WHERE]", help=f"{_WHERE} Default: this controller's cache.")
 ]
 Names: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Software such as openmpi, whole names, or patterns. Default: all."),
+    typer.Argument(metavar="[NAME]...", help="Take software such as openmpi, whole names, or patterns. Default: all."),
 ]
 Signers: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--signers", metavar="FILE", help="Whose packs are taken. Default: ~/.config/clusterctl/allowed_signers."
+        "--signers",
+        metavar="PATH",
+        help="Take packs of these signers alone. Default: ~/.config/clusterctl/allowed_signers.",
     ),
 ]
 SigningKey: TypeAlias = Annotated[
     str,
     typer.Option(
         "--signing-key",
-        metavar="FILE",
-        help="The site's key; a public key has ssh-agent sign. Default: ~/.config/clusterctl/signing_key.",
+        metavar="PATH",
+        help="Sign with this key; a public key has ssh-agent sign. Default: ~/.config/clusterctl/signing_key.",
     ),
 ]
 Platforms: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--platform", metavar="PLATFORM", help="Only packs for it; may be repeated.")
+    list[str] | None,
+    typer.Option("--platform", metavar="PLATFORM", help="Take only packs for this platform; repeat it for several."),
 ]
-Output: TypeAlias = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
+Output: TypeAlias = Annotated[Format, typer.Option("--format", help="Print text, or JSON on stdout.")]
 
 
-@app.command()
+@app.command(short_help="Sign packs and locks, and add them to a shared cache.")
 def push(
     where: Where,
     names: Names = None,
@@ -94,18 +97,21 @@ def push(
     return _ended(outcome, form, ("pushed", "there already"))
 
 
-@app.command()
+@app.command(short_help="Bring packs and locks of a shared cache to this controller.")
 def pull(
     where: Where,
     names: Names = None,
     platform: Platforms = None,
     signers: Signers = "",
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="FOLDER", help="A cache folder. Default: this controller's.")
+        Path | None,
+        typer.Option(
+            "--into", metavar="PATH", help="Put the packs into this folder. Default: this controller's cache."
+        ),
     ] = None,
     pack: Annotated[
         str | None,
-        typer.Option("--pack", metavar="NAME", help="Exactly this pack; it ends well also where WHERE lacks it."),
+        typer.Option("--pack", metavar="NAME", help="Take exactly this pack; it ends well also where WHERE lacks it."),
     ] = None,
     form: Output = Format.TEXT,
 ) -> int:
@@ -130,7 +136,7 @@ def pull(
     return _ended(exchange.pull(store, wish, verifier, cache, _telling(form)), form, ("pulled", "here already"))
 
 
-@app.command("list")
+@app.command("list", short_help="Show the entries of a cache and who signed them.")
 def list_entries(where: SomeWhere = None, signers: Signers = "", form: Output = Format.TEXT) -> int:
     """Show the entries of a shared cache with their signers, or those of this controller's cache."""
     from clusterctl.remote.shared_cache import exchange  # noqa: PLC0415 - see cli.main
@@ -156,7 +162,7 @@ def list_entries(where: SomeWhere = None, signers: Signers = "", form: Output = 
     return _told(problems)
 
 
-@app.command()
+@app.command(short_help="Read every content and compare its sha256.")
 def verify(where: SomeWhere = None, signers: Signers = "", form: Output = Format.TEXT) -> int:
     """Read every content and compare its sha256 with the signed one, or with this controller's record; ends with 10."""
     from clusterctl.remote.shared_cache import exchange  # noqa: PLC0415 - see cli.main
@@ -176,16 +182,17 @@ def verify(where: SomeWhere = None, signers: Signers = "", form: Output = Format
     return _ended(outcome, form, ("sound", ""))
 
 
-@app.command()
+@app.command(short_help="Remove old entries of a shared cache.")
 def gc(
     where: Where,
     keep: Annotated[
-        int, typer.Option("--keep", min=1, metavar="N", help="How many of each software and platform stay.")
+        int, typer.Option("--keep", min=1, metavar="N", help="Keep so many of each software and platform.")
     ] = 2,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="AGE", help="Only what is older: 12h, 30d, 4w.")
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Remove only what is older, such as 12h, 30d or 4w."),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would go.")] = False,
+    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, and say what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something is removed.")] = False,
     signers: Signers = "",
     form: Output = Format.TEXT,
@@ -296,13 +303,17 @@ def collect_artifacts(
     how: change.ChangeGroup,
     limit: options.Limit = None,
     keep: Annotated[
-        int, typer.Option("--keep", min=2, metavar="N", help="How many different sets of versions stay; 2 or more.")
+        int, typer.Option("--keep", min=2, metavar="N", help="Keep so many different sets of versions, 2 or more.")
     ] = 2,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Only what is older: 12h, 30d, 4w. Also sources and wheels."),
+        typer.Option(
+            "--older-than",
+            metavar="AGE",
+            help="Remove only what is older, such as 12h, 30d or 4w; also sources and wheels.",
+        ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would go.")] = False,
+    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, and say what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something is removed.")] = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:

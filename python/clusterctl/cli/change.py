@@ -52,7 +52,9 @@ class AskingReadingGroup(ReadingGroup):
     vault_id: Annotated[
         list[str] | None,
         typer.Option(
-            "--vault-id", metavar="[LABEL@]FILE", help="A vault's password is in this file; LABEL@prompt asks for it."
+            "--vault-id",
+            metavar="[LABEL@]FILE",
+            help="Read a vault's password from this file; LABEL@prompt asks for it.",
         ),
     ] = None
 
@@ -134,7 +136,11 @@ class CaPassphraseGroup:
     PANEL: ClassVar[str] = options.LOGIN
     ca_passphrase_file: Annotated[
         str | None,
-        typer.Option("--ca-passphrase-file", metavar="PATH", help="Its first line opens the certificate authority."),
+        typer.Option(
+            "--ca-passphrase-file",
+            metavar="PATH",
+            help="Open the certificate authority with the first line of this file.",
+        ),
     ] = None
     ask_ca_passphrase: Annotated[
         bool, typer.Option("--ask-ca-passphrase", help="Ask for the passphrase of the certificate authority.")
@@ -264,7 +270,7 @@ def rotate(
     what: Annotated[
         What,
         typer.Argument(
-            metavar="WHAT", help="keys: those by which jobs log in to other nodes; host-keys: those that sshd shows."
+            metavar="WHAT", help="Renew 'keys', by which jobs log in to other nodes, or 'host-keys', which sshd shows."
         ),
     ],
     which: options.OneInventoryGroup,
@@ -292,20 +298,21 @@ def rotate(
 
 def remove(
     words: Annotated[
-        list[str], typer.Argument(metavar="INVENTORY NODE…", help="The nodes that leave: names, or node[2-3].")
+        list[str], typer.Argument(metavar="INVENTORY NODE…", help="Take these nodes out; node[2-3] names two.")
     ],
     how: ChangeGroup,
     more: options.More = None,
     yes: Yes = False,
-    while_busy: Annotated[bool, typer.Option("--while-busy", help="Also while jobs run on such a node.")] = False,
+    while_busy: Annotated[bool, typer.Option("--while-busy", help="Go on also while jobs run on such a node.")] = False,
     launch_node_too: Annotated[
-        bool, typer.Option("--launch-node-too", help="Also the launch node; the next node takes its place.")
+        bool, typer.Option("--launch-node-too", help="Remove the launch node too; the next node takes its place.")
     ] = False,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Also put these nodes back to what they were, as uninstall does.")
+        bool, typer.Option("--clean", help="Put these nodes back to what they were, as uninstall does.")
     ] = False,
     remove_user: Annotated[
-        bool, typer.Option("--remove-user", help="With --clean: also the account that cluster_user made, and its home.")
+        bool,
+        typer.Option("--remove-user", help="With --clean, remove the account that cluster_user made, and its home."),
     ] = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:
@@ -340,10 +347,10 @@ def uninstall(
     which: options.InventoriesGroup,
     how: ChangeGroup,
     limit: options.Limit = None,
-    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would go.")] = False,
+    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, and say what would go.")] = False,
     diff: Diff = False,
     remove_user: Annotated[
-        bool, typer.Option("--remove-user", help="Also remove the account that cluster_user made, with its home.")
+        bool, typer.Option("--remove-user", help="Remove the account that cluster_user made too, with its home.")
     ] = False,
     forks: Forks = 32,
     skip_unreachable: SkipUnreachable = False,
@@ -381,7 +388,7 @@ def uninstall(
 
 # --- ``clusterctl rollback`` ------------------------------------------------------------------------------------------
 
-_RUN = f"{options.RUN_HELP} Default: the run before, whose software was another."
+_RUN = f"Go back to this run. {options.A_RUN} Default: the newest with other software."
 
 
 def rollback(
@@ -391,7 +398,9 @@ def rollback(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before links are switched.")] = False,
     while_busy: Annotated[bool, typer.Option("--while-busy", help="Switch also where jobs run.")] = False,
     release: Annotated[bool, typer.Option("--release", help="End the hold: the next provision goes forward.")] = False,
-    form: Annotated[Format, typer.Option("--format", help="json: the record, on stdout.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="Print text, or the record as JSON on stdout.")
+    ] = Format.TEXT,
 ) -> int:
     """Go back to the software that an earlier run left, in seconds.
 
@@ -436,18 +445,20 @@ def _release(inventory: InventorySources, how: InventoryOptions, form: Format) -
 
 # --- ``clusterctl replace`` -------------------------------------------------------------------------------------------
 
-_HOST_KEY = "The machine's new host key, or its fingerprint SHA256:…; may be repeated."
-_CONSOLE = "What the cloud shows of the machine's console, with the host keys that cloud-init wrote there."
+_HOST_KEY = "Trust this new host key, or its fingerprint SHA256:…; repeat it for several."
+_CONSOLE = "Read the host keys that cloud-init wrote to the machine's console, as the cloud shows it."
 
 
 def replace(
-    words: Annotated[list[str], typer.Argument(metavar="INVENTORY NODE", help="The node that is another machine now.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="INVENTORY NODE", help="Take in the node that is another machine now.")
+    ],
     how: ChangeGroup,
     ca: CaPassphraseGroup,
     more: options.More = None,
     host_key: Annotated[list[str] | None, typer.Option("--host-key", metavar="KEY", help=_HOST_KEY)] = None,
     console_output: Annotated[
-        Path | None, typer.Option("--console-output", metavar="FILE", help=_CONSOLE, dir_okay=False)
+        Path | None, typer.Option("--console-output", metavar="PATH", help=_CONSOLE, dir_okay=False)
     ] = None,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:

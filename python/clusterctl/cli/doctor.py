@@ -35,9 +35,12 @@ def doctor(
         bool, typer.Option("--quick", help="Look at each host alone: no logins or connections between hosts.")
     ] = False,
     fix_script: Annotated[
-        bool, typer.Option("--fix-script", help="Print the commands that cure findings on stdout; none of them is run.")
+        bool,
+        typer.Option("--fix-script", help="Print the commands that cure findings on stdout, and run none of them."),
     ] = False,
-    form: Annotated[Format, typer.Option("--format", help="json: findings and notes, on stdout.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="Print text, or findings and notes as JSON on stdout.")
+    ] = Format.TEXT,
 ) -> int:
     """Look at the hosts, change nothing, say what would hurt.
 
@@ -106,10 +109,13 @@ def drift(
     which: options.InventoriesGroup,
     how: change.SudoGroup,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Also compare the content of every installed file; takes seconds per GB.")
+        bool,
+        typer.Option("--verify", help="Compare the content of every installed file too; this takes seconds per GB."),
     ] = False,
     limit: options.Limit = None,
-    form: Annotated[Format, typer.Option("--format", help="json: every difference, on stdout.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="Print text, or every difference as JSON on stdout.")
+    ] = Format.TEXT,
 ) -> int:
     """Say what differs from what the last run left, and change nothing.
 
@@ -154,7 +160,9 @@ def _show_drift(report: DriftReport, inventory: str) -> None:
 # --- ``clusterctl hardware`` ------------------------------------------------------------------------------------------
 
 
-Parts: TypeAlias = Annotated[Format, typer.Option("--format", help="json: every stay of a part, on stdout.")]
+Parts: TypeAlias = Annotated[
+    Format, typer.Option("--format", help="Print text, or every stay of a part as JSON on stdout.")
+]
 
 
 def inventory_of(
@@ -168,7 +176,9 @@ def inventory_of(
 
 
 def hardware(
-    words: Annotated[list[str], typer.Argument(metavar="INVENTORY NODE", help="The node, as the inventory names it.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="INVENTORY NODE", help="Show this node, as the inventory names it.")
+    ],
     more: options.More = None,
     form: Parts = Format.TEXT,
 ) -> int:
@@ -238,21 +248,22 @@ _PROGRAM = "check_node.py"
 
 def check_node(
     quick: Annotated[
-        bool, typer.Option("--quick", help="The looks that take less than a second; there are no others yet.")
+        bool, typer.Option("--quick", help="Look only at what takes less than a second; there is nothing else yet.")
     ] = False,
     node: Annotated[
         str | None,
-        typer.Option("--node", metavar="NAME", help="Its name in the line. Default: Slurm's."),
+        typer.Option("--node", metavar="NAME", help="Put this name into the line. Default: Slurm's."),
     ] = None,
     user: Annotated[
         int | None,
         typer.Option(
-            "--job-user", metavar="UID", min=0, help="This user must be able to write temporary files; for root alone."
+            "--job-user", metavar="UID", min=0, help="Look whether this user can write temporary files; only root can."
         ),
     ] = None,
     old_user: Annotated[int | None, typer.Option("--user", min=0, hidden=True)] = None,
     deadline: Annotated[
-        float | None, typer.Option("--deadline", metavar="SECONDS", min=0.1, help="Of all looks. Default: 10.")
+        float | None,
+        typer.Option("--deadline", metavar="SECONDS", min=0.1, help="End all looks after so long. Default: 10."),
     ] = None,
     prefix: options.ClusterPrefix = "",
 ) -> int:

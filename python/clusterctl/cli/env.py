@@ -22,11 +22,11 @@ app = typer.Typer(no_args_is_help=True, help="Environments of projects: list, gc
 _DIGEST = 12  # characters of a digest that are shown
 
 
-@app.command("list")
+@app.command("list", short_help="Show the environments that 'run --project' has installed.")
 def list_environments(
     which: options.OneInventoryGroup,
     login: options.LoginGroup,
-    form: Annotated[Format, typer.Option("--format", help="json: on stdout.")] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="Print text, or JSON on stdout.")] = Format.TEXT,
     limit: options.Limit = None,
 ) -> int:
     """Show the environments that 'run --project' of this controller has installed, the one used last first.
@@ -46,22 +46,24 @@ def list_environments(
     return max((int(problem.exit_code) for problem in found.problems), default=int(ExitCode.OK))
 
 
-@app.command()
+@app.command(short_help="Remove environments of projects from nodes.")
 def gc(
     which: options.OneInventoryGroup,
     how: change.ChangeGroup,
     environment: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ENVIRONMENT]", help="Only this: the beginning of its digest, or the project's folder."
+            metavar="[ENVIRONMENT]", help="Remove only this one: the beginning of its digest, or the project's folder."
         ),
     ] = None,
     limit: options.Limit = None,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="AGE", help="Those that no job has used for so long: 12h, 30d, 4w."),
+        typer.Option(
+            "--older-than", metavar="AGE", help="Remove those that no job has used for so long, such as 12h, 30d or 4w."
+        ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, say what would go.")] = False,
+    check: Annotated[bool, typer.Option("--check", "-C", help="Change nothing, and say what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before something is removed.")] = False,
     form: options.StreamForm = StreamFormat.TEXT,
 ) -> int:

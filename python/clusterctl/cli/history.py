@@ -32,22 +32,26 @@ def history(
     words: options.RunWords = None,
     inventory: options.WhoseRuns = None,
     check: Annotated[
-        str | None, typer.Option("--check", metavar="NAME", help="Only this check, without provisions.")
+        str | None, typer.Option("--check", metavar="NAME", help="Show only this check, without provisions.")
     ] = None,
-    last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="The last N runs.")] = _SHOWN,
+    last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="Show the last N runs.")] = _SHOWN,
     keep_runs: Annotated[
-        int | None, typer.Option("--keep-runs", min=1, metavar="N", help="First forget all but the newest N.")
+        int | None, typer.Option("--keep-runs", min=1, metavar="N", help="Forget all but the newest N first.")
     ] = None,
     keep_days: Annotated[
-        float | None, typer.Option("--keep-days", min=0, metavar="N", help="First forget what is older than N days.")
+        float | None, typer.Option("--keep-days", min=0, metavar="N", help="Forget what is older than N days first.")
     ] = None,
     past: Annotated[
         str | None,
         typer.Option(
-            "--past", metavar="NAME", help="First let this inventory go on with the past NAME; new: with none."
+            "--past",
+            metavar="NAME",
+            help="Let this inventory go on with the past NAME first; 'new' begins without one.",
         ),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="json: runs and trends, on stdout.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="Print text, or runs and trends as JSON on stdout.")
+    ] = Format.TEXT,
 ) -> int:
     """Show the runs of a cluster, their verdicts and what changed.
 
@@ -192,13 +196,15 @@ app = typer.Typer(no_args_is_help=True, help="Accept, show or reset the runs tha
 
 _FAR = 1.0  # beyond this, a factor is easier to read than a percentage
 
-Output = Annotated[Format, typer.Option("--format", help="json: on stdout.")]
+Output = Annotated[Format, typer.Option("--format", help="Print text, or JSON on stdout.")]
 
 
-@app.command()
+@app.command(short_help="Let the history begin with a run.")
 def accept(
     which: options.OneInventoryGroup,
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help=f"{options.RUN_HELP} Default: last.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help=f"Begin with this run. {options.A_RUN} Default: last.")
+    ] = None,
     form: Output = Format.TEXT,
 ) -> None:
     """Let the history begin with a run; its figures count as good, for any verdict."""
@@ -214,7 +220,7 @@ def accept(
     )
 
 
-@app.command()
+@app.command(short_help="Let the history begin anew with the next run.")
 def reset(which: options.InventoriesGroup, form: Output = Format.TEXT) -> None:
     """Let the history begin anew: no run up to now counts, all are kept and can be accepted."""
     from clusterctl.report import baseline  # noqa: PLC0415 - see cli.main: --help stays quick
@@ -232,8 +238,8 @@ def reset(which: options.InventoriesGroup, form: Output = Format.TEXT) -> None:
 @app.command()
 def show(
     which: options.InventoriesGroup,
-    check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Only this check.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes and links.")] = False,
+    check: Annotated[str | None, typer.Option("--check", metavar="NAME", help="Show only this check.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show figures of single nodes and links, too.")] = False,
     form: Output = Format.TEXT,
 ) -> None:
     """Show what the next run's figures are held against."""
@@ -299,13 +305,14 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="INVENTORY|RUN",
-            help="Two runs; or one, which is put beside the run before it; or an inventory, for its last two. A run is "
-            f"{options.RUN_HELP[0].lower()}{options.RUN_HELP[1:]}",
+            help=f"Name two runs, or one for the run before it, or an inventory for its last two. {options.A_RUN}",
         ),
     ] = None,
     inventory: options.WhoseRuns = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also figures of single nodes that did not move.")] = False,
-    form: Annotated[Format, typer.Option("--format", help="json: all of it, on stdout.")] = Format.TEXT,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show figures of single nodes that did not move, too.")
+    ] = False,
+    form: Annotated[Format, typer.Option("--format", help="Print text, or all of it as JSON on stdout.")] = Format.TEXT,
 ) -> int:
     """Put the figures of two runs side by side.
 

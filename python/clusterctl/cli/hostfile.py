@@ -26,7 +26,7 @@ class HostfileFormat(str, Enum):
 def hostfile(
     which: options.InventoriesGroup,
     login: options.LoginGroup,
-    form: Annotated[HostfileFormat, typer.Option("--format", help="For whom.")] = HostfileFormat.OPENMPI,
+    form: Annotated[HostfileFormat, typer.Option("--format", help="Write for this launcher.")] = HostfileFormat.OPENMPI,
     limit: options.Limit = None,
 ) -> int:
     """Print the nodes and their slots for another launcher.

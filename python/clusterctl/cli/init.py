@@ -15,7 +15,7 @@ _VARIABLES = Path("group_vars", "all.yml")
 
 
 def init(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path("inventory.ini"),
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Write this file.")] = Path("inventory.ini"),
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
 ) -> None:
     """Write a commented example inventory, with every variable in group_vars/all.yml beside it."""

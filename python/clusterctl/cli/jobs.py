@@ -34,14 +34,14 @@ class JobsGroup(TyperGroup):
 
 
 app = typer.Typer(cls=JobsGroup, no_args_is_help=True, help="Detached jobs: list, logs, stop.")
-JOB_HELP = "The id of a job, or the beginning of it."
+JOB_HELP = "Name a job by its id or the beginning of it."
 
 
 @app.command(_LIST)
 def list_jobs(
     which: options.OneInventoryGroup,
     login: options.LoginGroup,
-    form: Annotated[Format, typer.Option("--format", help="json: on stdout.")] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="Print text, or JSON on stdout.")] = Format.TEXT,
     limit: options.Limit = None,
 ) -> int:
     """Show the jobs that 'run --detach' has started, the newest first. 'jobs INVENTORY' does the same.
@@ -67,9 +67,9 @@ def logs(
     login: options.LoginGroup,
     job: Annotated[str | None, typer.Argument(metavar="[JOB]", help=f"{JOB_HELP} Default: the newest.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends; end with its code.")
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends, and end with its code.")
     ] = False,
-    tail: Annotated[int | None, typer.Option("--tail", min=0, metavar="N", help="Only the last N lines.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", min=0, metavar="N", help="Show only the last N lines.")] = None,
     limit: options.Limit = None,
 ) -> int:
     """Show the log of a detached job, stdout and stderr in one, on stdout.

@@ -121,12 +121,12 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
 PROGRAM = "-- PROGRAM [ARGUMENT…]"
 # The help of each option, by its name on the command line.
 HELP = {
-    PROGRAM: "A script, -m MODULE or any command.",
-    "--nproc-per-node": "Processes on this node; default: its GPUs, else its cores.",
-    "--master-addr": "Where node 0 is, instead of what the variables say.",
-    "--master-port": "Where node 0 listens, likewise.",
-    "--python": "The Python that has PyTorch; default: /usr/local/python_env's, this one, or PATH's.",
-    "--wait": "How long node 0's name may take to resolve.",
+    PROGRAM: "Start a script, -m MODULE or any command.",
+    "--nproc-per-node": "Start so many processes on this node. Default: its GPUs, else its cores.",
+    "--master-addr": "Find node 0 at this address, instead of the one in the variables.",
+    "--master-port": "Find node 0 at this port, instead of the one in the variables.",
+    "--python": "Use this Python, which has PyTorch. Default: /usr/local/python_env's, this one, or PATH's.",
+    "--wait": "Wait so long until node 0's name resolves.",
     **OPTIONS,
     "--print": "Print the command with its variables, to be pasted, and do not run it.",
 }

@@ -31,19 +31,19 @@ _SHOWN_NIGHTS = 7
 _SHOWN_MISSED = 5
 
 
-Output = Annotated[Format, typer.Option("--format", help="json writes to standard output.")]
+Output = Annotated[Format, typer.Option("--format", help="Print text, or JSON on stdout.")]
 
 
 @dataclass(frozen=True)
 class EnabledJobGroup:
     """Which job is meant."""
 
-    named: Annotated[list[Path] | None, typer.Argument(metavar="INVENTORY", help="The inventory that was enabled.")] = (
-        None
-    )
+    named: Annotated[
+        list[Path] | None, typer.Argument(metavar="INVENTORY", help="Name the inventory that was enabled.")
+    ] = None
     more: options.More = None
     job: Annotated[
-        str | None, typer.Option("--job", metavar="NAME|FILE", help="The job, as 'nightly status' names it.")
+        str | None, typer.Option("--job", metavar="NAME|PATH", help="Name the job as 'nightly status' does.")
     ] = None
 
     @property
@@ -67,7 +67,8 @@ class NightLoginGroup(options.LoginGroup):
     """How a night's drift check reads the inventory and logs in."""
 
     extra_vars: Annotated[
-        list[str] | None, typer.Option("--extra-vars", "-e", metavar="@FILE", help="Variables above all others.")
+        list[str] | None,
+        typer.Option("--extra-vars", "-e", metavar="@FILE", help="Set these variables above all others."),
     ] = None
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Log in as this user.")] = None
     remote_user: Annotated[str | None, typer.Option("--remote-user", hidden=True)] = None
@@ -107,9 +108,11 @@ class EnableLine(options.PanelCommand):
         return super().parse_args(ctx, words)
 
 
-@app.command(cls=EnableLine)
+@app.command(cls=EnableLine, short_help="Validate this inventory every night.")
 def enable(
-    at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When, by the local clock of this machine.")],
+    at: Annotated[
+        str, typer.Option("--at", metavar="HH:MM", help="Start at this time, by the local clock of this machine.")
+    ],
     which: options.InventoriesGroup,
     login: NightLoginGroup,
     slurm: slurm_options.SlurmGroup,
@@ -118,15 +121,15 @@ def enable(
         typer.Option(
             "--suite",
             metavar="NAME",
-            help="smoke, nightly, full, or your own; default: your file's, else nightly.",
+            help="Run smoke, nightly, full, or a suite of your own. Default: your file's, else nightly.",
         ),
     ] = None,
     suite_file: Annotated[
         Path | None,
         typer.Option(
             "--suite-file",
-            metavar="FILE",
-            help="Your own suite and references; default: validation.yml beside the inventory.",
+            metavar="PATH",
+            help="Read your own suite and references here. Default: validation.yml beside the inventory.",
         ),
     ] = None,
     on_fail: Annotated[
@@ -144,18 +147,18 @@ def enable(
         bool, typer.Option("--system-timer", help="Write a timer of root (the default for root).")
     ] = False,
     keep: Annotated[
-        int, typer.Option("--keep", metavar="DAYS", min=1, help="How long nights and reports are kept.")
+        int, typer.Option("--keep", metavar="DAYS", min=1, help="Keep nights and reports for so many days.")
     ] = 30,
     wait: Annotated[
         int,
-        typer.Option("--wait", metavar="MINUTES", min=0, help="How long to wait for another run to let go of a host."),
+        typer.Option("--wait", metavar="MINUTES", min=0, help="Wait so long for another run to let go of a host."),
     ] = 60,
     reports: Annotated[
-        Path | None, typer.Option("--reports", metavar="DIR", help="Put the reports there, a folder for each night.")
+        Path | None, typer.Option("--reports", metavar="PATH", help="Put the reports there, a folder for each night.")
     ] = None,
     prometheus: Annotated[
         Path | None,
-        typer.Option("--prometheus", metavar="FILE", help="Also keep the newest metrics here, for node_exporter."),
+        typer.Option("--prometheus", metavar="PATH", help="Keep the newest metrics here too, for node_exporter."),
     ] = None,
     limit: options.Limit = None,
     via: slurm_options.Via = None,
@@ -224,7 +227,7 @@ def run(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     return int(night.exit_code(came))
 
 
-@app.command()
+@app.command(short_help="Show what comes next and what the last nights found.")
 def status(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     """Show what comes next, what the last nights found, and which nights never came.
 
@@ -248,7 +251,7 @@ def status(which: EnabledJobGroup, form: Output = Format.TEXT) -> int:
     return 10 if any(each.bad for each in found) else 0
 
 
-@app.command()
+@app.command(short_help="Remove the timer or cron line of an inventory.")
 def disable(which: EnabledJobGroup) -> int:
     """Remove the timer or cron line of an inventory; the records of its nights stay."""
     from clusterctl.nightly import install, storage  # noqa: PLC0415 - see cli.main

@@ -32,41 +32,41 @@ OPTIONS = "Options"
 SUITE = "Suite"
 OUTPUT = "Output"
 
-_ANY = "Any inventory Ansible accepts: INI, YAML, a folder, a script, a list such as node1,node2,"
+_ANY = "Read any inventory that Ansible accepts: INI, YAML, a folder, a script, a list such as node1,node2,"
 More: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
         "--inventory",
         "-i",
         metavar="INVENTORY",
-        help="Another inventory, as by position. It may be repeated.",
+        help="Read this inventory too; repeat it for several.",
         rich_help_panel=HOSTS,
     ),
 ]
-RUN_HELP = "An id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
+A_RUN = "A run is an id or the beginning of one, last, last-1, or the path of a record or of a run's folder."
 RunWords: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="INVENTORY|RUN",
-        help=f"An inventory or a run. A run is {RUN_HELP[0].lower()}{RUN_HELP[1:]}",
+        help=f"Name an inventory or a run. {A_RUN}",
     ),
 ]
 WhoseRuns: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option(
-        "--inventory", "-i", metavar="INVENTORY", help="The inventory whose runs are meant. It may be repeated."
+        "--inventory", "-i", metavar="INVENTORY", help="Take the runs of this inventory; repeat it for several."
     ),
 ]
 Limit: TypeAlias = Annotated[
     str | None, typer.Option("--limit", "-l", metavar="PATTERN", help="Take only these hosts.", rich_help_panel=HOSTS)
 ]
-PREFIX_HELP = (
-    "The folder of the software on the nodes, as cluster_prefix of the inventory names it. Default: /usr/local."
-)
+PREFIX_HELP = "Look for the software in this folder of the nodes (cluster_prefix). Default: /usr/local."
 ClusterPrefix: TypeAlias = Annotated[str, typer.Option("--cluster-prefix", metavar="PATH", help=PREFIX_HELP)]
 StreamForm: TypeAlias = Annotated[
     StreamFormat,
-    typer.Option("--format", help="json: the record; jsonl: all events, then the record.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--format", help="Print text, the record (json), or all events and the record (jsonl).", rich_help_panel=OUTPUT
+    ),
 ]
 
 
@@ -208,15 +208,16 @@ class ReadingGroup:
             "--extra-vars",
             "-e",
             metavar="KEY=VALUE|JSON|@FILE",
-            help="Variables above all others. Other users see a value in 'ps': give a secret in @FILE.",
+            help="Set these variables above all others. Other users see a value in 'ps', so give a secret in @FILE.",
         ),
     ] = None
     vault_id: Annotated[
-        list[str] | None, typer.Option("--vault-id", metavar="[LABEL@]FILE", help="A vault's password is in this file.")
+        list[str] | None,
+        typer.Option("--vault-id", metavar="[LABEL@]FILE", help="Read a vault's password from this file."),
     ] = None
     vault_password_file: Annotated[
         list[str] | None,
-        typer.Option("--vault-password-file", metavar="PATH", help="A vault's password is in this file."),
+        typer.Option("--vault-password-file", metavar="PATH", help="Read a vault's password from this file."),
     ] = None
 
     def options(self, limit: str | None = None) -> InventoryOptions:
@@ -251,7 +252,8 @@ class JobPathGroup:
 
     PANEL: ClassVar[str] = "Network and cores"
     network: Annotated[
-        Transport, typer.Option("--network", help="MPI's messages go through this; auto: UCX where RDMA is, else TCP.")
+        Transport,
+        typer.Option("--network", help="Send MPI's messages through this; auto takes UCX where RDMA is, else TCP."),
     ] = Transport.AUTO
     bind: Annotated[
         Bind, typer.Option("--bind-to", help="Each rank is kept on this; none: the ranks of a node share its cores.")
@@ -260,7 +262,7 @@ class JobPathGroup:
         Affinity,
         typer.Option(
             "--affinity",
-            help="auto: each rank on the cores and the network port nearest to its GPU, told with the reason.",
+            help="Keep each rank on the cores and the network port nearest to its GPU, and tell why (auto).",
         ),
     ] = Affinity.NONE
 

@@ -108,13 +108,15 @@ def line(sentence: str, to: Console | None = None, style: str | None = None) -> 
     to = to or console()
     lines = [words.escaped(sentence)]
     if to.is_terminal or _asked_width():
-        blanks, number = _LEAD.findall(lines[0])[0]
-        indent = blanks + " " * (len(number) or 2)
-        lines = textwrap.wrap(
-            lines[0], to.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
+        lines = _wrapped(lines[0], to.width)
     for text_line in lines or [""]:
         to.print(text_line, soft_wrap=True, style=style)
+
+
+def _wrapped(sentence: str, width: int) -> list[str]:
+    blanks, number = _LEAD.findall(sentence)[0]
+    indent = blanks + " " * (len(number) or 2)
+    return textwrap.wrap(sentence, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def answer_line(sentence: str, style: str | None = None) -> None:
@@ -141,8 +143,11 @@ def say(sentence: str) -> None:
 
 
 def tell(sentence: str) -> None:
-    """Write one sentence of ours to stderr."""
-    say(f"clusterctl: {sentence}")
+    """Write one sentence of ours to stderr: on a terminal, and where COLUMNS is set, as :func:`line` wraps it."""
+    whole = f"clusterctl: {words.escaped(sentence)}"
+    width = _asked_width() or (os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else 0)
+    sys.stderr.write("\n".join(_wrapped(whole, width) if width else [whole]) + "\n")
+    sys.stderr.flush()
 
 
 def transient(sentence: str, width: int = _PLAIN_WIDTH) -> None:

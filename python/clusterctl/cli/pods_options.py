@@ -48,8 +48,7 @@ Via: TypeAlias = Annotated[
     Reach | None,
     typer.Option(
         "--via",
-        help="slurm: run the checks in one allocation of Slurm, without ssh to the nodes. mpijob, pytorchjob, runai: in"
-        " pods of an image.",
+        help="Run the checks in one allocation of 'slurm', without ssh to the nodes, or in pods of an image.",
         rich_help_panel=slurm_options.PANEL,
     ),
 ]
@@ -60,7 +59,7 @@ class PodsGroup:
     """What a validation asks of Kubernetes."""
 
     image: Annotated[
-        str | None, _text("--image", "IMAGE", "The image of all pods; it brings Python and MPI or PyTorch.")
+        str | None, _text("--image", "IMAGE", "Run all pods of this image; it brings Python and MPI or PyTorch.")
     ] = None
     slots: Annotated[
         int | None,
@@ -84,14 +83,20 @@ class PodsGroup:
             rich_help_panel=_PANEL,
         ),
     ] = None
-    python: Annotated[str | None, _text("--python", "PATH", "The image's interpreter. Default: python3.")] = None
-    namespace: Annotated[str | None, _text("--namespace", "NAME", "The namespace. Default: the context's own.")] = None
-    project: Annotated[str | None, _text("--project", "NAME", "Run:AI's project; its namespace is runai-NAME.")] = None
+    python: Annotated[str | None, _text("--python", "PATH", "Use this interpreter of the image. Default: python3.")] = (
+        None
+    )
+    namespace: Annotated[
+        str | None, _text("--namespace", "NAME", "Use this namespace. Default: the context's own.")
+    ] = None
+    project: Annotated[
+        str | None, _text("--project", "NAME", "Use this project of Run:AI; its namespace is runai-NAME.")
+    ] = None
     context: Annotated[
-        str | None, _text("--context", "NAME", "The context of the kubeconfig. Default: its current one.")
+        str | None, _text("--context", "NAME", "Use this context of the kubeconfig. Default: its current one.")
     ] = None
     kubeconfig: Annotated[
-        str | None, _text("--kubeconfig", "PATH", "The kubeconfig. Default: the one that kubectl takes.")
+        str | None, _text("--kubeconfig", "PATH", "Use this kubeconfig. Default: the one that kubectl takes.")
     ] = None
     cpus: Annotated[str | None, _text("--cpus", "N", "Each pod with ranks has so many CPUs.")] = None
     memory: Annotated[

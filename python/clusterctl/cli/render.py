@@ -50,7 +50,7 @@ class KubernetesGroup:
         typer.Option(
             "--rdma-resource",
             metavar="NAME=COUNT",
-            help="What the device plugin calls the RDMA devices, such as rdma/hca_shared_devices_a=1; brings IPC_LOCK.",
+            help="Give each pod IPC_LOCK and RDMA devices, by their plugin's names, as rdma/hca_shared_devices_a=1.",
             rich_help_panel=_KUBERNETES,
         ),
     ] = None
@@ -59,42 +59,54 @@ class KubernetesGroup:
         typer.Option(
             "--network-attachment",
             metavar="[NAMESPACE/]NAME",
-            help="A further network of each pod (annotation k8s.v1.cni.cncf.io/networks).",
+            help="Give each pod this further network (annotation k8s.v1.cni.cncf.io/networks).",
             rich_help_panel=_KUBERNETES,
         ),
     ] = None
     annotation: Annotated[
         list[str] | None,
-        typer.Option("--annotation", metavar="NAME=VALUE", help="Of each pod.", rich_help_panel=_KUBERNETES),
+        typer.Option(
+            "--annotation", metavar="NAME=VALUE", help="Give each pod this annotation.", rich_help_panel=_KUBERNETES
+        ),
     ] = None
     namespace: Annotated[
         str,
-        typer.Option("--namespace", metavar="NAME", help="mpijob and pytorchjob only.", rich_help_panel=_KUBERNETES),
+        typer.Option(
+            "--namespace",
+            metavar="NAME",
+            help="Use this namespace; only for mpijob and pytorchjob.",
+            rich_help_panel=_KUBERNETES,
+        ),
     ] = ""
     project: Annotated[
-        str, typer.Option("--project", metavar="NAME", help="Of Run:AI only.", rich_help_panel=_KUBERNETES)
+        str,
+        typer.Option(
+            "--project", metavar="NAME", help="Use this project; only for Run:AI.", rich_help_panel=_KUBERNETES
+        ),
     ] = ""
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Have the API server check the manifest before it is printed; mpijob and pytorchjob only. Nothing is "
-            "created.",
+            help="Have the API server check the manifest first, and create nothing; only for mpijob and pytorchjob.",
             rich_help_panel=_KUBERNETES,
         ),
     ] = False
     context: Annotated[
         str,
         typer.Option(
-            "--context", metavar="NAME", help="For --dry-run. Default: the current one.", rich_help_panel=_KUBERNETES
+            "--context",
+            metavar="NAME",
+            help="Use this context with --dry-run. Default: the current one.",
+            rich_help_panel=_KUBERNETES,
         ),
     ] = ""
     kubeconfig: Annotated[
         str,
         typer.Option(
             "--kubeconfig",
-            metavar="FILE",
-            help="For --dry-run. Default: what kubectl takes.",
+            metavar="PATH",
+            help="Use this kubeconfig with --dry-run. Default: what kubectl takes.",
             rich_help_panel=_KUBERNETES,
         ),
     ] = ""
@@ -103,7 +115,7 @@ class KubernetesGroup:
         typer.Option(
             "--shm-size",
             metavar="SIZE",
-            help="Limit of /dev/shm; default: half of the node's memory.",
+            help="Limit /dev/shm to this size. Default: half of the node's memory.",
             rich_help_panel=_KUBERNETES,
         ),
     ] = ""
@@ -125,9 +137,18 @@ class KubernetesGroup:
 class SlurmScriptGroup:
     """What a script for sbatch says besides."""
 
-    partition: Annotated[str, typer.Option("--partition", metavar="NAME", rich_help_panel=_SLURM)] = ""
-    account: Annotated[str, typer.Option("--account", metavar="NAME", rich_help_panel=_SLURM)] = ""
-    time: Annotated[str, typer.Option("--time", metavar="LIMIT", rich_help_panel=_SLURM)] = ""
+    partition: Annotated[
+        str, typer.Option("--partition", metavar="NAME", help="Use this partition.", rich_help_panel=_SLURM)
+    ] = ""
+    account: Annotated[
+        str, typer.Option("--account", metavar="NAME", help="Use this account.", rich_help_panel=_SLURM)
+    ] = ""
+    time: Annotated[
+        str,
+        typer.Option(
+            "--time", metavar="TIME", help="Limit the job to this time, as Slurm takes it.", rich_help_panel=_SLURM
+        ),
+    ] = ""
     prefix: Annotated[
         str,
         typer.Option(
@@ -154,7 +175,12 @@ class PrologGroup:
     deadline: Annotated[
         float,
         typer.Option(
-            "--deadline", metavar="SECONDS", min=1, max=300, help="Of the look at a node.", rich_help_panel=_PROLOG
+            "--deadline",
+            metavar="SECONDS",
+            min=1,
+            max=300,
+            help="End the look at a node after so long.",
+            rich_help_panel=_PROLOG,
         ),
     ] = 10.0
 
@@ -177,44 +203,58 @@ class NcclGroup:
 
 
 def render(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"For whom: {', '.join(Kind)}.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"Write for one of these: {', '.join(Kind)}.")],
     pods: KubernetesGroup,
     slurm: SlurmScriptGroup,
     prolog: PrologGroup,
     nccl: NcclGroup,
     program: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="A script, -m MODULE or any command."),
+        typer.Argument(metavar="-- PROGRAM [ARGUMENT…]", help="Start a script, -m MODULE or any command."),
     ] = None,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Of the job.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Give the job this name.")] = "",
     image: Annotated[
         str,
         typer.Option(
-            "--image", metavar="IMAGE", help="Container with clusterctl and PyTorch in it; for Slurm, by pyxis."
+            "--image",
+            metavar="IMAGE",
+            help="Run in this container, with clusterctl and PyTorch in it; for Slurm, by pyxis.",
         ),
     ] = "",
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=1, help="Pods or nodes, all of them working.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option("--gpus-per-node", metavar="N", min=0, help="To ask for.")] = 0,
+    nodes: Annotated[
+        int, typer.Option("--nodes", metavar="N", min=1, help="Ask for so many pods or nodes; all of them work.")
+    ] = 1,
+    gpus_per_node: Annotated[
+        int, typer.Option("--gpus-per-node", metavar="N", min=0, help="Ask for so many GPUs on each node.")
+    ] = 0,
     nproc_per_node: Annotated[
         int | None,
         typer.Option(
-            "--nproc-per-node", metavar="N", min=1, help="Processes on each node; default: the GPUs that it finds."
+            "--nproc-per-node",
+            metavar="N",
+            min=1,
+            help="Start so many processes on each node. Default: the GPUs that it finds.",
         ),
     ] = None,
     launcher: Annotated[
         RenderLauncher,
         typer.Option(
             "--launcher",
-            help="mpijob: mpirun starts the program's ranks, or one torchrun in each pod. slurm: srun starts the ranks "
-            "of an MPI program through PMIx.",
+            help="Choose what starts the ranks. For mpijob it is mpirun, or one torchrun in each pod. For slurm it is "
+            "srun, through PMIx.",
         ),
     ] = RenderLauncher.MPIRUN,
     variables: Annotated[
-        list[str] | None, typer.Option("-x", metavar="NAME=VALUE", help="A variable of the job; may be repeated.")
+        list[str] | None,
+        typer.Option("-x", metavar="NAME=VALUE", help="Set this variable of the job; repeat it for several."),
     ] = None,
-    cpus: Annotated[str, typer.Option("--cpus", metavar="N", help="CPUs of each node or pod.")] = "",
-    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="Such as 64Gi; for Slurm 64G.")] = "",
-    working_dir: Annotated[str, typer.Option("--working-dir", metavar="PATH", help="Where the program starts.")] = "",
+    cpus: Annotated[str, typer.Option("--cpus", metavar="N", help="Ask for so many CPUs on each node or pod.")] = "",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="Ask for so much memory, such as 64Gi; for Slurm 64G.")
+    ] = "",
+    working_dir: Annotated[
+        str, typer.Option("--working-dir", metavar="PATH", help="Start the program in this folder.")
+    ] = "",
 ) -> int:
     """Print the submission of a job for an existing scheduler, or a prolog that looks at a node before each job.
 

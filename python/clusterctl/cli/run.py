@@ -80,7 +80,7 @@ class FoldersGroup:
     remote_dir: Annotated[
         str,
         typer.Option(
-            "--remote-dir", metavar="PATH", help="--sync copies to this folder; a relative path is in the home."
+            "--remote-dir", metavar="PATH", help="Copy to this folder with --sync; a relative path is in the home."
         ),
     ] = ""
     chdir: Annotated[

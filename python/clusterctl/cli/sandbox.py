@@ -25,21 +25,25 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="A cluster of containers on this machine, to try things on.")
 
 
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Which sandbox; several can be up side by side.")]
-Output = Annotated[Format, typer.Option("--format", help="json writes the sandbox to standard output.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name the sandbox; several can be up side by side.")]
+Output = Annotated[Format, typer.Option("--format", help="Print text, or the sandbox as JSON on stdout.")]
 
 
 @app.command()
 def up(
     name: Name = "sandbox",
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help=f"How many nodes, 1 to {MAX_NODES}.")] = 4,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help=f"Make so many nodes, 1 to {MAX_NODES}.")] = 4,
     image: Annotated[
         list[str],
-        typer.Option("--image", metavar="|".join(IMAGES), help="Repeat it to mix images; they are dealt in turn."),
+        typer.Option(
+            "--image",
+            metavar="|".join(IMAGES),
+            help="Use this image; repeat it to mix images, which are dealt in turn.",
+        ),
     ] = ["debian12"],  # noqa: B006 - typer copies the default
     inventory: Annotated[
         Path | None,
-        typer.Option("--inventory", metavar="PATH", help="Where to write the inventory, if not beside the state."),
+        typer.Option("--inventory", metavar="PATH", help="Write the inventory here. Default: beside the state."),
     ] = None,
     extras: Annotated[
         list[str] | None,
@@ -82,11 +86,11 @@ def status(name: Name = "sandbox", output: Output = Format.TEXT) -> None:
     screen.answer_line(f"inventory  {found.inventory}")
 
 
-@app.command()
+@app.command(short_help="Log in to a node, or run a command there.")
 def ssh(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node, for example node2.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name the node, for example node2.")],
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="COMMAND", help="What to run there; a login shell if nothing.")
+        list[str] | None, typer.Argument(metavar="COMMAND", help="Run this command there. Default: a login shell.")
     ] = None,
     name: Name = "sandbox",
 ) -> None:

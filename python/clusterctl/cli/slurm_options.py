@@ -45,7 +45,7 @@ class NodeSource(str, Enum):
 Via: TypeAlias = Annotated[
     Way | None,
     typer.Option(
-        "--via", help="slurm: run the checks in one allocation of Slurm, without ssh to the nodes.",
+        "--via", help="Run the checks in one allocation of 'slurm', without ssh to the nodes.",
         rich_help_panel=PANEL,
     ),
 ]  # fmt: skip
@@ -58,19 +58,21 @@ class SlurmGroup:
     partition: Annotated[
         str | None,
         typer.Option(
-            "--partition", "-p", metavar="NAME", help="The partition. Default: Slurm's own.", rich_help_panel=PANEL
+            "--partition", "-p", metavar="NAME", help="Use this partition. Default: Slurm's own.", rich_help_panel=PANEL
         ),
     ] = None
     account: Annotated[
         str | None,
-        typer.Option("--account", "-A", metavar="NAME", help="The account. Default: your own.", rich_help_panel=PANEL),
+        typer.Option(
+            "--account", "-A", metavar="NAME", help="Use this account. Default: your own.", rich_help_panel=PANEL
+        ),
     ] = None
     time: Annotated[
         str | None,
         typer.Option(
             "--time",
             metavar="TIME",
-            help="Time limit of the job as Slurm takes it: 30 (minutes), 2:00:00. Default: 60.",
+            help="Limit the job to this time, as Slurm takes it: 30 (minutes), 2:00:00. Default: 60.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -181,7 +183,7 @@ class AllocationGroup(SlurmGroup):
         NodeSource | None,
         typer.Option(
             "--inventory-from",
-            help="slurm: take all usable nodes of the partition, instead of an inventory.",
+            help="Take all usable nodes of the partition of 'slurm', instead of an inventory.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -189,7 +191,7 @@ class AllocationGroup(SlurmGroup):
         RankStarter | None,
         typer.Option(
             "--launcher",
-            help="srun: start the ranks by 'srun --mpi=pmix' instead of mpirun. Default: mpirun.",
+            help="Start the ranks by mpirun, or by 'srun --mpi=pmix'. Default: mpirun.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -198,7 +200,7 @@ class AllocationGroup(SlurmGroup):
         typer.Option(
             "--mpi",
             metavar="TYPE",
-            help="With --launcher srun: a PMIx type of 'srun --mpi=list'. Default: pmix.",
+            help="With --launcher srun, use this PMIx type of 'srun --mpi=list'. Default: pmix.",
             rich_help_panel=PANEL,
         ),
     ] = None

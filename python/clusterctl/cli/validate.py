@@ -135,7 +135,7 @@ def validate(
         bool,
         typer.Option(
             "--no-history",
-            help="Neither compare with earlier runs nor keep this one beside them.",
+            help="Compare with no earlier run, and do not keep this one beside them.",
             rich_help_panel=options.SUITE,
         ),
     ] = False,

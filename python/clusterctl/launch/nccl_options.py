@@ -14,9 +14,9 @@ AUTO = "auto"
 GID_INDEX, SOCKET_THREADS, SOCKETS_PER_THREAD = "NCCL_IB_GID_INDEX", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"
 # The options of 'clusterctl launch' and 'clusterctl render', with their help.
 OPTIONS = {
-    "--gid-index": "NCCL_IB_GID_INDEX of each pod: a number, or auto for the pod's own RoCE v2 entry over IPv4.",
-    "--socket-threads": "NCCL_SOCKET_NTHREADS of each pod, 1 to 16; 0 leaves it to NCCL.",
-    "--sockets-per-thread": "NCCL_NSOCKS_PERTHREAD of each pod; 0 leaves it to NCCL.",
+    "--gid-index": "Set NCCL_IB_GID_INDEX of each pod: a number, or auto for the pod's own RoCE v2 entry over IPv4.",
+    "--socket-threads": "Set NCCL_SOCKET_NTHREADS of each pod, 1 to 16; 0 leaves it to NCCL.",
+    "--sockets-per-thread": "Set NCCL_NSOCKS_PERTHREAD of each pod; 0 leaves it to NCCL.",
 }
 _MOST_THREADS, _MOST_SOCKETS = 16, 64
 _INDEX = re.compile(r"[0-9]{1,3}")

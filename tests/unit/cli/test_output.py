@@ -114,6 +114,18 @@ def test_further_lines_of_a_list_begin_below_its_words(
     assert {len(line) - len(line.lstrip()) for line in others} == {5}
 
 
+@pytest.mark.parametrize(("columns", "wrapped"), [("40", True), ("", False)])
+def test_an_error_wraps_at_words_where_the_width_is_known(
+    columns: str, wrapped: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    output.tell("the run " + "word " * 18 + "ends.")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert bool(others) is wrapped
+    assert first.startswith("clusterctl: the run word ")
+    assert all(re.match(r"  \S", line) and len(line) <= int(columns) for line in others)
+
+
 def test_an_answer_is_on_stdout(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     output.console.cache_clear()

@@ -39,6 +39,14 @@ def test_every_option_of_every_command_has_its_row(pages: dict[str, str]) -> Non
     assert re.search(r"^\| `-l, --limit PATTERN`.* \| .*[Oo]nly these hosts\. \|", text, flags=re.MULTILINE)
 
 
+def test_every_option_is_explained_by_a_sentence(pages: dict[str, str]) -> None:
+    text = "\n".join(page for place, page in pages.items() if place.startswith("reference/commands/"))
+    rows = re.findall(r"^\| (`.+?`\{ #\S+ \}|<code.+?</code>) \| (.*?) \| ", text, flags=re.MULTILINE)
+    assert len(rows) > 300
+    assert [row for row in rows if not re.fullmatch(r"[A-Z].+\.", row[1])] == []
+    assert [row for row in rows if re.search(r" (FILE|FOLDER|DIR|TEXT|INTEGER)\b", row[0])] == []
+
+
 def test_every_variable_of_every_role_has_its_row(pages: dict[str, str]) -> None:
     text = pages["reference/variables.md"]
     rows = set(re.findall(r"^\| `(\w+)`\{ #\1 \} \|", text, flags=re.MULTILINE))
