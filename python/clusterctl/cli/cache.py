@@ -152,13 +152,15 @@ def list_entries(where: SomeWhere = None, signers: Signers = "", form: Output = 
         answer = [{**_data(statement), **({"signer": signer} if where else {})} for statement, signer in rows]
         output.data(json.dumps({"entries": answer, "problems": [str(problem) for problem in problems]}))
         return _code(problems)
-    table: list[tuple[str, ...]] = [("NAME", "KIND", "PLATFORM", "SIZE", *(["SIGNED BY"] if where else []))]
+    from rich.table import Table  # noqa: PLC0415 - text output only
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("NAME", "KIND", "PLATFORM", "SIZE", *(["SIGNED BY"] if where else [])):
+        table.add_column(column, no_wrap=column in {"NAME", "KIND", "SIZE"}, overflow="fold", vertical="top")
     for statement, signer in rows:
-        row: tuple[str, ...] = (statement.entry.name, statement.entry.kind, statement.platform, _size(statement.size))
-        table.append((*row, *([signer] if where else [])))
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    for row in table:
-        output.answer_line("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
+        cells = (statement.entry.name, statement.entry.kind, statement.platform, _size(statement.size), signer)
+        table.add_row(*(output.text(cell) for cell in cells[: len(table.columns)]))
+    output.answer().print(table)
     return _told(problems)
 
 

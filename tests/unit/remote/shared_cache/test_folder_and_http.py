@@ -545,6 +545,9 @@ def test_list_tells_who_signed(second: Site, shared: Path) -> None:
     assert done.returncode == 0
     row = next(line for line in done.stdout.splitlines() if line.startswith("openmpi-"))
     assert row.split()[-1] == "first"
+    narrow = second.run("list", shared, COLUMNS="72").stdout.splitlines()
+    assert all(len(line) <= 72 and not line.startswith("  first") for line in narrow)
+    assert any(line.startswith(" " * 12) for line in narrow), "a long platform goes on below itself"
     answer = json.loads(second.run("list", shared, "--format", "json").stdout)
     assert {entry["kind"] for entry in answer["entries"]} == {"pack", "lock"}
     assert json.loads(second.run("list", "--format", "json").stdout)["entries"] == []
