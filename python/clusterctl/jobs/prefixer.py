@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
 
 from clusterctl.launch import mpirun
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 Prefix: TypeAlias = Literal["none", "rank", "host"]
 Take: TypeAlias = "Callable[[str, bytes], None]"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Literal
 
 SCHEMA = 1
 NAMESPACE = "artifact@clusterctl"  # a signature of another namespace says nothing about an artifact

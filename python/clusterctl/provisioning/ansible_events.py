@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.model.run_record import Event, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
 from clusterctl.provisioning.software import ROLE_TAGS
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _MOST_COMPLAINTS = 40
 _MOST_WORDS = 2000  # characters of a sentence of a node

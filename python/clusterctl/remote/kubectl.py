@@ -10,15 +10,13 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.remote import kubectl_text, python
 from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _ANSWER_S = 60.0
 _REQUEST = "--request-timeout=20s"

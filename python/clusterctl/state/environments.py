@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from clusterctl.model.base import Record
 from clusterctl.state import files, paths
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _LEAST_DIGEST = 4  # characters
 KEPT_FOR = timedelta(days=30)  # since the last use; then gc may remove it

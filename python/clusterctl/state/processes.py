@@ -9,14 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterctl.model.run_record import ProcessIdentity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def this_process() -> ProcessIdentity:

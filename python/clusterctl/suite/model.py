@@ -5,17 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from clusterctl.model import units
 from clusterctl.model.base import Record
 from clusterctl.model.results import Better, Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
 
 # Values of a suite file: sizes, times, fractions and lists, each checked when it is read; the nearest known name.
 
