@@ -38,7 +38,6 @@ class Carrier:
 
     @property
     def is_rdma(self) -> bool:
-        """Whether it is an RDMA port."""
         return bool(self.link_layer)
 
 

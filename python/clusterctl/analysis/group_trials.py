@@ -38,7 +38,6 @@ class GroupTrials:
         self.contradicted = False
 
     def __len__(self) -> int:
-        """Return the number of launches."""
         return len(self._seen) + len(self._by_others)
 
     def add(self, group: Group, *, failed: bool, by_other: bool = False) -> None:

@@ -42,7 +42,6 @@ class StepReport(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """The time of one step."""
         return self.whole_s / self.steps
 
 

@@ -87,7 +87,6 @@ class NoiseFilter:
         self._pass(b"".join(line for line in lines if not _NOISE.fullmatch(line)))
 
     def end(self) -> None:
-        """Pass on what waits."""
         held, self._held = self._held, b""
         self._pass(b"" if _NOISE.fullmatch(held) else held)
 

@@ -76,7 +76,6 @@ class EnvironmentGoneError(ClusterctlError):
     exit_code = ExitCode.HOST_FAILED
 
     def __init__(self, environment: str, hosts: Sequence[str]) -> None:
-        """Take the folder of the environment, and the hosts that lack it."""
         super().__init__(f"The environment {environment} of the project is gone from {folded(hosts)}; run it again.")
         self.hosts = tuple(hosts)
 
@@ -175,7 +174,6 @@ def run_watched(
 
 
 def of_team(options: RunOptions) -> team_of_job.TeamOptions:
-    """Return which nodes a job asks for."""
     return team_of_job.TeamOptions(
         options.inventory, options.launch_node, options.gate, options.look, options.environment
     )
@@ -191,7 +189,6 @@ class ReadyJob:
 
 
 def new_id() -> str:
-    """Return an id for a job."""
     return f"run-{secrets.token_hex(6)}"
 
 
@@ -359,7 +356,6 @@ def _sync(team: JobTeam, folder: Path, target: str, tell: Callable[[str], None])
 
 
 def not_started(launch_node: str, problem: str) -> HostFailedError:
-    """Return the error of a job that could not be started."""
     return HostFailedError(f"The job could not be started on {launch_node}: {problem}.")
 
 

@@ -206,7 +206,6 @@ class Inventory:
     parts: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def host(self, name: str) -> Host:
-        """Return the host of that name."""
         for host in self.hosts:
             if host.name == name:
                 return host

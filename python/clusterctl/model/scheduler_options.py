@@ -27,7 +27,6 @@ class SlurmOptions:
 
     @property
     def by_srun(self) -> bool:
-        """Whether srun starts the ranks."""
         return self.launcher == "srun"
 
     @property

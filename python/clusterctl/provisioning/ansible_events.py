@@ -97,7 +97,6 @@ class Translator:
         self.is_complete = False
 
     def handle(self, raw: Mapping[str, Any]) -> None:
-        """Take one event."""
         event = translate(raw, keep_diff=self._keep_diff)
         if event is not None:
             self._on_event(event)

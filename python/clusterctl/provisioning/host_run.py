@@ -107,7 +107,6 @@ class HostRun(Generic[RequestT, ObserverT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the nodes."""
         with self._kept:
             self.claims.release()
 
@@ -269,7 +268,6 @@ class HostRun(Generic[RequestT, ObserverT]):
         return self.request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
 
     def leave_out(self, problems: Sequence[run_record.Problem]) -> None:
-        """Go on without the hosts of these problems."""
         if not problems:
             return
         for problem in problems:
@@ -324,7 +322,6 @@ class HostRun(Generic[RequestT, ObserverT]):
         return [self.summary_of_left_out(name) if name in self.left_out else found[name] for name in self.all_selected]
 
     def summary_of_left_out(self, name: str) -> HostSummary:
-        """Return the summary of a host that the run leaves out."""
         words = f"left out: {self.left_out[name].problem}"
         return HostSummary(host=name, outcome="unreachable", failed_stage=CONNECTION, message=words)
 
@@ -350,7 +347,6 @@ class HostRun(Generic[RequestT, ObserverT]):
         )
 
     def finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
-        """Write the end of the run into its record."""
         told = (*clusters.begins_anew(self.cluster.sources), *self.messages, *self.task_results.messages())
         return self.run.update(
             outcome=outcome,

@@ -135,7 +135,6 @@ class Cancel:
 
     @property
     def requested(self) -> bool:
-        """Whether the run is to stop."""
         return self.requests > 0
 
     @contextlib.contextmanager

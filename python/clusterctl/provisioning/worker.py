@@ -34,7 +34,6 @@ NAME = re.compile(r"(?:artifacts|locks)/[A-Za-z0-9_][A-Za-z0-9._+-]*")
 
 
 def main(words: Sequence[str]) -> None:
-    """Do one of the four things."""
     task, rest = words[0], words[1:]
     if task == "check":
         held_files.remove_folders_of_killed()

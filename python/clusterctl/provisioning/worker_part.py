@@ -103,15 +103,12 @@ class _Awaited:
         self._stream, self._patience = stream, patience
 
     def readline(self, most: int) -> bytes:
-        """Read a line."""
         return bytes(self._patience.timed(self._stream.readline, most))
 
     def read(self, most: int) -> bytes:
-        """Read a block."""
         return bytes(self._patience.timed(self._stream.read, most))
 
     def write(self, data: bytes) -> int:
-        """Write a block."""
         return int(self._patience.timed(self._stream.write, data))
 
 
@@ -316,7 +313,6 @@ def _numbered(value: str, number: int, project: Path) -> list[str]:
 
 
 def _vault_password(path: Path) -> str:
-    """Return the content of a vault password file."""
     if path.stat().st_mode & 0o111:
         raise BrokenOffError(f"cannot get the vault's password from the program {path}; give a file or LABEL@prompt")
     return path.read_text(encoding="utf-8")

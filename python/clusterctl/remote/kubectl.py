@@ -90,7 +90,6 @@ class Kubectl:
             self._asked(["create", "--dry-run=server", "--output=name", *self._place(), "--filename=-"], document)
 
     def create(self, document: Mapping[str, Any]) -> kubectl_text.PodJobStatus:
-        """Create a resource."""
         return kubectl_text.job(self._json(["create", "--output=json", *self._place(), "--filename=-"], document))
 
     def job(self, resource: str, name: str) -> kubectl_text.PodJobStatus | None:
@@ -104,7 +103,6 @@ class Kubectl:
         return kubectl_text.job(_read(done.output))
 
     def pods(self, selector: str) -> tuple[kubectl_text.Pod, ...]:
-        """Return the pods with a label."""
         asked = ["get", "pods", f"--selector={selector}", "--output=json", *self._place()]
         return kubectl_text.pods(self._json(asked))
 
@@ -139,7 +137,6 @@ class Kubectl:
     def _asked(
         self, words: Sequence[str], document: Mapping[str, Any] | None = None, *, is_local: bool = False
     ) -> bytes:
-        """Run a command and return what it says."""
         done = self._ran(words, document, is_local=is_local)
         if done.returncode != 0:
             raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))

@@ -92,7 +92,6 @@ PROC = Path("/proc")
 
 
 def all_numbers() -> list[int]:
-    """Return the numbers of all processes of this machine."""
     if _has_proc():
         return [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
     return [int(word) for word in _ps("-A", "-o", "pid=").split()]
@@ -113,7 +112,6 @@ def started_ticks(pid: int) -> int | None:
 
 
 def children(parent: int) -> list[int]:
-    """Return the numbers of the children of a process."""
     if _has_proc():
         return [pid for pid in all_numbers() if _stat(pid)[1:2] == [str(parent)]]
     rows = (line.split() for line in _ps("-A", "-o", "pid=,ppid=").splitlines())

@@ -70,12 +70,10 @@ class Run:
         return paths.ansible_log(self.folder)
 
     def event(self, event: Event) -> None:
-        """Append one event."""
         self._events.write(json.dumps(event_data(event), default=str) + "\n")
         self._events.flush()
 
     def facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep the facts of the nodes."""
         files.write_atomically(
             paths.facts_file(self.folder), json.dumps(facts, indent=1, sort_keys=True, default=str) + "\n"
         )
@@ -89,7 +87,6 @@ class Run:
         return self.record
 
     def close(self) -> None:
-        """Close the files."""
         self._events.close()
 
     def _save(self) -> None:

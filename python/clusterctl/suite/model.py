@@ -43,7 +43,6 @@ def between(low: float, high: float, what: str) -> Callable[[float], float]:
 
 
 def whole(value: object) -> int:
-    """Return a whole number."""
     figure, words = units.number(value)
     if words or figure != int(figure):
         raise ValueError(f"'{value}' is not a whole number")
@@ -298,7 +297,6 @@ class ExternalCheck(Record):
 
     @property
     def measures(self) -> str:
-        """The quantity of its figure."""
         return self.quantity or self.name
 
 

@@ -201,7 +201,6 @@ def in_a_run(
 
 
 def saved(run: runs.Run, record: ValidationRecord) -> ValidationRecord:
-    """Keep the record in the folder of its run, and return it."""
     files.write_atomically(paths.validation_record(run.folder), record.model_dump_json(indent=1) + "\n")
     return record
 
@@ -243,7 +242,6 @@ class _Validation:
         tell: Callable[[ValidationEvent], None],
         gone: Gone,
     ) -> None:
-        """Pass the gate."""
         self._look_whether_gone, self._gone = gone, ""
         self._cluster, self._options, self._checks, self._run, self._tell = cluster, options, checks, run, tell
         self._started = now()
@@ -272,7 +270,6 @@ class _Validation:
         self._expectations = Expectations(options.suite, measured, nodes, remembered=options.remembered)
 
     def go(self) -> ValidationRecord:
-        """Run the checks, and keep the record of the run."""
         try:
             if not self._team.nodes:
                 self._skip_rest("no node can take part")

@@ -365,7 +365,6 @@ class _PodsRun:
         self._expectations = self._expected({})
 
     def go(self) -> ValidationRecord:
-        """Run the checks, and keep the record of the run."""
         wish = self._wish
         held = PodJob(self._kubectl, self._job, wish.start_within_s, wish.time_s, lambda w: self._say(JOB, w))
         try:

@@ -46,16 +46,13 @@ class Device(dict[str, object]):
     """A device with its readings by name, and its own name as ``device``; it fills the texts of a row."""
 
     def __init__(self, look: Hardware, kind: str, name: str) -> None:
-        """Take a device of a look, by its kind and name."""
         super().__init__(device=name)
         self._look, self._kind, self._name = look, kind, name
 
     def __missing__(self, reading: str) -> Value | None:
-        """Return a reading, None where there is none."""
         return self._look.values(self._kind, reading).get(self._name)
 
     def number(self, reading: str, otherwise: float = 0.0) -> float:
-        """Return a reading as a number."""
         found = self._look.number(self._kind, reading, self._name)
         return otherwise if found is None else found
 

@@ -55,7 +55,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 class Proxies(urllib.request.ProxyHandler):
     """Uses the proxies of the environment, but for this machine: a login may go there in clear text."""
 
-    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002, D102 - of the library
+    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002 - of the library
         return None if urlsplit(req.full_url).hostname in LOOPBACK else super().proxy_open(req, proxy, type)
 
 

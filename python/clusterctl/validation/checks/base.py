@@ -115,7 +115,6 @@ class Check(ABC):
         return self.options.words
 
     def program(self, site: Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one process."""
         limits = ("--deadline", f"{deadline_s:g}", "--heartbeat", f"{deadline_s / BEATS:.3g}")
         head = (site.layout.python, site.layout.program(self.file))
         return (*head, "--check", self.word, *limits, *self.arguments(site))
@@ -162,7 +161,6 @@ def passed(judgement: Judgement, reason: str, *more: Measurement) -> Judgement:
 
 
 def unique(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return each host once, in order."""
     return tuple(dict.fromkeys(hosts))
 
 

@@ -90,7 +90,6 @@ class SweepOptions(MeasuringOptions):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the programs take them."""
         sizes = ",".join(map(str, self.sizes))
         return ("--operations", ",".join(self.operations), "--sizes", sizes, *super().words)
 
@@ -112,7 +111,6 @@ class _Sweep(base.Check):
 
     @classmethod
     def of(cls, options: SweepOptions) -> Self:
-        """Return the check with these options and their deadline."""
         return cls(options, deadline_s=deadline_s(options))
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:

@@ -39,7 +39,6 @@ class CopiesOptions(CheckOptions):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the program takes them."""
         size, one_in = ("--size", str(self.size)), ("--one-in", str(self.one_in))
         return (*size, *one_in, "--chance", f"{self.chance:g}", "--budget", f"{self.budget_s:g}")
 
@@ -64,7 +63,6 @@ class Copies(base.Check):
     file = "copy_checks.py"
 
     def measuring_s(self, site: base.Site) -> float:  # noqa: ARG002 - all nodes copy at once
-        """Return the seconds of the copies."""
         return self.options.budget_s
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:

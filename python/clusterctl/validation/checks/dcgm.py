@@ -37,7 +37,6 @@ class DcgmOptions(CheckOptions):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the program takes them."""
         return "--level", str(self.level)
 
 
@@ -53,7 +52,6 @@ class Dcgm(base.Check):
     file = "dcgm_checks.py"
 
     def absent(self, stack: NodeStack) -> str:
-        """Return whether a GPU is missing."""
         if stack.gpus:
             return ""
         return f"jobs cannot use {stack.idle_gpus}" if stack.idle_gpus else "no GPU"

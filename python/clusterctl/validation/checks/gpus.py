@@ -60,7 +60,6 @@ class GpuComputeOptions(CheckOptions):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the program takes them."""
         return "--budget", f"{self.budget_s:g}"
 
 
@@ -75,7 +74,6 @@ class GpuCompute(_OnGpus):
     per_node: bool = True
 
     def measuring_s(self, site: base.Site) -> float:  # noqa: ARG002 - all GPUs work at once
-        """Return the seconds of the products."""
         return 1.5 * _TYPES * self.options.budget_s
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:

@@ -75,7 +75,6 @@ class Changed:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """A culprit for each node."""
         return tuple(Culprit(kind="node", nodes=(host,), words=self.reason, cure=self.cure) for host in self.hosts)
 
 

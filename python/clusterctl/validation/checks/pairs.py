@@ -83,7 +83,6 @@ class Pairs(base.Check):
         return told["measuring_s"] / told["rounds"] / sizes
 
     def measuring_on(self, about: tuple[str, int], rounds: Sequence[Sequence[tuple[int, int]]], repeats: int) -> Pairs:
-        """Return the check that measures these pairs alone."""
         return replace(self, further=Further(*about, tuple(tuple(pairs) for pairs in rounds), repeats))
 
     def measuring_s(self, site: base.Site) -> float:
