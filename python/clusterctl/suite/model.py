@@ -311,8 +311,19 @@ class CheckOptions(Record):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the program of the check takes them."""
-        return ()
+        """These options as the program of the check takes them: ``--budget 2 --sizes 8,64`` (seconds, bytes)."""
+        return self.words_of(type(self))
+
+    def words_of(self, kind: type[CheckOptions]) -> tuple[str, ...]:
+        """Return the words of those options alone that checks of a kind have."""
+        named = (name for name in kind.model_fields if name not in CheckOptions.model_fields)
+        return tuple(word for name in named for word in _option(name, getattr(self, name)))
+
+
+def _option(name: str, value: object) -> tuple[str, str]:
+    given = value if isinstance(value, tuple) else (value,)
+    words = (f"{one:g}" if isinstance(one, float) else str(one) for one in given)
+    return f"--{name.removesuffix('_s').replace('_', '-')}", ",".join(words)
 
 
 class MeasuringOptions(CheckOptions):
@@ -325,12 +336,6 @@ class MeasuringOptions(CheckOptions):
     budget_s: Seconds = 0.5
     confidence: Confidence = 0.95
     precision: Precision = 0.02
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """How long the program measures."""
-        named = (("--budget", self.budget_s), ("--confidence", self.confidence), ("--precision", self.precision))
-        return tuple(word for name, value in named for word in (name, f"{value:g}"))
 
 
 class Suite(Record):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.launch import mpirun
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 from clusterctl.suite import CheckOptions, Declaration
 from clusterctl.validation.checks.rank_output import CPUS, LOAD
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.analysis.nccl_path import GidTable
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
     from clusterctl.validation.checks.rank_output import Output
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
@@ -152,6 +152,14 @@ def one_a_node(site: Site) -> Site:
 def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:
     """Return the judgement as a FAIL with this reason and these hosts."""
     return replace(judgement, verdict=Verdict.FAIL, reason=reason, hosts=unique(hosts), culprits=())
+
+
+def blamed(judgement: Judgement, reason: str, named: Iterable[tuple[str, str, str]], quantity: str = "") -> Judgement:
+    """Return the judgement as a FAIL that blames nodes: each with what is wrong in words, and the cure."""
+    culprits = tuple(
+        Culprit(kind="node", nodes=(host,), quantity=quantity, words=words, cure=cure) for host, words, cure in named
+    )
+    return replace(fail(judgement, reason, (one.nodes[0] for one in culprits)), culprits=culprits)
 
 
 def passed(judgement: Judgement, reason: str, *more: Measurement) -> Judgement:

@@ -88,11 +88,6 @@ class SweepOptions(MeasuringOptions):
     operations: Operations = OPERATIONS
     sizes: Sizes = (8, 65536, MIB, 16 * MIB)
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        sizes = ",".join(map(str, self.sizes))
-        return ("--operations", ",".join(self.operations), "--sizes", sizes, *super().words)
-
 
 def deadline_s(options: SweepOptions) -> float:
     """Return the seconds for a whole sweep: some for each of its points."""

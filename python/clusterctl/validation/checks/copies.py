@@ -37,11 +37,6 @@ class CopiesOptions(CheckOptions):
     chance: Confidence = 0.95
     budget_s: Seconds = 30.0
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        size, one_in = ("--size", str(self.size)), ("--one-in", str(self.one_in))
-        return (*size, *one_in, "--chance", f"{self.chance:g}", "--budget", f"{self.budget_s:g}")
-
 
 def chance_of(copies: int, one_in: float) -> float:
     """Return the probability that a core at fault is found.

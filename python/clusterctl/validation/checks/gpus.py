@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.findings import majority
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.results import Verdict
 from clusterctl.model.units import value_words
 from clusterctl.suite import CheckOptions, MeasuringOptions
 from clusterctl.suite.model import Seconds
@@ -57,10 +57,6 @@ class GpuComputeOptions(CheckOptions):
     """``budget_s`` are the seconds for which every GPU multiplies in each type of numbers."""
 
     budget_s: Seconds = 5.0
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return "--budget", f"{self.budget_s:g}"
 
 
 @dataclass(frozen=True)
@@ -257,10 +253,7 @@ def _blamed(
     """Return a FAIL that names these hosts, each with the words of its first GPU."""
     first = dict(reversed(named))
     hosts = base.unique(host for host, _ in named)
-    culprits = tuple(
-        Culprit(kind="node", nodes=(host,), quantity=quantity, words=first[host], cure=cure) for host in hosts
-    )
-    return replace(base.fail(judgement, reason, hosts), culprits=culprits)
+    return base.blamed(judgement, reason, [(host, first[host], cure) for host in hosts], quantity)
 
 
 CHECKS = (

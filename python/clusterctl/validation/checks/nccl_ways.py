@@ -43,7 +43,7 @@ class WayOptions(MeasuringOptions):
 
     @property
     def words(self) -> tuple[str, ...]:
-        return ("--operations", "allreduce", "--sizes", ",".join(map(str, self.sizes)), *super().words)
+        return "--operations", "allreduce", *super().words
 
 
 @dataclass(frozen=True)

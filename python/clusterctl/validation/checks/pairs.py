@@ -103,7 +103,7 @@ class Pairs(base.Check):
             sizes = {"latency": (), "bandwidth": (), further.quantity: (further.size_bytes,)}
             more = ("--rounds", further.words, "--repeats", str(further.repeats))
         named = (word for name, some in sizes.items() if some for word in (f"--{name}", ",".join(map(str, some))))
-        return (*named, *options.words, *more)
+        return (*named, *options.words_of(MeasuringOptions), *more)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, and make matrices and figures of the measurements."""

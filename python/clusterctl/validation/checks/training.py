@@ -183,10 +183,6 @@ class TrainingOptions(CheckOptions):
     steps: Count = 20
     tolerance: Share = 1e-8
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        return "--steps", str(self.steps), "--tolerance", f"{self.tolerance:g}"
-
 
 @dataclass(frozen=True)
 class Training(WithHorovod):
