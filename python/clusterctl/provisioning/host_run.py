@@ -221,27 +221,21 @@ class HostRun(Generic[RequestT, ObserverT]):
         skip_tags: tuple[str, ...],
         check: bool | None,
     ) -> playbook.Play:
-        request, options = self.request, self.request.options
+        request = self.request
         return playbook.Play(
             playbook=content.playbook(name),
             inventory=self.cluster.sources,
             limit=limit,
             tags=tags,
             skip_tags=skip_tags,
-            extra_vars=options.extra_vars,
+            options=request.options,
             check=request.check if check is None else check,
             diff=request.diff,
             verbosity=request.verbosity,
             forks=request.forks,
             retries=_RETRIES if reach.through_one(self.cluster.hosts) else 0,
-            become=options.become,
-            user=options.user,
-            private_key=options.private_key,
-            vault_ids=options.vault_ids,
-            vault_password_files=options.vault_password_files,
             variables={**self._run_variables(), **self._unfinished, **variables},
             become_password=request.become_password,
-            vault_passwords=options.vault_passwords,
         )
 
     def _run_variables(self) -> dict[str, Any]:

@@ -292,7 +292,8 @@ def _project(part: WorkerPart, project: Path) -> list[str]:
     # The keys of a certificate authority stay here; the nodes have met each other, so no part needs them.
     values += ["--extra-vars=ssh_mesh_trust=keys"]
     vaults = []
-    for number, given in enumerate((*part.play.vault_ids, *part.play.vault_password_files)):
+    options = part.play.options
+    for number, given in enumerate((*options.vault_ids, *options.vault_password_files)):
         label, at, source = given.rpartition("@")
         if source.startswith("prompt"):
             vaults.append(f"--vault-id={given}")
@@ -301,8 +302,9 @@ def _project(part: WorkerPart, project: Path) -> list[str]:
         vaults.append(
             f"--vault-id={label or 'default'}@vault-{number}" if at else f"--vault-password-file=vault-{number}"
         )
-    bare = dataclasses.replace(part.play, inventory=InventorySources(()), vault_ids=(), vault_password_files=())
-    return [f"--inventory={_INVENTORY}", *playbook.arguments(bare, values), *vaults]
+    bare = dataclasses.replace(options, vault_ids=(), vault_password_files=())
+    play = dataclasses.replace(part.play, inventory=InventorySources(()), options=bare)
+    return [f"--inventory={_INVENTORY}", *playbook.arguments(play, values), *vaults]
 
 
 def _numbered(value: str, number: int, project: Path) -> list[str]:
