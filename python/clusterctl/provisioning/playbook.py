@@ -425,7 +425,7 @@ def connection_problem(failure: ProbeFailure) -> Problem:
     )
 
 
-# --- Start ansible-playbook under ansible-runner, which this module and ``runner_stream`` alone import ----------------
+# --- Start ansible-playbook under ansible-runner, which this module alone imports -------------------------------------
 #
 # ansible-runner finds its events in the text of the screen, which also holds what nodes say. They are not used: the
 # collection's callback ``run_events`` writes events into a file of the run.
@@ -454,14 +454,12 @@ def execute(
     poll: Callable[[], bool],
     *,
     project: Path | None = None,
-    **handlers: Callable[..., object],
 ) -> int:
     """Start ansible-playbook under ansible-runner, and wait for its end.
 
     ``hear`` hears each event that the callback ``run_events`` writes. ``poll`` says whether the play is to end at once;
     it is called about every 0.2 s. ``project`` is the folder in which the play runs, by default the user's: relative
-    paths among the options mean it. ``handlers`` are ``status_handler``, ``artifacts_handler`` and
-    ``finished_callback`` of ansible-runner.
+    paths among the options mean it.
 
     Returns:
         The exit code; 254 where a signal ended it.
@@ -495,7 +493,7 @@ def execute(
     config.pexpect_timeout = POLL_S
     config.env["ANSIBLE_STDOUT_CALLBACK"] = "default"  # ansible-runner's own would write its events into the text
     config.env["ANSIBLE_CALLBACK_PLUGINS"] = settings["ANSIBLE_CALLBACK_PLUGINS"]  # nor is it loaded
-    runner = Runner(config, cancel_callback=look, **handlers)
+    runner = Runner(config, cancel_callback=look)
     runner.run()
     channel.drain()
     return _KILLED if runner.rc is None else int(runner.rc)

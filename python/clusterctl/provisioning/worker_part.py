@@ -174,7 +174,7 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
     translator = Translator(hear_own, keep_diff=part.play.diff)
     try:
         give_cache(part.worker, part.trees, cancel)
-        status, complaints = _streamed(part, log, translator, cancel)
+        rc, complaints = _streamed(part, log, translator, cancel)
     except (BrokenOffError, OSError) as error:
         if cancel.requested:
             return playbook.End("canceled", 254)
@@ -186,8 +186,8 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
         return playbook.End("failed", 2, (words,), failed=failed, unreachable=unreachable)
     told = tuple(f"{part.worker.host.name}: {text}" for text in complaints)
     return playbook.End(
-        "canceled" if cancel.requested else "successful" if status == "successful" else "failed",
-        0 if status == "successful" else 2,
+        "canceled" if cancel.requested else "failed" if rc else "successful",
+        2 if rc else 0,
         told,
         failed=own & translator.failed,
         unreachable=own & translator.unreachable,
@@ -232,12 +232,8 @@ def give_cache(worker: Worker, trees: Collection[str], cancel: playbook.Cancel) 
 
 def _streamed(
     part: WorkerPart, log: Path, translator: Translator, cancel: playbook.Cancel
-) -> tuple[str, tuple[str, ...]]:
-    """Transmit the play, and process its events to the end.
-
-    Returns:
-        ansible-runner's word for how it ended, and the errors that Ansible wrote.
-    """
+) -> tuple[int | None, tuple[str, ...]]:
+    """Transmit the play, and process its events to the end; returns Ansible's exit code, and the errors it wrote."""
     with held_files.folder() as folder:
         options = _project(part, folder / "project")
         passwords, settings = playbook.passwords_of(part.play), playbook.travelling()
@@ -268,12 +264,12 @@ def _streamed(
                 for thread in threads:
                     thread.join()
         complaints = playbook.keep_log(folder, log)
-    if received.status or cancel.requested:
-        return received.status, complaints
+    if received.rc is not None or cancel.requested:
+        return received.rc, complaints
     _end(part.worker, there)
     if patience.is_lost:
         raise BrokenOffError(_SILENT)
-    said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(received.explanations)
+    said = python.last_line(errors.decode("utf-8", "replace")) or received.explanation
     raise BrokenOffError(f"broke off in the middle of its part ({said or 'its process ended'})")
 
 
