@@ -92,7 +92,7 @@ def lay_out(node: Node) -> list[Step]:
             "host_certificate": str(certificates["host"]),
             "revoked": str(node.signed["revoked"]),
         }
-        steps.append(("mesh_trust", arguments))
+        steps.append(("mesh_certificates", arguments))
     meanwhile = changes_trust(node)
     authorized, known = _blocks(node, both_blocks(node) if meanwhile else final_blocks(node))
     if meanwhile:  # the final texts are watched

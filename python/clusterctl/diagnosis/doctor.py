@@ -26,7 +26,7 @@ from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import facts, login_probe, network_probe, reach
 from clusterctl.state import hardware_looks, paths
-from clusterctl.state.certificates import Certificates
+from clusterctl.state.certificate_status import Certificates
 from clusterctl.support import memory_room
 from clusterctl.support.errors import ConfigError, ExitCode
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from clusterctl.analysis.step_times import Pace, StepLine
-    from clusterctl.jobs.prefixer import Take
+    from clusterctl.jobs.output_lines import Take
     from clusterctl.jobs.run import RankPlaces, RunOptions
     from clusterctl.model.hosts import AnyInventory
 

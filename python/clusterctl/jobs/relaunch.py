@@ -14,7 +14,7 @@ from clusterctl.model.nodeset import folded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterctl.jobs.prefixer import Take
+    from clusterctl.jobs.output_lines import Take
     from clusterctl.jobs.run import RunOptions
     from clusterctl.jobs.watched_run import RunEnd
     from clusterctl.model.hosts import AnyInventory

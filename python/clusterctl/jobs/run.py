@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.jobs import flight, launcher_needs
 from clusterctl.jobs import team as team_of_job
-from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
+from clusterctl.jobs.output_lines import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
 from clusterctl.launch import compose, launchers, scheduler_env, torchrun
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.jobs.first_look import FirstLook
-    from clusterctl.jobs.prefixer import Hear, Prefix, Take
+    from clusterctl.jobs.output_lines import Hear, Prefix, Take
     from clusterctl.jobs.team import JobTeam
     from clusterctl.launch.compose import JobOptions, LaunchPlan
     from clusterctl.model.facts import NodeFacts

@@ -28,9 +28,9 @@ from clusterctl.validation.checks import registry
 if TYPE_CHECKING:
     from datetime import time
 
-    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.model.scheduler_options import SlurmOptions
+    from clusterctl.model.slurm_drain_choice import DrainOptions
     from clusterctl.nightly.records import HookTarget, Night, SchedulePlace, Scope
 
 

@@ -240,7 +240,7 @@ def _why(outcome: Outcome, result: Mapping[str, Any], host: str) -> str:
         found = content.module_util("preflight_rules").look_failure(host, text)
         return text if found.check == "error" else f"{host}: {found.problem}; {found.cure}."
     unstarted = any(words in text for words in _UNSTARTED)  # a module that started names the path itself
-    known = content.module_util("known_messages").find("module", text) if unstarted else None
+    known = content.module_util("error_meanings").find("module", text) if unstarted else None
     return f"{host}: {known.row.cause}; {known.row.cure}." if known else text
 
 

@@ -6,19 +6,19 @@ import contextlib
 import dataclasses
 import platform
 from datetime import datetime, timezone
-from functools import partial as partial_function
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary, RunObserver
-from clusterctl.provisioning import node_claims, partial, playbook, software, worker_part
+from clusterctl.provisioning import batches_and_losses, node_ownership, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
 from clusterctl.provisioning.look import HostRequest, look
-from clusterctl.provisioning.node_claims import NodeClaims, Wanted
+from clusterctl.provisioning.node_ownership import NodeClaims, Wanted
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
 from clusterctl.state import clusters, locks, paths, runs, snapshots
-from clusterctl.state.certificates import Certificates
+from clusterctl.state.certificate_status import Certificates
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ExitCode
 
@@ -91,7 +91,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.all_selected = cluster.selected  # with those that are left out later
         self._unfinished = _unfinished(run, cluster)
         self._forgotten: dict[str, HostSnapshot] = {}
-        owner = node_claims.Owner(
+        owner = node_ownership.Owner(
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
         self.claims = NodeClaims(run.record, owner, request.become_password)
@@ -131,10 +131,10 @@ class HostRun(Generic[RequestT, ObserverT]):
         if claimed.problems:
             return self.refuse(claimed.problems, unreached=claimed.unreached)
         if not request.check:
-            self.messages = (*self.messages, *node_claims.unlocked((*self.cluster.selected_hosts, *also)))
+            self.messages = (*self.messages, *node_ownership.unlocked((*self.cluster.selected_hosts, *also)))
         if claimed.adopted:
             self.run.update(adopted=claimed.adopted)
-            self.messages = (*self.messages, *node_claims.messages(claimed.adopted), *claimed.told)
+            self.messages = (*self.messages, *node_ownership.messages(claimed.adopted), *claimed.told)
         return None
 
     def look(
@@ -204,7 +204,7 @@ class HostRun(Generic[RequestT, ObserverT]):
                     parts.append(worker_part.WorkerPart(crew[worker], part, hosts, text, trees))
             cancel = playbook.Cancel()
             with cancel.on_signals(self.observer.stopping):
-                here = partial_function(self._play_here, own) if shares[OWN] else None
+                here = partial(self._play_here, own) if shares[OWN] else None
                 return worker_part.play_all(here, parts, self.run.log, self._hear, cancel)
 
     def _play_here(self, play: playbook.Play, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
@@ -241,7 +241,7 @@ class HostRun(Generic[RequestT, ObserverT]):
     def _run_variables(self) -> dict[str, Any]:
         """Return what audit lines say of the run, and what preflight needs for nodes that only Ansible reaches."""
         return {
-            "clusterctl_run": node_claims.who(self.run.record),
+            "clusterctl_run": node_ownership.who(self.run.record),
             "preflight_claimed": self.claims.claimed,
             "preflight_cluster": snapshots.read_identity(self.run.record.cluster_id),
             "preflight_adopt": self.request.adopt,
@@ -259,7 +259,7 @@ class HostRun(Generic[RequestT, ObserverT]):
 
     def can_leave_out(self, problems: Sequence[run_record.Problem]) -> bool:
         """Whether the run goes on without the hosts of these problems: the user asked for it, and others are left."""
-        return self.request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
+        return self.request.skip_unreachable and batches_and_losses.can_be_left_out(problems, self.cluster.selected)
 
     def leave_out(self, problems: Sequence[run_record.Problem]) -> None:
         if not problems:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
-from clusterctl.report import actions
+from clusterctl.report import what_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +116,9 @@ class ValidationRow:
 def validation_opening(record: ValidationRecord) -> tuple[str, ...]:
     """Return the lines above the table: actions, figures that miss their reference, searches, next steps."""
     lines = []
-    todo = [one for one in actions.of(record) if one.kind != "check"]  # a check without a culprit is a row of the table
+    todo = [
+        one for one in what_to_do.of(record) if one.kind != "check"
+    ]  # a check without a culprit is a row of the table
     if todo:
         lines.append("What to do:")
     for number, one in enumerate(todo[:_MOST], start=1):

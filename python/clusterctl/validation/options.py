@@ -17,10 +17,10 @@ from clusterctl.validation.checks import registry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import Inventory, InventorySources
     from clusterctl.model.probe import Probe
     from clusterctl.model.scheduler_options import PodsOptions, SlurmOptions
+    from clusterctl.model.slurm_drain_choice import DrainOptions
     from clusterctl.suite import Suite
 
 _MOST_NAMED = 6

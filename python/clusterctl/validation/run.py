@@ -18,9 +18,9 @@ from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import launchable
 from clusterctl.inventory.ansible_inventory import Cluster
-from clusterctl.model import drains, nodeset
-from clusterctl.model.drains import SlurmState
+from clusterctl.model import nodeset, slurm_drain_choice
 from clusterctl.model.results import ValidationRecord, Verdict, worst
+from clusterctl.model.slurm_drain_choice import SlurmState
 from clusterctl.remote import reach, slurm_text
 from clusterctl.remote.slurm import Slurm
 from clusterctl.state import files, history, locks, paths, runs
@@ -39,11 +39,11 @@ from clusterctl.validation.team import Team
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory, InventorySources
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult, ValidationEvent
+    from clusterctl.model.slurm_drain_choice import DrainOptions
     from clusterctl.validation.checks.base import Check
 
 
@@ -94,7 +94,7 @@ def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: Dr
         return (f"Slurm was not told of this run: {error}",)
     nodes = slurm_text.of_hosts(hosts, found)
     states = {host: SlurmState(node.state, node.reason) for host, node in nodes.items()}
-    decided = drains.decide(record, states, wish)
+    decided = slurm_drain_choice.decide(record, states, wish)
     done: dict[str, str] = {}
     resumed: list[str] = []
     refused: list[str] = []
@@ -110,7 +110,7 @@ def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: Dr
             resumed.append(host)
         except ValidationCouldNotRunError as error:
             refused.append(f"{host} stays drained: {error}")
-    return (*drains.words_of(done, resumed), *decided.notes, *refused)
+    return (*slurm_drain_choice.words_of(done, resumed), *decided.notes, *refused)
 
 
 __all__ = ["ValidationOptions", "exit_code", "validate"]

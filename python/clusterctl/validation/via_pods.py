@@ -28,7 +28,7 @@ from clusterctl.model.results import (
     Verdict,
     worst,
 )
-from clusterctl.remote import kubectl_text
+from clusterctl.remote import kubectl_output
 from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
 from clusterctl.state import files, paths, runs
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import Ending
     from clusterctl.model.results import ValidationEvent
     from clusterctl.model.scheduler_options import PodsOptions
-    from clusterctl.remote.kubectl_text import Pod
+    from clusterctl.remote.kubectl_output import Pod
     from clusterctl.validation.checks.base import Check, Site
     from clusterctl.validation.options import ValidationOptions
 
@@ -313,7 +313,7 @@ def checked(kubectl: Kubectl, job: ValidationJob) -> None:
     for verb, named in _RIGHTS:
         resource = named or job.resource
         if not kubectl.may(verb, resource):
-            raise ValidationCouldNotRunError(kubectl_text.no_right(verb, resource, kubectl.namespace))
+            raise ValidationCouldNotRunError(kubectl_output.no_right(verb, resource, kubectl.namespace))
 
 
 def validate(
