@@ -20,7 +20,7 @@ from clusterctl.remote import reach
 from clusterctl.state import clusters, locks, paths, runs, snapshots
 from clusterctl.state.certificate_status import Certificates
 from clusterctl.support import content
-from clusterctl.support.errors import ClusterctlError, ExitCode
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -48,27 +48,9 @@ def started(verb: str, cluster: Inventory, request: HostRequest, locked: Sequenc
     Raises:
         LockedError: another run holds a host.
     """
-    with locks.HostLock(locked, " ".join(request.argv)) if locked else contextlib.nullcontext():
-        run = runs.start(verb, cluster.sources, request.argv, runs.versions())
-        with _recorded(run):
-            yield run
-
-
-@contextlib.contextmanager
-def _recorded(run: runs.Run) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
-        raise
-    except ClusterctlError as error:
-        run.update(outcome="failed", exit_code=int(error.exit_code), message=str(error), finished=now())
-        raise
-    except BaseException as error:
-        run.update(outcome="failed", exit_code=int(ExitCode.BAD_CONFIG), message=type(error).__name__, finished=now())
-        raise
-    finally:
-        run.close()
+    lock = locks.HostLock(locked, " ".join(request.argv)) if locked else contextlib.nullcontext()
+    with lock, runs.recorded(verb, cluster.sources, request.argv) as run:
+        yield run
 
 
 RequestT = TypeVar("RequestT", bound=HostRequest)

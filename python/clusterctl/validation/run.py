@@ -177,26 +177,17 @@ def of_cluster(
 
 
 def in_a_run(
-    sources: InventorySources, options: ValidationOptions, work: Callable[[runs.Run], ValidationRecord], failed: int = 1
+    sources: InventorySources, options: ValidationOptions, work: Callable[[runs.Run], ValidationRecord]
 ) -> ValidationRecord:
-    """Validate in a run of its own, and keep in it how that ended; ``failed`` is the exit code after an error."""
-    run = runs.start("validate", sources, options.argv, runs.versions())
-    try:
+    """Validate in a run of its own, and keep in it how that ended."""
+    with runs.recorded("validate", sources, options.argv) as run:
         record = work(run)
-    except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
-        raise
-    except BaseException as error:
-        run.update(outcome="failed", exit_code=failed, message=str(error), finished=now())
-        raise
-    finally:
-        run.close()
-    run.update(
-        outcome="done" if record.verdict is Verdict.PASS else "failed",
-        exit_code=int(exit_code(record)),
-        message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
-        finished=now(),
-    )
+        run.update(
+            outcome="done" if record.verdict is Verdict.PASS else "failed",
+            exit_code=int(exit_code(record)),
+            message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
+            finished=now(),
+        )
     return record
 
 

@@ -33,7 +33,7 @@ from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
 from clusterctl.state import files, paths, runs
 from clusterctl.support import node_json
-from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
+from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 from clusterctl.validation.check_results import CheckResults, ended_during
 from clusterctl.validation.checks import base, judging, registry
 from clusterctl.validation.expectations import Expectations, MeasuredRun
@@ -336,7 +336,7 @@ def validate(
     def work(run: runs.Run) -> ValidationRecord:
         return _PodsRun(kubectl, plan, job, run, sources, options, wish, on_event or ignore).go()
 
-    return in_a_run(sources, options, work, int(ExitCode.VALIDATION_ERROR))
+    return in_a_run(sources, options, work)
 
 
 class _PodsRun:
