@@ -55,11 +55,7 @@ def keep(cluster: str, digest: str, environment: Environment) -> None:
 
 
 def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> None:
-    """Forget folders of environments on hosts, and an environment that is on no host any more.
-
-    Args:
-        cluster: the cluster's id.
-        trees: by host, the folders that are gone.
+    """Forget folders of environments, given by host, and an environment that is on no host any more.
 
     Raises:
         ConfigError: the state folder cannot be written.

@@ -255,13 +255,6 @@ def without(view: View, kind: str, section: str, check: str, what: str) -> Itera
     That is an error where an earlier look at the node saw some. It is a warning where most nodes with its board and as
     much memory have some, since a node may be built without. Virtual machines of all sizes may have the same board.
     Nodes of unknown boards are not compared.
-
-    Args:
-        view: all that was seen.
-        kind: the kind of the devices' readings.
-        section: the section of the look that reads them.
-        check: the check of the findings.
-        what: a device in words.
     """
     for group in groups(view, least=1):
         for host, look in group.items():
