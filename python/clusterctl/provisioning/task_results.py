@@ -85,9 +85,9 @@ class TaskResults:
         ]
 
     def members(self) -> tuple[dict[str, Any], ...]:
-        """Return what preflight made of the nodes: the members of the cluster."""
+        """Return what preflight made of the nodes: the members of the cluster, without what they had installed then."""
         found = [result.data["members"] for result in self.results if result.data.get("members")]
-        return tuple(found[-1]) if found else ()
+        return tuple({key: of for key, of in one.items() if key != "trees"} for one in found[-1]) if found else ()
 
     def planned_trees(self) -> dict[str, dict[str, str]]:
         """Return by host the folders of the artifacts that it gets, by name, as the plan of the software says."""
