@@ -277,6 +277,7 @@ _GPU = _record(
     unusable=_WORD,
     problem=_SENTENCE,
     instances=_many(_UUID),
+    nvlink=_flag,
     numa=_SIGNED,
     pci_path=_many(_WORD),
 )

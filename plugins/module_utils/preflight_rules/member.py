@@ -217,13 +217,14 @@ def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def provides(node: Mapping[str, Any]) -> list[str]:
-    """Return what a build can rely on here: libraries, the CUDA toolkit, and RDMA devices that UCX can use."""
+    """Return what a build can rely on here: libraries, the CUDA toolkit, and RDMA devices and NVLinks that UCX uses."""
     cuda, tools = node.get("cuda") or {}, node.get("tools") or {}
     found = {
         "cuda_toolkit": cuda.get("toolkit_version"),
         "libcuda": cuda.get("libcuda"),
         "gdrcopy": tools.get("gdrcopy"),
         "rdma": usable_devices(node),
+        "nvlink": any(gpu.get("nvlink") for gpu in _usable_gpus(node)),
     }
     return [name for name, there in found.items() if there]
 
