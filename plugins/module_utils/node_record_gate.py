@@ -228,6 +228,7 @@ _LINK = _record(
     driver=_WORD,
     master=_or_empty(_interface),
     is_function=_flag,
+    has_both_ends=_flag,
     addresses=_many(
         _record(
             "address", "prefix", family=_FAMILY, address=_address, prefix=_number(0, 128), scope=_WORD, temporary=_flag

@@ -271,14 +271,8 @@ def _address(settings: Settings, own: Mapping[str, str], suggestion: str, *, alo
         given = ip_address.canonical(given)  # IPv6 has many spellings of one address
     address, problem = "", ""
     if given is not None:
-        if not ip_address.is_address(given):
-            problem = f"cluster_address is {shown_value(given)}, which is not an IP address"
-        elif not (alone or _leads_elsewhere(given)):
-            problem = f"its cluster_address is {given}, which every node has itself"
-        elif own and given not in own:
-            problem = f"none of its interfaces has its cluster_address {given}"
-        else:
-            address = given
+        problem = _why_not(given, own, alone=alone)
+        address = "" if problem else given
     else:
         mine = [one for one in settings.resolved if not own or one in own]
         outside = [one for one in mine if alone or _leads_elsewhere(one)]
@@ -287,13 +281,28 @@ def _address(settings: Settings, own: Mapping[str, str], suggestion: str, *, alo
         elif not mine:
             problem = f"it is reached at {reached_at}, an address that none of its interfaces has"
         elif not outside:
-            problem = f"it is reached at {reached_at}, which every node has itself"
+            what = _OF_A_LINK if any(map(ip_address.is_ipv6_of_link, mine)) else "which every node has itself"
+            problem = f"it is reached at {reached_at}, {what}"
         else:
             address = outside[0]
     if not problem:
         return address, []
     cure = f"set cluster_address={suggestion or 'ADDRESS'} for it, the address by which the other nodes reach it"
     return "", [Problem(settings.name, "address", problem, cure)]
+
+
+def _why_not(given: str, own: Mapping[str, str], *, alone: bool) -> str:
+    """Return why the others cannot reach a node at its cluster_address, '' if they can."""
+    if ip_address.is_ipv6_of_link(given):
+        return f"its cluster_address is {given}, {_OF_A_LINK}"
+    if not ip_address.is_address(given):
+        return f"cluster_address is {shown_value(given)}, which is not an IP address"
+    if not (alone or _leads_elsewhere(given)):
+        return f"its cluster_address is {given}, which every node has itself"
+    return f"none of its interfaces has its cluster_address {given}" if own and given not in own else ""
+
+
+_OF_A_LINK = "a link-local address of IPv6, over which Open MPI sends nothing"
 
 
 def _leads_elsewhere(text: str) -> bool:

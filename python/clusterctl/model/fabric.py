@@ -113,6 +113,7 @@ IpNetwork = _ip_rules.IpNetwork
 parsed = _ip_rules.parsed
 network = _ip_rules.network
 network_or_none = _ip_rules.network_or_none
+is_ipv6_of_link = _ip_rules.is_ipv6_of_link
 
 
 def inside(address: str, cidrs: Iterable[str]) -> bool:

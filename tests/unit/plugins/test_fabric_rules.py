@@ -691,5 +691,26 @@ def test_link_local_addresses_of_ipv6_alone_are_left_out_in_words() -> None:
     found = rules.candidates(cluster(lambda number: interface("eth1", f"fe80::{number}/64", speed_mbps=200_000)))
     assert keys(found) == ["10.0.0.0/24"]
     assert words(found)["eth1"] == (
-        "has link-local addresses of IPv6 alone on node[1-4], and Open MPI sends nothing over them"
+        "has link-local addresses of IPv6 alone on node[1-4], over which Open MPI sends nothing; give it addresses of "
+        "IPv4"
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, ("node1", "node2")),  # nodes that are containers
+        ({"has_both_ends": True}, ()),
+        ({"master": "cni0"}, ()),
+    ],
+)
+def test_a_veth_counts_where_it_leads_to_another_machine(more: dict[str, Any], told: tuple[str, ...]) -> None:
+    def joined(number: int) -> dict[str, Any] | None:
+        return interface("cx1", f"fe80::{number}/64", kind="veth", **more) if number < 3 else None
+
+    def alone(number: int) -> dict[str, Any]:
+        return interface(f"veth{number}", f"fe80::7:{number}/64", kind="veth")  # of a container on the node
+
+    found = rules.candidates(cluster(joined, alone))
+    assert [(one.network, one.hosts, one.on_link) for one in found.rejected] == [("cx1", told, True)] * bool(told)
+    assert rules.from_plain(rules.plain(found)) == found

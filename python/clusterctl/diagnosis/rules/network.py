@@ -296,7 +296,10 @@ def _duplicates(view: View) -> Iterator[Finding]:
 
 
 def notes(view: View) -> Iterator[str]:
-    """Tell of docker0 and the like where jobs are told another network: nothing is wrong, and it is good to know."""
+    """Tell of docker0 and the like where jobs are told another network, and of link-local networks left out."""
+    for one in view.candidates.rejected if view.candidates else ():
+        if one.on_link:
+            yield f"{one.network} on {nodeset.folded(one.hosts)} is link-local, and carries no jobs: {one.reason}."
     for (address, name, is_software), hosts in _shared(view).items():
         networks = {cidr for host in hosts for cidr in getattr(view.nodes[host].fabric, "cidrs", ())}
         if is_software and networks and all(view.nodes[host].fabric for host in hosts):
