@@ -297,8 +297,9 @@ def _duplicates(view: View) -> Iterator[Finding]:
 
 def notes(view: View) -> Iterator[str]:
     """Tell of docker0 and the like where jobs are told another network, and of link-local networks left out."""
+    written = {cidr for node in view.nodes.values() if node.fabric is not None for cidr in node.fabric.cidrs}
     for one in view.candidates.rejected if view.candidates else ():
-        if one.on_link:
+        if one.on_link and written.isdisjoint(one.network.split()):
             yield f"{one.network} on {nodeset.folded(one.hosts)} is link-local, and carries no jobs: {one.reason}."
     for (address, name, is_software), hosts in _shared(view).items():
         networks = {cidr for host in hosts for cidr in getattr(view.nodes[host].fabric, "cidrs", ())}
