@@ -406,6 +406,7 @@ FORMS: Mapping[str, Rule] = {
             ),
         )
     ),
+    "driverless_cards": _many(_HEX, 256),
     "switch_ports": _many(_SWITCH_PORT),
     "names": _many(_record(name=_text(256), addresses=_many(_address), problem=_SENTENCE), 65536),
     "leftovers": _many(_record(pid=_COUNT, user=_USER, command=_VALUE, age_s=_SECONDS, why=_SENTENCE), 65536),

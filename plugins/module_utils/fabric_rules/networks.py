@@ -158,7 +158,8 @@ def rejections(
         if len(members) == 1 and len(nodes) > 1:
             host = next(iter(members))
             single[members[host][0].interface].append(host)
-        why = alone.get(name) or _why_not(nodes, members, shared, pinned=pinned)
+        has_twins = any(all(link.address in shared for link in its) for its in members.values())
+        why = ("" if has_twins else alone.get(name)) or _why_not(nodes, members, shared, pinned=pinned)
         on_link = any(_is_on_link(ip_address.parsed(link.address)) for its in members.values() for link in its)
         rejected.append(Rejection(title, tuple(members), why, on_link))
     merged = {name: hosts for name, hosts in single.items() if len(hosts) > 1}

@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import ip_address
+from .. import fabric_rules, ip_address
 from ..fabric_rules.networks import ROUTED_KINDS
 from .node import Problem, shortened, shown_value
 
@@ -466,6 +466,22 @@ def shared_address_warnings(nodes: Mapping[str, Mapping[str, Any]], members: Seq
         f"{shortened(hosts)} have the same address {shortened(addresses)}; no node accepts a key of the mesh from it."
         for hosts, addresses in sets.items()
     ]
+
+
+def card_warnings(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each RDMA card without a driver, and for cards of one node with the same address."""
+    found = []
+    for host, node in nodes.items():
+        found += [
+            f"{host}: the RDMA card {bus} has no driver, so jobs cannot use it; run 'modprobe mlx5_core' and"
+            " 'modprobe mlx5_ib', and look in the kernel's log."
+            for bus in node.get("driverless_cards") or ()
+        ]
+        found += [
+            f"{host}: {' and '.join(names)} have the same address {address}; give each card an address of its own."
+            for address, names in fabric_rules.own_twins(node).items()
+        ]
+    return found
 
 
 _UNIQUE = "correct cluster_aliases or ansible_host, or the node's own name with 'hostnamectl set-hostname NAME'"

@@ -480,6 +480,7 @@ class NodeFacts(Fact):
     existing_python: dict[str, Any] | None = None
     existing_openmpi: dict[str, Any] | None = None
     vendor_openmpis: tuple[VendorOpenMpi, ...] = ()
+    driverless_cards: tuple[str, ...] = ()  # PCI addresses of RDMA cards that no driver has taken
     libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()
     problems: tuple[str, ...] = ()

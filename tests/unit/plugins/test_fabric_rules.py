@@ -144,6 +144,28 @@ def test_an_overlay_with_a_subnet_for_each_node_is_none() -> None:
     assert words(found) == {"cni0": "leads to a network of its own on each node"}
 
 
+def test_a_fast_card_with_the_address_of_another_node_s_is_named_and_not_taken_for_a_cable() -> None:
+    found = rules.candidates(
+        cluster(lambda number: interface("eth1", f"10.1.0.{max(number, 2)}/24", speed_mbps=100_000))
+    )
+    assert keys(found) == ["10.0.0.0/24"]
+    assert words(found) == {"eth1 10.1.0.0/24": "carries the same address 10.1.0.2 on node[1-2]"}
+
+
+@pytest.mark.parametrize(
+    ("other", "twins"),
+    [
+        (interface("eth1", "10.0.0.2/24"), {"10.0.0.2": ["eth0", "eth1"]}),
+        (interface("eth1", "10.0.0.3/24"), {}),
+        (interface("wg0", "10.0.0.2/32"), {}),
+        (interface("docker0", "10.0.0.2/24"), {}),
+        (interface("eth1", "fe80::2/64"), {}),
+    ],
+)
+def test_two_cards_of_a_node_with_the_same_address(other: dict[str, Any], twins: dict[str, list[str]]) -> None:
+    assert rules.own_twins(plain_node(2, other)) == twins
+
+
 def test_an_interface_without_address_is_told_and_a_slave_is_not() -> None:
     found = rules.candidates(
         cluster(lambda _: interface("ib0", kind="infiniband"), lambda _: interface("p0", master="bond0"))

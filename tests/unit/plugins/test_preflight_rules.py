@@ -465,6 +465,21 @@ class TestClaims:
         assert rules.shared_address_warnings({"node1": its(1)}, [member_of(1)]) == []
 
 
+def test_cards_with_the_same_address_or_without_a_driver_are_told() -> None:
+    links = [
+        {"name": name, "kind": "physical", "addresses": [{"address": "10.0.0.1", "prefix": 24}]}
+        for name in ("a0", "b0")
+    ]
+    assert rules.card_warnings({"node1": node(interfaces=links), "node2": node(driverless_cards=["0000:5e:00.0"])}) == [
+        "node1: a0 and b0 have the same address 10.0.0.1; give each card an address of its own.",
+        (
+            "node2: the RDMA card 0000:5e:00.0 has no driver, so jobs cannot use it; run 'modprobe mlx5_core' and"
+            " 'modprobe mlx5_ib', and look in the kernel's log."
+        ),
+    ]
+    assert rules.card_warnings({"node1": node()}) == []
+
+
 def at(offset_s: float, width_s: float = 0.4) -> rules.Clock:
     """A clock that is that far ahead of the controller's, looked at by a task of that length."""
     started = 1000.0

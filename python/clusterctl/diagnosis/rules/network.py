@@ -77,6 +77,7 @@ _AGAIN = "'clusterctl provision' proves the network anew"
 def findings(view: View) -> Iterator[Finding]:
     """Return what is wrong with networks, and with RDMA."""
     yield from _duplicates(view)
+    yield from _cards(view.nodes)
     yield from _missing(view.nodes)
     yield from _recorded(view.nodes)
     yield from _carriers(view.nodes)
@@ -293,6 +294,18 @@ def _duplicates(view: View) -> Iterator[Finding]:
             cause = f"{name} has the address {address} on each of them, and Open MPI and NCCL would try it"
             cure = "run 'clusterctl provision', whose role fabric tells them the network that joins the nodes"
             yield Finding("network", severity, loose, cause, cure)
+
+
+def _cards(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Name cards of one node with the same address, and RDMA cards without a driver."""
+    for host, node in nodes.items():
+        for address, names in fabric.own_twins(node).items():
+            cause = f"{' and '.join(names)} have the same address {address}"
+            yield Finding("network", "error", (host,), cause, "give each card an address of its own")
+        if node.driverless_cards:
+            cause = f"the RDMA card {' and '.join(node.driverless_cards)} has no driver, so jobs cannot use it"
+            cure = "run 'modprobe mlx5_core' and 'modprobe mlx5_ib', and look in the kernel's log"
+            yield Finding("rdma", "warning", (host,), cause, cure)
 
 
 def notes(view: View) -> Iterator[str]:

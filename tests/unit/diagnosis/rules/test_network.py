@@ -105,6 +105,20 @@ def test_an_address_that_two_machines_have_is_told_without_what_follows() -> Non
     assert [(one.hosts, one.cause) for one in found] == [(("node2", "node4"), "all have the address 10.0.0.4 (eth0)")]
 
 
+def test_cards_with_the_same_address_or_without_a_driver_are_named() -> None:
+    def twice(record: Record) -> None:
+        record["interfaces"].append({**record["interfaces"][0], "name": "eth1", "mac": ""})
+
+    def bare(record: Record) -> None:
+        record["driverless_cards"] = ["0000:5e:00.0"]
+
+    found = {
+        one.hosts: (one.check, one.severity, one.cause) for one in registry.diagnose(seen(node2=twice, node3=bare))
+    }
+    assert found["node2",] == ("network", "error", "eth0 and eth1 have the same address 10.0.0.2")
+    assert found["node3",] == ("rdma", "warning", "the RDMA card 0000:5e:00.0 has no driver, so jobs cannot use it")
+
+
 def test_a_network_that_one_lacks_is_told() -> None:
     def joined(number: int) -> Change:
         entry = {"family": 4, "address": f"10.1.0.{number}", "prefix": 24, "scope": "global"}
