@@ -91,6 +91,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 *judge.warnings(),
                 *_warnings(missing, nodes),
                 *rules.shared_address_warnings(nodes, members),
+                *rules.card_warnings(nodes),
             ],
         )
         return _failed(result, problems, len(hosts)) if problems else result

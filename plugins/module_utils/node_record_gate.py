@@ -228,6 +228,7 @@ _LINK = _record(
     driver=_WORD,
     master=_or_empty(_interface),
     is_function=_flag,
+    has_both_ends=_flag,
     addresses=_many(
         _record(
             "address", "prefix", family=_FAMILY, address=_address, prefix=_number(0, 128), scope=_WORD, temporary=_flag
@@ -277,6 +278,7 @@ _GPU = _record(
     unusable=_WORD,
     problem=_SENTENCE,
     instances=_many(_UUID),
+    nvlink=_flag,
     numa=_SIGNED,
     pci_path=_many(_WORD),
 )
@@ -404,6 +406,7 @@ FORMS: Mapping[str, Rule] = {
             ),
         )
     ),
+    "driverless_cards": _many(_HEX, 256),
     "switch_ports": _many(_SWITCH_PORT),
     "names": _many(_record(name=_text(256), addresses=_many(_address), problem=_SENTENCE), 65536),
     "leftovers": _many(_record(pid=_COUNT, user=_USER, command=_VALUE, age_s=_SECONDS, why=_SENTENCE), 65536),

@@ -87,6 +87,7 @@ class Gpu(Fact):
     ``unusable`` says why jobs cannot use a GPU, and ``problem`` says it in a clause: without NVIDIA's driver, with a
     driver that lies in a container, without its device file or its library, with two versions of the driver, or in MIG
     mode without an instance. ``display`` is a card of the class of screens. ``instances`` are its MIG instances' names.
+    ``nvlink`` joins it to other GPUs of the node.
     ``numa`` is its NUMA node, -1 where unknown; ``pci_path`` has the bridges of PCI from the root, then the GPU itself.
     """
 
@@ -98,6 +99,7 @@ class Gpu(Fact):
     unusable: Literal["", "driver", "container", "device", "library", "versions", "mig"] = ""
     problem: str = ""
     instances: tuple[str, ...] = ()
+    nvlink: bool = False
     numa: int = -1
     pci_path: tuple[str, ...] = ()
 
@@ -477,6 +479,7 @@ class NodeFacts(Fact):
     existing_python: dict[str, Any] | None = None
     existing_openmpi: dict[str, Any] | None = None
     vendor_openmpis: tuple[VendorOpenMpi, ...] = ()
+    driverless_cards: tuple[str, ...] = ()  # PCI addresses of RDMA cards that no driver has taken
     libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()
     problems: tuple[str, ...] = ()

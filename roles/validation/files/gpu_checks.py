@@ -191,7 +191,7 @@ class Compute:
             self.at_once(kind)
         watch.stop()
         looks = watch.looks
-        gpu_state.report(rank, looks)
+        gpu_state.report(rank, looks, watch.lost)
         rank.figures.update(gpu_state.clock_figures(looks))
         for card in self.node.cards:
             rank.facts[f"gpu{card.index}_digests"] = " ".join(self.digests[card.index])

@@ -213,7 +213,7 @@ def sweep(report: rank_program.Rank, team: Communicator) -> None:
     sweep_checks.Sweep(report, Mover(team), team.numpy).go(room)
     if watch:
         watch.stop()
-        gpu_state.report(report, watch.looks)
+        gpu_state.report(report, watch.looks, watch.lost)
         for index, values in gpu_state.clocks(watch.looks).items():
             measure.say(
                 report.voice, values, quantity="gpu_clock", unit="Hz", better="higher", operation=f"gpu {index}"
