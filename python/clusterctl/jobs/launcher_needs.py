@@ -30,8 +30,7 @@ _READ_S = 30.0
 _CURES = {
     "PyTorch": "provision them with python_env_framework: pytorch",
     "Horovod": "provision them with horovod_install: auto",
-    "deepspeed": "build its wheel, put it where pip's find-links looks, and provision them with "
-    "python_env_requirements: [deepspeed]",
+    "deepspeed": "take it from a lock, by --project or python_env_lock (PyPI has no wheel of it)",
 }
 _PYTHON_PATH = "PYTHONPATH"
 _VERSION = re.compile(r"3\.[0-9]{1,2}")

@@ -223,6 +223,10 @@ def test_a_damaged_file_counts_as_missing(nodes: Nodes, tmp_path: Path) -> None:
     file.write_text("{", encoding="utf-8")
     assert environments.read(file.parent.name) == {}
     assert file.parent.stat().st_mode & 0o077 == 0
+    nodes.environment(with_lock(tmp_path))
+    assert len(environments.read(file.parent.name)) == 1
+    (aside,) = file.parent.glob("environments.json.damaged-*")
+    assert aside.read_text(encoding="utf-8") == "{", "nothing of it is lost"
 
 
 def test_an_environment_says_where_it_is() -> None:
