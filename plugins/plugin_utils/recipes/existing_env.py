@@ -142,7 +142,7 @@ def leads_to(name: str, one: Compiled, prefix: str) -> dict[str, Any]:
     return {
         "links_to": links_to,
         "steps": [
-            {"name": "folder", "argv": ["mkdir", "@TREE@/site-packages"]},
+            {"name": "folder", "argv": ["install", "-d", "-m", "0755", "@TREE@/site-packages"]},
             {"name": "link", "argv": ["ln", "-s", one.path, f"@TREE@/site-packages/{name}"]},
         ],
     }

@@ -111,11 +111,9 @@ def refuse_without_packages(
 
 def _refuse(launcher: Launcher, need: str, hosts: Sequence[str], cure: str = "") -> None:
     if hosts:
-        cure = cure or _CURES.get(need, f"provision them with python_env_requirements: [{need}]")
-        raise ConfigError(
-            f"--launcher {launcher.value} needs {need}, which is missing on {folded(hosts)}; {cure}, or leave them out "
-            "with --limit."
-        )
+        own = _CURES.get(need, f"provision them with python_env_requirements: [{need}]")
+        cure = cure or f"{own}, or leave them out with --limit"
+        raise ConfigError(f"--launcher {launcher.value} needs {need}, which is missing on {folded(hosts)}; {cure}.")
 
 
 def config(team: JobTeam, wish: JobOptions, synced: Synced | None) -> AccelerateConfig | None:

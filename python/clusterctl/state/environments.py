@@ -58,7 +58,7 @@ def keep(cluster: str, digest: str, environment: Environment) -> None:
         ConfigError: the state folder cannot be read or written.
     """
     path = paths.environments_file(cluster)
-    found = _Environments(known={**files.known(path, _parsed, {}), digest: environment})
+    found = _Environments(known={**files.known(path, _parsed, dict[str, Environment]()), digest: environment})
     files.keep(path, found.model_dump_json() + "\n")
 
 
@@ -73,7 +73,7 @@ def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> None:
         ConfigError: the state folder cannot be read or written.
     """
     left, path = {}, paths.environments_file(cluster)
-    for digest, one in files.known(path, _parsed, {}).items():
+    for digest, one in files.known(path, _parsed, dict[str, Environment]()).items():
         there = {host: tree for host, tree in one.trees.items() if tree not in trees.get(host, ())}
         if there:
             left[digest] = one.model_copy(update={"trees": there})

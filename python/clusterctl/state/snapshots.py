@@ -106,7 +106,7 @@ def _collected(content: bytes) -> dict[str, datetime]:
 def note_collected(cluster: str, trees: Iterable[str], when: datetime) -> None:
     """Keep which folders ``gc`` removed, so that a rollback to one of them can say so."""
     path = paths.collected_file(cluster)
-    known = {tree: at.isoformat() for tree, at in files.known(path, _collected, {}).items()}
+    known = {tree: at.isoformat() for tree, at in files.known(path, _collected, dict[str, datetime]()).items()}
     known.update(dict.fromkeys(trees, when.isoformat()))
     files.keep(path, json.dumps(known, indent=1, sort_keys=True) + "\n")
 
