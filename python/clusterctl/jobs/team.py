@@ -109,9 +109,11 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         _gate(cluster, nodes, asked, tell)
         _refuse_strangers(nodes)
         if asked.project:
-            trees = list(dict.fromkeys(asked.project[name] for name in nodes))
+            trees = {name: asked.project[name] for name in nodes}
             nodes = {
-                name: node.with_project(own := asked.project[name], *(tree for tree in trees if tree != own))
+                name: node.with_project(
+                    trees[name], *(tree for tree in dict.fromkeys(trees.values()) if tree != trees[name])
+                )
                 for name, node in nodes.items()
             }
         yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control)
