@@ -30,7 +30,7 @@ _READ_S = 30.0
 _CURES = {
     "PyTorch": "provision them with python_env_framework: pytorch",
     "Horovod": "provision them with horovod_install: auto",
-    "deepspeed": "take it from a lock, by --project or python_env_lock (PyPI has no wheel of it)",
+    "deepspeed": "take it from a lock, by --project or python_env_lock",
 }
 _PYTHON_PATH = "PYTHONPATH"
 _VERSION = re.compile(r"3\.[0-9]{1,2}")
