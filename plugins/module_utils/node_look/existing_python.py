@@ -409,15 +409,11 @@ def _dynamic(path: str) -> tuple[list[str], list[str]]:
         at, size, count = struct.unpack_from(f"{order}Q14xHH", head, 32)
         rows = os.pread(handle, size * min(count, _MOST_HEADERS), at)
         parts = [struct.unpack_from(f"{order}II6Q", rows, start) for start in range(0, len(rows), max(size, 1))]
-        entries = [
-            entry
-            for part in parts
-            if part[0] == _DYNAMIC
-            for entry in _pairs(order, os.pread(handle, min(part[5], _MOST_DYNAMIC), part[2]))
-        ]
+        table = next(part for part in parts if part[0] == _DYNAMIC)
+        entries = list(_pairs(order, os.pread(handle, min(table[5], _MOST_DYNAMIC), table[2])))
         strings = next((value for tag, value in entries if tag == _STRINGS), 0)
         start = next((strings - one[3] + one[2] for one in parts if one[0] == _LOAD and 0 <= strings - one[3] < one[5]))
-        words = {tag: [] for tag in (_NEEDED, _RPATH, _RUNPATH)}  # type: dict[int, list[str]]
+        words: dict[int, list[str]] = {tag: [] for tag in (_NEEDED, _RPATH, _RUNPATH)}
         for tag, value in entries:
             if tag in words:
                 words[tag].append(os.pread(handle, _MOST_WORD, start + value).partition(b"\0")[0].decode("ascii"))

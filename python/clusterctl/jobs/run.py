@@ -424,6 +424,8 @@ def refuse_missing(
         missing = [one.host for one in looks if not one.found.get(name)]
         starts = name == program[0] and not by_launcher
         blocked = [one.host for one in looks if starts and one.found.get(name) and name not in one.runs]
+        if missing and name == layouts[missing[0]].own_python:
+            raise ConfigError(_without_python(name, missing, nodes[missing[0]]))
         if missing or blocked:
             raise ConfigError(_missing_words(name, missing, blocked, looks))
     return {one.host: one.memory for one in looks}
@@ -439,6 +441,14 @@ def refuse_silent(looks: Sequence[Look]) -> None:
 def _here(name: str) -> str:
     """Return a script's name as a path, since Python does not look into PATH."""
     return name if "/" in name else f"./{name}"
+
+
+def _without_python(python: str, missing: Sequence[str], node: NodeFacts) -> str:
+    why = node.artifact("python_env").problem or "its environment was removed"
+    return (
+        f"{python}, the cluster's Python, is missing on {folded(missing)} ({why}); put that right and run 'clusterctl "
+        "provision', or leave them out with --limit."
+    )
 
 
 def _missing_words(name: str, missing: Sequence[str], blocked: Sequence[str], looks: Sequence[Look]) -> str:
