@@ -320,7 +320,7 @@ _ARTIFACT = _record(
 )
 _PACKAGE = _pattern(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}", "the name of a package")
 _PACKAGE_VERSION = _pattern(r"[A-Za-z0-9_.+!~=]{0,160}", "the version of a package")
-_LIBRARY = _pattern(r"(?:/?[A-Za-z0-9_.+-]{1,255}){0,64}", "a library")
+_LIBRARY = _or_empty(_pattern(r"/?[A-Za-z0-9_.+-]{1,255}(?:/[A-Za-z0-9_.+-]{1,255}){0,64}", "a library"))
 _EXISTING_PYTHON = _software(
     path=_PLAIN_PATH,
     folder=_PLAIN_PATH,

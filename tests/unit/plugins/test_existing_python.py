@@ -107,6 +107,9 @@ def test_paths_that_a_shell_would_read_otherwise_are_not_plain(path: str, plain:
         ("packages", {f"p{number}": "1" for number in range(9000)}, "a mapping of at most 8192"),
         ("nccl", {"path": "/x"}, "there"),
         ("folders", ["/x"] * 65, "a list of at most 64"),
+        ("mpi", {"mpi4py": {"folder": "/opt/a", "library": "libmpi.so; rm"}}, "a library"),
+        ("mpi", {"mpi4py": {"folder": "/opt/a", "library": f"{'a' * 255}/" * 65}}, "a library"),
+        ("mpi", {"mpi4py": {"folder": "../a", "library": ""}}, "an absolute path of letters"),
     ],
 )
 def test_what_a_node_invents_does_not_pass_the_gate(made: Path, field: str, value: Any, words: str) -> None:
