@@ -128,10 +128,10 @@ def compiled(host: Host, prefix: str, openmpi: Sequence[str], package: str, fram
     folder, library, version = its["folder"], its["library"], found.packages[package]
     if str(PurePosixPath(library).parent) in {f"{prefix}/openmpi/lib", *openmpi}:
         return Compiled(f"{folder}/{package}", version, taken=True)
-    why = f"was built against {library}" if library else "names no library of MPI"
+    why = f"takes {library} of the system" if library else "finds its MPI when it starts"
     note = (
-        f"{package} {version} of {found.path} {why}, and jobs use {prefix}/openmpi/lib; the cluster's own {package}"
-        f" comes before it (to use yours, build it there with MPICC={prefix}/openmpi/bin/mpicc)"
+        f"{package} {version} of {found.path} {f'was built against {library}' if '/' in library else why}; jobs get the"
+        f" cluster's own {package} (to use yours, build it with MPICC={prefix}/openmpi/bin/mpicc)"
     )
     return Compiled(version=version, note=note)
 

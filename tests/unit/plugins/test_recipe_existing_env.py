@@ -300,9 +300,9 @@ def test_an_mpi4py_that_was_built_against_the_clusters_open_mpi_is_taken() -> No
 @pytest.mark.parametrize(
     ("library", "words"),
     [
-        ("libmpi.so.40", "was built against libmpi.so.40, and jobs use /usr/local/openmpi/lib;"),
-        ("/opt/mpich/lib/libmpi.so.12", "was built against /opt/mpich/lib/libmpi.so.12, and jobs"),
-        ("", "names no library of MPI, and jobs"),
+        ("libmpi.so.40", "takes libmpi.so.40 of the system; jobs get the cluster's own mpi4py"),
+        ("/opt/mpich/lib/libmpi.so.12", "was built against /opt/mpich/lib/libmpi.so.12; jobs"),
+        ("", "finds its MPI when it starts; jobs"),
     ],
 )
 def test_an_mpi4py_of_another_mpi_is_told_and_ours_is_built(library: str, words: str) -> None:
@@ -312,7 +312,7 @@ def test_an_mpi4py_of_another_mpi_is_told_and_ours_is_built(library: str, words:
     assert one.key == plain.artifacts[0].key
     (warning,) = found.warnings
     assert warning.startswith(f"mpi4py 4.0.1 of /opt/pytorch {words}")
-    assert warning.endswith("build it there with MPICC=/usr/local/openmpi/bin/mpicc)")
+    assert warning.endswith("build it with MPICC=/usr/local/openmpi/bin/mpicc)")
     assert not plain.warnings
 
 
