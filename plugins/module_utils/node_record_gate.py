@@ -322,6 +322,7 @@ _ARTIFACT = _record(
 )
 _PACKAGE = _pattern(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}", "the name of a package")
 _PACKAGE_VERSION = _pattern(r"[A-Za-z0-9_.+!~=]{0,160}", "the version of a package")
+_LIBRARY = _or_empty(_pattern(r"/?[A-Za-z0-9_.+-]{1,255}(?:/[A-Za-z0-9_.+-]{1,255}){0,64}", "a library"))
 _EXISTING_PYTHON = _software(
     path=_PLAIN_PATH,
     folder=_PLAIN_PATH,
@@ -337,6 +338,7 @@ _EXISTING_PYTHON = _software(
     packages=_mapping(_PACKAGE, _PACKAGE_VERSION, 8192),
     cuda=_mapping(_KEY, _VERSION, 8),
     nccl=_record("path", "version", path=_or_empty(_PLAIN_PATH), version=_VERSION),
+    mpi=_mapping(_KEY, _record("folder", "library", folder=_PLAIN_PATH, library=_LIBRARY), 8),
 )
 _EXISTING_OPENMPI = _software(
     path=_PLAIN_PATH,

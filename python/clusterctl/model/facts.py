@@ -485,17 +485,22 @@ class NodeFacts(Fact):
     problems: tuple[str, ...] = ()
 
     _project: str = PrivateAttr("")  # the node itself cannot say it
+    _by_path: bool = PrivateAttr(default=False)
 
     @property
     def layout(self) -> Layout:
         """Where the software lies on the node, as it was asked, or as :meth:`with_project` says."""
-        return Layout(self.prefix.path, self._project)
+        return Layout(self.prefix.path, self._project, self._by_path)
 
-    def with_project(self, tree: str) -> NodeFacts:
-        """Return the node as a job sees it that runs in the environment of a project."""
-        path = ":".join(filter(None, (f"{tree}/bin", self.environment.get("PATH", ""))))
+    def with_project(self, tree: str, *others: str) -> NodeFacts:
+        """Return the node as a job sees it that runs in the environment of a project.
+
+        ``others`` are the folders of the environment on nodes of other platforms. The launch node's ``PATH`` is that of
+        all ranks, and a node has its own folder alone.
+        """
+        path = ":".join(filter(None, (*(f"{one}/bin" for one in (tree, *others)), self.environment.get("PATH", ""))))
         found = self.model_copy(update={"environment": {**self.environment, "PATH": path}})
-        found._project = tree  # noqa: SLF001 - its own class
+        found._project, found._by_path = tree, bool(others)  # noqa: SLF001 - its own class
         return found
 
     @property
