@@ -18,6 +18,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_stage, software_switch
 from ansible_collections.clusterctl.hpc.plugins.action.software_plan import RECIPES
 from ansible_collections.clusterctl.hpc.plugins.callback import run_events
+from ansible_collections.clusterctl.hpc.plugins.filter import software
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check, artifact_install
@@ -585,3 +586,11 @@ def test_results_of_several_steps_add_up() -> None:
         "key": "k",
         "tree": "t",
     }
+
+
+def test_the_first_living_builder_of_each_artifact_builds_it() -> None:
+    artifacts = [{"builders": ["node1", "node2"]}, {"builders": ["node3", "node1"]}, {"builders": []}]
+    assert software.builders(artifacts, ["node1", "node2", "node3"]) == ["node1", "node3"]
+    assert software.builders(artifacts, ["node2"]) == ["node2"]
+    living = {"ansible_play_hosts": ["node2", "node3"]}
+    assert [planned.builds("node2", one, living) for one in artifacts] == [True, False, False]
