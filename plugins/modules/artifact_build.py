@@ -345,8 +345,7 @@ class Build:
         work_dir = self.p["work_dir"]
         if not Path(work_dir).is_dir():
             raise ArtifactError(
-                f"{self.p['host']}: the work folder {work_dir} does not exist; create it or set"
-                f" {self.p['name']}_work_dir."
+                f"{self.p['host']}: the work folder {work_dir} does not exist; create it or set preflight_work_dir."
             )
         ready = not self.p["fresh"] and (installed.ok or self.packs.kept() is not None)
         if not ready:

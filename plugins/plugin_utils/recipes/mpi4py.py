@@ -113,7 +113,7 @@ class _Recipe:
             round=2,
             uses=["ucx", "openmpi", "cpython"],
             build={
-                **places(settings, "mpi4py"),
+                **places(settings),
                 **uv.packages(its_builders[0], _COMPILERS, own_headers=python.own_headers),
                 "files": [
                     *uv.brought(settings, "mpi4py", python.target, _TOOLS),

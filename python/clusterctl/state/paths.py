@@ -164,11 +164,6 @@ def listings_dir() -> Path:
     return state_dir().value / "listings"
 
 
-def accepted_dir() -> Path:
-    """Digests of the artifacts that this controller accepted; the collection writes them."""
-    return state_dir().value / "artifacts"
-
-
 def crashes_dir() -> Path:
     """Tracebacks of unexpected errors."""
     return state_dir().value / "crashes"
