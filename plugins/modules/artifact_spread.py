@@ -84,7 +84,7 @@ delivered: {description: "The place in C(folders) where the pack lies now, by no
 has: {description: Nodes that did not need it., type: list, elements: str, returned: success}
 reasons: {description: "Why a node did not get it, by node.", type: dict, returned: success}
 slow:
-  description: Nodes that got it but did not pass it on, since they were slow.
+  description: Nodes that got it and pass nothing on. They were slow, or another node could not take from them.
   type: list
   elements: str
   returned: success

@@ -284,7 +284,7 @@ class StagingAction(ArtifactActionBase):
         for node, why in told.failed.items():
             self._note(node, f"the chain leaves it out, so the controller sends it {what}: {why}")
         for node in told.slow:
-            self._note(node, f"took {what} so slowly that the chain went around it")
+            self._note(node, f"gets {what}, and the chain goes around it: it is slow, or what it gives is lost")
         return copying.path()
 
     def _push_as(self, connection: Any, local: Path, paths: list[str]) -> str:
