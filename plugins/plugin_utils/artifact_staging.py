@@ -117,7 +117,8 @@ class StagingAction(ArtifactActionBase):
         self, phase: str, artifacts: list[dict[str, Any]], variables: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
         host = self._host(variables)
-        asked = {"artifacts": artifacts, "phase": phase, "host": host}
+        given = [{name: value for name, value in one.items() if name != "cache_dir"} for one in artifacts]
+        asked = {"artifacts": given, "phase": phase, "host": host}
         return planned.answers_of(self._call("artifact_install", asked, variables), artifacts, host)
 
     def _applied(
