@@ -44,13 +44,7 @@ attributes:
   diff_mode: {support: full, description: Before and after of the files.}
 """
 
-EXAMPLES = r"""
-- name: Let jobs open files, and let all nodes log in at once
-  clusterctl.hpc.session_settings:
-    user: mpi
-    open_files: 1024
-    logins: 64
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}
