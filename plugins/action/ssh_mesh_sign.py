@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
@@ -14,9 +15,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line,
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look, run_events
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _PASSPHRASE = "ssh_mesh_ca_passphrase"  # noqa: S105 - the name of the variable
 _GIVE = mesh_ca.authority.GIVE

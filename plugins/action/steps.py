@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.common.validation import check_type_list
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.step_action import StepAction
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _STEP = frozenset({"module", "options", "when", "proves"})
 _OF_FAILURE = ("failed", "unreachable", "msg", "module_stderr", "module_stdout", "stderr")

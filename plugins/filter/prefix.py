@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import prefix_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DOCUMENTATION = r"""
 name: folders_to

@@ -136,8 +136,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     audited_module,
     job_account,
     login_probe,
+    mesh_certificates_look,
     mesh_rules,
-    mesh_trust_look,
     origins,
     sshd,
     text_edit,
@@ -320,7 +320,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
         if own:
             check_access(entry, path)
         made = job_account.rotated(entry.pw_dir, name, comment, module.params["rotation"], check=module.check_mode)
-        certificate = mesh_trust_look.certificate_of(entry, name)
+        certificate = mesh_certificates_look.certificate_of(entry, name)
         return {**made, **certificate, **(known_of(path) if own else {})}
 
     def known_of(path: Path) -> Dict[str, Any]:
@@ -339,7 +339,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
         made.update(known_of(path))
     wanted = module.params["remember"]
     trusted = block_lines(_KNOWN_HOSTS)
-    trust = mesh_trust_look.look(made.pop("certificate"), settings, made["remembered"], trusted)
+    trust = mesh_certificates_look.look(made.pop("certificate"), settings, made["remembered"], trusted)
     lines = [*mesh_rules.key_lines(made["remembered"]), *trusted] if wanted else []
     return {
         **made,

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible import constants as C  # noqa: N812 - Ansible's own name for them
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -34,9 +35,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache impo
     SharedCache,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import StagingAction
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _LOG_MARK = "@LOG@"
 _MOST_LOG = 1 << 28  # bytes

@@ -6,8 +6,9 @@ from __future__ import annotations
 import copy
 import functools
 import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.constants import DEFAULT_LOCAL_TMP
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
@@ -24,9 +25,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action imp
     pushed_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class StagingAction(ArtifactActionBase):

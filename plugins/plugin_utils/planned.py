@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
 
 _OWN = frozenset({"libraries", "packages", "package_options"})  # options of an action, not of a module
 _LISTS = ("changes", "watch", "lost", "needs_packages", "lacking")

@@ -15,11 +15,12 @@ import subprocess
 import threading
 import time
 import urllib.error
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ansible.module_utils.urls import open_url  # type: ignore[import-untyped]
@@ -27,9 +28,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _CONNECT_TIMEOUT_S = 8
 _MOST_SOURCE = 1 << 34  # bytes; the largest, a toolkit of CUDA, has 5 GB

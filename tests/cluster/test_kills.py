@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from disturbed import NODES, Cluster, differences
 
 pytestmark = pytest.mark.cluster
@@ -92,7 +92,7 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.
     """A cluster that went through each kind of run undisturbed, and compiled nothing on the way."""
     with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         box = sandbox("kills", nodes=len(NODES))
-        found = Cluster(box, tmp_path_factory.mktemp("state"), Path(temporary), podman.find())
+        found = Cluster(box, tmp_path_factory.mktemp("state"), Path(temporary), container_engine.find())
         for again in range(2):
             packs = found.packs()
             for kind in KINDS:

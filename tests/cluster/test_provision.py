@@ -23,8 +23,8 @@ import installed
 import pexpect
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox import container_engine
+from clusterctl.sandbox.container_engine import Podman
 from clusterctl.state import paths, runs
 
 pytestmark = pytest.mark.cluster
@@ -89,7 +89,7 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.
     folder = tmp_path_factory.mktemp("controller")
     controller = installed.from_the_lock(folder / "environment", installed.build_wheel(folder))
     (program,) = controller.argv("clusterctl")
-    return Cluster(sandbox("provision", nodes=2), tmp_path_factory.mktemp("state"), podman.find(), program)
+    return Cluster(sandbox("provision", nodes=2), tmp_path_factory.mktemp("state"), container_engine.find(), program)
 
 
 def wait_for(process: subprocess.Popen[str], words: str) -> None:

@@ -6,16 +6,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ip_address
 from ..fabric_rules.networks import ROUTED_KINDS
 from .node import Problem, shortened, shown_value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 # --- member ----------------------------------------------------------------------------------------------------------
 

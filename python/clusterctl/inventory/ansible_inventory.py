@@ -169,7 +169,6 @@ class ReadInventory:
         hostvars: dict[str, dict[str, Any]],
         hosts: tuple[Host, ...],
     ) -> None:
-        """Take the groups, the variables of the hosts, and the hosts."""
         self._sources = sources
         self._listing = listing
         self._hostvars = hostvars

@@ -46,7 +46,6 @@ class Synced:
 
 
 def refuse_without(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> None:
-    """Refuse nodes without the framework or the Horovod that the launcher needs."""
     if any(node.layout.environment for node in nodes.values()):
         _refuse_horovod(wish.launcher)
         return  # its packages are looked for in it

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.jobs import flight, launcher_needs
 from clusterctl.jobs import team as team_of_job
-from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
+from clusterctl.jobs.output_lines import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
 from clusterctl.launch import compose, launchers, scheduler_env, torchrun
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.jobs.first_look import FirstLook
-    from clusterctl.jobs.prefixer import Hear, Prefix, Take
+    from clusterctl.jobs.output_lines import Hear, Prefix, Take
     from clusterctl.jobs.team import JobTeam
     from clusterctl.launch.compose import JobOptions, LaunchPlan
     from clusterctl.model.facts import NodeFacts
@@ -76,7 +76,6 @@ class EnvironmentGoneError(ClusterctlError):
     exit_code = ExitCode.HOST_FAILED
 
     def __init__(self, environment: str, hosts: Sequence[str]) -> None:
-        """Take the folder of the environment, and the hosts that lack it."""
         super().__init__(f"The environment {environment} of the project is gone from {folded(hosts)}; run it again.")
         self.hosts = tuple(hosts)
 
@@ -175,7 +174,6 @@ def run_watched(
 
 
 def of_team(options: RunOptions) -> team_of_job.TeamOptions:
-    """Return which nodes a job asks for."""
     return team_of_job.TeamOptions(
         options.inventory, options.launch_node, options.gate, options.look, options.environment
     )
@@ -191,7 +189,6 @@ class ReadyJob:
 
 
 def new_id() -> str:
-    """Return an id for a job."""
     return f"run-{secrets.token_hex(6)}"
 
 
@@ -359,7 +356,6 @@ def _sync(team: JobTeam, folder: Path, target: str, tell: Callable[[str], None])
 
 
 def not_started(launch_node: str, problem: str) -> HostFailedError:
-    """Return the error of a job that could not be started."""
     return HostFailedError(f"The job could not be started on {launch_node}: {problem}.")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.diagnosis import skew
 from clusterctl.jobs import first_look
 from clusterctl.launch import mpirun_job
-from clusterctl.launch.hostfile import HostfileNode
+from clusterctl.launch.hostfile_formats import HostfileNode
 from clusterctl.model import fabric
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.job_login import through_sudo

@@ -339,7 +339,6 @@ class JobUser(Fact):
 
     @property
     def exists(self) -> bool:
-        """Whether the node has the account."""
         return self.uid >= 0
 
 

@@ -51,7 +51,6 @@ class Layout:
 
     @property
     def horovodrun(self) -> str:
-        """The launcher of Horovod."""
         return f"{self.link('horovod')}/bin/horovodrun"
 
     @property
@@ -65,7 +64,6 @@ class Layout:
         return self.program("pace")
 
     def program(self, name: str) -> str:
-        """Return the path of such a program."""
         return f"{self.programs}/{name}"
 
 

@@ -54,7 +54,6 @@ class NotInstalledError(ClusterctlError):
     """The environment of a project could not be installed; the run's record has told why."""
 
     def __init__(self, record: RunRecord) -> None:
-        """Take the record of the run."""
         super().__init__(record.message or "The environment of the project was not installed.")
         self.record = record
         self.exit_code = ExitCode(record.exit_code or ExitCode.HOST_FAILED)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from clusterctl.model.base import Record
 from clusterctl.state import files, paths
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _LEAST_DIGEST = 4  # characters
 KEPT_FOR = timedelta(days=30)  # since the last use; then gc may remove it
@@ -58,11 +55,7 @@ def keep(cluster: str, digest: str, environment: Environment) -> None:
 
 
 def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> None:
-    """Forget folders of environments on hosts, and an environment that is on no host any more.
-
-    Args:
-        cluster: the cluster's id.
-        trees: by host, the folders that are gone.
+    """Forget folders of environments, given by host, and an environment that is on no host any more.
 
     Raises:
         ConfigError: the state folder cannot be written.

@@ -161,7 +161,6 @@ class Watch:
         self._thread = threading.Thread(target=self._go, daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def stop(self) -> None:

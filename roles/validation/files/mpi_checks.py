@@ -46,7 +46,6 @@ class Contents:
     """Tells once what a rank has mapped, as soon as its loader is done."""
 
     def __init__(self, say: Callable[..., None]) -> None:
-        """Take the voice of the rank."""
         self.say = say
         self.before: set[str] = set()
 
@@ -66,7 +65,6 @@ class Bench:
     """What every check works with: the communicator, numpy and the findings."""
 
     def __init__(self, mpi: Any, numpy: Any, rank: rank_program.Rank) -> None:
-        """Keep them together."""
         self.mpi, self.numpy = mpi, numpy
         self.findings, self.doing = rank.findings, rank.doing
         self.facts, self.figures = rank.facts, rank.figures

@@ -18,7 +18,7 @@ sys.path.insert(0, str(content.collections_path()))
 from pathlib import Path
 
 from ansible_collections.clusterctl.hpc.plugins.action import ssh_mesh_sign
-from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_rules, mesh_trust_look
+from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line, mesh_certificates_look, mesh_rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import authority as authorities
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_ca import certificates, passphrase
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import ssh
@@ -426,11 +426,11 @@ def test_no_key_writes_another_line_for_ssh_keygen(signer: authorities.Authority
 
 def test_sshd_config_gets_the_block_first_because_its_end_may_belong_to_a_match() -> None:
     text = "Port 22\nMatch User x\n    X11Forwarding no\n"
-    once = mesh_trust_look.with_first_block(text, certificates.sshd_config(""))
+    once = mesh_certificates_look.with_first_block(text, certificates.sshd_config(""))
     assert once.startswith("# BEGIN clusterctl ssh_mesh_ca\nHostCertificate ")
     assert once.endswith(text)
-    assert mesh_trust_look.with_first_block(once, certificates.sshd_config("")) == once
-    assert mesh_trust_look.with_first_block(once, "") == text
+    assert mesh_certificates_look.with_first_block(once, certificates.sshd_config("")) == once
+    assert mesh_certificates_look.with_first_block(once, "") == text
 
 
 def test_doctor_sees_the_patterns_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

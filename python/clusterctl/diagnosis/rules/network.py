@@ -75,7 +75,6 @@ _AGAIN = "'clusterctl provision' proves the network anew"
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Return what is wrong with networks, and with RDMA."""
     yield from _duplicates(view)
     yield from _missing(view.nodes)
     yield from _recorded(view.nodes)
