@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -140,7 +139,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 host: {kind: texts.get((host, kind), trust[kind]) for kind in mesh_ca.authority.KINDS}
                 for host, trust in present.items()
             },
-            "revoked": base64.b64encode(authority.revoked() if authority.exists else b"").decode(),
+            "revoked": authority.revoked() if authority.exists else "",
             "gone": gone,
             "warnings": warnings,
             **found_files,

@@ -81,29 +81,7 @@ attributes:
   diff_mode: {support: full, description: Before and after of the files.}
 """
 
-EXAMPLES = r"""
-- name: Put Open MPI on every session's path
-  clusterctl.hpc.session_settings:
-    environment:
-      lists:
-        PATH: [/usr/local/openmpi/bin]
-        LD_LIBRARY_PATH: [/usr/local/openmpi/lib]
-      bases:
-        PATH: /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-      variables:
-        OMP_NUM_THREADS: 1
-      owner: root
-      group: root
-      mode: "0644"
-    open_files: 0
-    logins: 0
-
-- name: Let jobs open files, and let all nodes log in at once
-  clusterctl.hpc.session_settings:
-    user: mpi
-    open_files: 1024
-    logins: 64
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 msg: {description: "What went wrong, in one sentence.", type: str, returned: failure}

@@ -38,6 +38,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging im
 
 _LOG_MARK = "@LOG@"
 _MOST_LOG = 1 << 28  # bytes
+_OF_THE_CONTROLLER = {"inputs", "cache_dir", "state_dir", "packages", "package_options", "controller_log_dir"}
 _PLACES = {"source", "content", "path", "wheels", "sdist"}
 _WAYS = ("built", "packed", "kept")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -341,7 +342,8 @@ def _identity(arguments: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _phase(arguments: Mapping[str, Any], host: str, key: str, phase: str) -> dict[str, Any]:
     """Return the arguments of one phase of the module."""
-    return {**arguments, "files": [], "host": host, "key": key, "phase": phase}
+    given = {name: value for name, value in arguments.items() if name not in _OF_THE_CONTROLLER}
+    return {**given, "files": [], "host": host, "key": key, "phase": phase}
 
 
 def _size(local: Path) -> dict[str, int]:

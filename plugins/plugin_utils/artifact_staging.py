@@ -115,7 +115,8 @@ class StagingAction(ArtifactActionBase):
         self, phase: str, artifacts: list[dict[str, Any]], variables: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
         host = self._host(variables)
-        asked = {"artifacts": artifacts, "phase": phase, "host": host}
+        given = [{name: value for name, value in one.items() if name != "cache_dir"} for one in artifacts]
+        asked = {"artifacts": given, "phase": phase, "host": host}
         return planned.answers_of(self._call("artifact_install", asked, variables), artifacts, host)
 
     def _applied(
@@ -282,7 +283,7 @@ class StagingAction(ArtifactActionBase):
         for node, why in told.failed.items():
             self._note(node, f"the chain leaves it out, so the controller sends it {what}: {why}")
         for node in told.slow:
-            self._note(node, f"took {what} so slowly that the chain went around it")
+            self._note(node, f"gets {what}, and the chain goes around it: it is slow, or what it gives is lost")
         return copying.path()
 
     def _push_as(self, connection: Any, local: Path, paths: list[str]) -> str:

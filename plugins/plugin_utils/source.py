@@ -129,7 +129,7 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
 
 def disk_full(path: Path, what: str, number: int | None = errno.ENOSPC) -> ArtifactError:
     """Return the error for a full disk on the controller, or for a quota (EDQUOT)."""
-    cure = "make room there or choose another cache folder (<role>_cache_dir)"
+    cure = "make room there or choose another cache folder (preflight_cache_dir)"
     return ArtifactError(disk_files.no_room("The controller's", str(path), what, number or errno.ENOSPC, cure))
 
 
@@ -475,7 +475,7 @@ def _make(folder: Path) -> None:
         if error.errno in disk_files.FULL:
             raise disk_full(folder.parent.parent, f"the folder of {folder.name}", error.errno) from error
         raise ArtifactError(
-            f"The cache folder {folder} cannot be made ({error.strerror}); choose another one (<role>_cache_dir)."
+            f"The cache folder {folder} cannot be made ({error.strerror}); choose another one (preflight_cache_dir)."
         ) from error
 
 

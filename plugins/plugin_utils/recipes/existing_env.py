@@ -363,7 +363,7 @@ class _Recipe:
             round=1,
             install={"links_to": self.links_to},
             build={
-                **places(settings, "python_env"),
+                **places(settings),
                 "links_to": self.links_to,
                 "files": [{"content": program, "dest": _PROGRAM}],
                 "steps": [

@@ -181,7 +181,7 @@ def _artifact(
         builders=[host.name for host in its_builders],
         round=1,
         build={
-            **places(settings, "openmpi"),
+            **places(settings),
             **compilers[hosts[0].platform],
             "links_to": links_to,
             "files": [{"content": program, "dest": _PROGRAM}, {"content": hello, "dest": "hello.c"}],

@@ -104,7 +104,7 @@ class _Recipe:
         key = "" if self.folders else self.openmpi  # a library outside of the artifacts has no key
         made = self._taken() if self.own.taken else self._built(its_builders[0])
         build = {
-            **places(self.settings, "mpi4py"),
+            **places(self.settings),
             **made.build,
             "files": [*made.build["files"], {"content": check, "dest": "mpi4py_check.py"}],
         }

@@ -200,7 +200,7 @@ class _Recipe:
             builders=[host.name for host in self.builders],
             round=1,
             build={
-                **places(settings, "ucx"),
+                **places(settings),
                 "packages": packages["build"],
                 "package_options": packages["options"],
                 "files": [{"source": source, "dest": "source", "unpack": True}],

@@ -87,7 +87,6 @@ inventories_lock = _of_state("inventories.lock")  # the lock under which that in
 history_file = _of_state("history.sqlite3")  # the history of all clusters
 locks_dir = _of_state("locks")  # the lock files of hosts and of the sandboxes
 listings_dir = _of_state("listings")  # cached output of ansible-inventory
-accepted_dir = _of_state("artifacts")  # digests of the artifacts that this controller accepted, by the collection
 crashes_dir = _of_state("crashes")  # tracebacks of unexpected errors
 sandboxes_dir = _of_state("sandboxes")  # the folders of all sandboxes
 sandboxes_lock = _of_state("sandboxes.lock")  # the lock of every command that changes a sandbox

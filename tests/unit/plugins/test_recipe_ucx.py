@@ -74,7 +74,7 @@ def test_what_shapes_its_bytes_shapes_its_key_and_that_of_open_mpi() -> None:
         return library.artifacts[0].key, mpi.artifacts[0].key
 
     usual = keys()
-    assert keys(ucx_work_dir="/scratch", ucx_make_jobs=4) == usual
+    assert keys(preflight_work_dir="/scratch", ucx_make_jobs=4) == usual
     for given in (
         {"ucx_version": "1.18.1"},
         {"ucx_cflags": "-O3"},
