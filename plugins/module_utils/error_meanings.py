@@ -10,13 +10,11 @@ captured log that the test of this module reads.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .disk_files import REFUSALS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MOST_TEXT = 1 << 16  # characters that are searched
 _MOST_LINE = 4096  # characters of a line; some patterns take long on long lines

@@ -11,7 +11,7 @@ short_description: Lay out a node's certificates and the list of revoked keys, a
 version_added: "0.2.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
-  - Writes the certificate of the user's mesh key, the certificate of the host key, and the list of revoked keys (KRL).
+  - Writes the certificate of the user's mesh key, the certificate of the host key, and the list of revoked keys.
   - Has sshd show the host's certificate and refuse the revoked keys. The two settings stand in a drop-in where sshd
     reads C(/etc/ssh/sshd_config.d), and else in a block at the beginning of C(/etc/ssh/sshd_config).
   - Reloads sshd where it does not show the certificate. Open sessions stay.
@@ -39,7 +39,7 @@ options:
     type: str
     default: ""
   revoked:
-    description: List of revoked keys (KRL) in base64.
+    description: Revoked keys, one a line.
     type: str
     default: ""
 attributes:
@@ -62,7 +62,6 @@ changes: {description: A short phrase for each change., type: list, returned: al
 watch: {description: States of paths that hold from now on., type: list, returned: always}
 """
 
-import base64
 import grp
 import os
 import pwd
@@ -107,7 +106,7 @@ def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_t
             )
         )
     if present:
-        entries.append(_root_file(lines.REVOKED, base64.b64decode(given["revoked"])))
+        entries.append(_root_file(lines.REVOKED, given["revoked"].encode()))
         if given["host_certificate"]:
             entries.append(
                 _root_file(lines.HOST_CERTIFICATE, _certificate(lines.HOST_CERTIFICATE, given["host_certificate"]))

@@ -60,12 +60,7 @@ attributes:
   diff_mode: {support: none, description: A key is not shown.}
 """
 
-EXAMPLES = r"""
-- name: Make the node's own key
-  clusterctl.hpc.mesh_key:
-    user: mpi
-  register: __example_key
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 public_key: {description: Type and key. Empty in check mode where the key is missing., type: str, returned: success}

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 Step = tuple[str, dict[str, Any]]  # a module and its arguments
 

@@ -208,7 +208,7 @@ def empty_cache(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_ctrl_c_leaves_nothing_anywhere(cluster: Cluster, empty_cache: Path) -> None:
-    with cluster.start("-e", f"openmpi_cache_dir={empty_cache}") as process:
+    with cluster.start("-e", f"preflight_cache_dir={empty_cache}") as process:
         wait_for(process, ": configure")
         assert strangers_on(cluster, "node1"), "a compile is going on"
         process.send_signal(signal.SIGINT)
@@ -300,7 +300,7 @@ def test_full_plays_all_roles_where_nothing_differs_and_changes_nothing(cluster:
 
 
 def test_check_announces_a_copy_where_the_node_has_what_the_cache_lacks(cluster: Cluster, tmp_path: Path) -> None:
-    done = cluster.run("--check", "--tags", "openmpi", "-e", f"openmpi_cache_dir={tmp_path}")
+    done = cluster.run("--check", "--tags", "openmpi", "-e", f"preflight_cache_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "would copy openmpi" in done.stderr
     assert "would build" not in done.stderr

@@ -70,7 +70,7 @@ class Cluster:
         members = more.pop("members", "{{ preflight_members }}")
         variables = {
             "python_env_requirements": list(requirements),
-            "python_env_cache_dir": str(self.cache),
+            "preflight_cache_dir": str(self.cache),
             "python_env_wheel_dir": str(self.wheels) if wheel_dir else "",
             **more,
         }

@@ -177,7 +177,6 @@ def code_of(job: DetachedJob) -> int | None:
 
 
 def ended_words(job: DetachedJob) -> str:
-    """Return a sentence about how a job ended."""
     code = code_of(job)
     if job.word == "lost":
         why = f": {job.problem}" if job.problem else ", which is so after a restart of its node"

@@ -140,6 +140,11 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
     session = first.facts.environment
     exported = (*wish.exported, _PACE) if wish.pace else wish.exported
     variables = of_job(exported, wish.caller, session)
+    if first.facts.layout.by_path and any(one.name == "PATH" and one.value is not None for one in variables):
+        raise ConfigError(
+            "-x PATH hides the environment of the project, which nodes of several platforms find by PATH; leave "
+            "it out, or choose the nodes of one platform with --limit."
+        )
     mca, variables, notes = _without_collisions(members, first.version, wish.mca, variables)
     wish = replace(wish, mca=mca)
     if wish.launcher is Launcher.HOROVODRUN:

@@ -299,7 +299,6 @@ _BROKEN_OFF = "It did not end: the machine or the process was stopped."
 
 
 def status(job: Job, now: datetime | None = None, *, most: int = 14) -> JobStatus:
-    """Return the status of a job."""
     now = now or datetime.now(timezone.utc)
     at, zone = schedule.parse_at(job.at), scheduler.zone()
     running = storage.is_running(job.job)

@@ -77,7 +77,6 @@ def equal(hosts: Sequence[str], workers: Sequence[str], only_here: Collection[st
 
 
 def without(found: Shares, hosts: Collection[str]) -> Shares:
-    """Return the shares without these hosts."""
     return {worker: tuple(name for name in its if name not in hosts) for worker, its in found.items()}
 
 
@@ -300,7 +299,6 @@ class Controllers:
         return cls(hosts, divide(hosts, cluster, read, options))
 
     def __bool__(self) -> bool:
-        """Whether there is a worker."""
         return bool(self.hosts)
 
     def get_ready(self, observer: RunObserver) -> None:

@@ -20,7 +20,7 @@ from clusterctl.remote import reach
 from clusterctl.state import clusters, locks, paths, runs, snapshots
 from clusterctl.state.certificate_status import Certificates
 from clusterctl.support import content
-from clusterctl.support.errors import ClusterctlError, ExitCode
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -48,27 +48,9 @@ def started(verb: str, cluster: Inventory, request: HostRequest, locked: Sequenc
     Raises:
         LockedError: another run holds a host.
     """
-    with locks.HostLock(locked, " ".join(request.argv)) if locked else contextlib.nullcontext():
-        run = runs.start(verb, cluster.sources, request.argv, runs.versions())
-        with _recorded(run):
-            yield run
-
-
-@contextlib.contextmanager
-def _recorded(run: runs.Run) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
-        raise
-    except ClusterctlError as error:
-        run.update(outcome="failed", exit_code=int(error.exit_code), message=str(error), finished=now())
-        raise
-    except BaseException as error:
-        run.update(outcome="failed", exit_code=int(ExitCode.BAD_CONFIG), message=type(error).__name__, finished=now())
-        raise
-    finally:
-        run.close()
+    lock = locks.HostLock(locked, " ".join(request.argv)) if locked else contextlib.nullcontext()
+    with lock, runs.recorded(verb, cluster.sources, request.argv) as run:
+        yield run
 
 
 RequestT = TypeVar("RequestT", bound=HostRequest)
@@ -107,7 +89,6 @@ class HostRun(Generic[RequestT, ObserverT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the nodes."""
         with self._kept:
             self.claims.release()
 
@@ -222,27 +203,21 @@ class HostRun(Generic[RequestT, ObserverT]):
         skip_tags: tuple[str, ...],
         check: bool | None,
     ) -> playbook.Play:
-        request, options = self.request, self.request.options
+        request = self.request
         return playbook.Play(
             playbook=content.playbook(name),
             inventory=self.cluster.sources,
             limit=limit,
             tags=tags,
             skip_tags=skip_tags,
-            extra_vars=options.extra_vars,
+            options=request.options,
             check=request.check if check is None else check,
             diff=request.diff,
             verbosity=request.verbosity,
             forks=request.forks,
             retries=_RETRIES if reach.through_one(self.cluster.hosts) else 0,
-            become=options.become,
-            user=options.user,
-            private_key=options.private_key,
-            vault_ids=options.vault_ids,
-            vault_password_files=options.vault_password_files,
             variables={**self._run_variables(), **self._unfinished, **variables},
             become_password=request.become_password,
-            vault_passwords=options.vault_passwords,
         )
 
     def _run_variables(self) -> dict[str, Any]:
@@ -269,7 +244,6 @@ class HostRun(Generic[RequestT, ObserverT]):
         return self.request.skip_unreachable and batches_and_losses.can_be_left_out(problems, self.cluster.selected)
 
     def leave_out(self, problems: Sequence[run_record.Problem]) -> None:
-        """Go on without the hosts of these problems."""
         if not problems:
             return
         for problem in problems:
@@ -324,7 +298,6 @@ class HostRun(Generic[RequestT, ObserverT]):
         return [self.summary_of_left_out(name) if name in self.left_out else found[name] for name in self.all_selected]
 
     def summary_of_left_out(self, name: str) -> HostSummary:
-        """Return the summary of a host that the run leaves out."""
         words = f"left out: {self.left_out[name].problem}"
         return HostSummary(host=name, outcome="unreachable", failed_stage=CONNECTION, message=words)
 
@@ -350,7 +323,6 @@ class HostRun(Generic[RequestT, ObserverT]):
         )
 
     def finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
-        """Write the end of the run into its record."""
         told = (*clusters.begins_anew(self.cluster.sources), *self.messages, *self.task_results.messages())
         return self.run.update(
             outcome=outcome,

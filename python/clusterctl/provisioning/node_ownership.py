@@ -64,7 +64,6 @@ class NodeClaims:
     """The nodes that one run has claimed."""
 
     def __init__(self, record: RunRecord, owner: Owner, sudo_password: str | None) -> None:
-        """Begin without a node."""
         self._record = record
         self._owner = owner
         self._sudo_password = sudo_password
@@ -307,7 +306,6 @@ def identity_of(lock: NodeLock) -> ProcessIdentity:
 
 
 def holders(answers: Mapping[str, ClaimAnswer], run_id: str) -> dict[str, NodeLock]:
-    """Return the locks of other runs, by node."""
     return {
         name: answer.holder
         for name, answer in answers.items()

@@ -10,15 +10,13 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.remote import kubectl_output, python
 from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _ANSWER_S = 60.0
 _REQUEST = "--request-timeout=20s"
@@ -92,7 +90,6 @@ class Kubectl:
             self._asked(["create", "--dry-run=server", "--output=name", *self._place(), "--filename=-"], document)
 
     def create(self, document: Mapping[str, Any]) -> kubectl_output.PodJobStatus:
-        """Create a resource."""
         return kubectl_output.job(self._json(["create", "--output=json", *self._place(), "--filename=-"], document))
 
     def job(self, resource: str, name: str) -> kubectl_output.PodJobStatus | None:
@@ -106,7 +103,6 @@ class Kubectl:
         return kubectl_output.job(_read(done.output))
 
     def pods(self, selector: str) -> tuple[kubectl_output.Pod, ...]:
-        """Return the pods with a label."""
         asked = ["get", "pods", f"--selector={selector}", "--output=json", *self._place()]
         return kubectl_output.pods(self._json(asked))
 
@@ -141,7 +137,6 @@ class Kubectl:
     def _asked(
         self, words: Sequence[str], document: Mapping[str, Any] | None = None, *, is_local: bool = False
     ) -> bytes:
-        """Run a command and return what it says."""
         done = self._ran(words, document, is_local=is_local)
         if done.returncode != 0:
             raise kubectl_output.refusal(done.errors.decode("utf-8", "replace"))

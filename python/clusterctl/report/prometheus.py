@@ -67,12 +67,7 @@ class Gauge(NamedTuple):
 
 
 def document(record: ValidationRecord, more: Iterable[Gauge] = ()) -> str:
-    """Return the whole file; it ends in a line feed, as the collector demands.
-
-    Args:
-        record: of the validation.
-        more: metrics that follow those of the validation.
-    """
+    """Return the whole file; it ends in a line feed, as the collector demands."""
     return text([*gauges(record), *more])
 
 

@@ -63,12 +63,7 @@ _HEAD = "#!/bin/sh\n# Cures of 'clusterctl doctor'. Read each command before you
 
 
 def fix_script(found: Diagnosis, hosts: Mapping[str, Host]) -> str:
-    """Return the script; a finding that no command cures is a comment.
-
-    Args:
-        found: what doctor said.
-        hosts: the hosts of the inventory by name.
-    """
+    """Return the script; a finding that no command cures is a comment."""
     lines = [_HEAD]
     for finding in found.findings:
         lines.append(_comment(f"{', '.join(finding.hosts)}: {finding.cause}"))

@@ -62,7 +62,6 @@ class ValidationOptions:
         return self.suite.name != DEFAULT if self.search is None else self.search
 
     def refuse_unknown_launch_node(self, cluster: Inventory) -> None:
-        """Check the launch node."""
         names = [host.name for host in cluster.selected_hosts]
         if self.launch_node is not None and self.launch_node not in names:
             shown = and_more(names, _MOST_NAMED)

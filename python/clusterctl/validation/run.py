@@ -177,31 +177,21 @@ def of_cluster(
 
 
 def in_a_run(
-    sources: InventorySources, options: ValidationOptions, work: Callable[[runs.Run], ValidationRecord], failed: int = 1
+    sources: InventorySources, options: ValidationOptions, work: Callable[[runs.Run], ValidationRecord]
 ) -> ValidationRecord:
-    """Validate in a run of its own, and keep in it how that ended; ``failed`` is the exit code after an error."""
-    run = runs.start("validate", sources, options.argv, runs.versions())
-    try:
+    """Validate in a run of its own, and keep in it how that ended."""
+    with runs.recorded("validate", sources, options.argv) as run:
         record = work(run)
-    except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
-        raise
-    except BaseException as error:
-        run.update(outcome="failed", exit_code=failed, message=str(error), finished=now())
-        raise
-    finally:
-        run.close()
-    run.update(
-        outcome="done" if record.verdict is Verdict.PASS else "failed",
-        exit_code=int(exit_code(record)),
-        message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
-        finished=now(),
-    )
+        run.update(
+            outcome="done" if record.verdict is Verdict.PASS else "failed",
+            exit_code=int(exit_code(record)),
+            message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
+            finished=now(),
+        )
     return record
 
 
 def saved(run: runs.Run, record: ValidationRecord) -> ValidationRecord:
-    """Keep the record in the folder of its run, and return it."""
     files.write_atomically(paths.validation_record(run.folder), record.model_dump_json(indent=1) + "\n")
     return record
 
@@ -243,7 +233,6 @@ class _Validation:
         tell: Callable[[ValidationEvent], None],
         gone: Gone,
     ) -> None:
-        """Pass the gate."""
         self._look_whether_gone, self._gone = gone, ""
         self._cluster, self._options, self._checks, self._run, self._tell = cluster, options, checks, run, tell
         self._started = now()
@@ -272,7 +261,6 @@ class _Validation:
         self._expectations = Expectations(options.suite, measured, nodes, remembered=options.remembered)
 
     def go(self) -> ValidationRecord:
-        """Run the checks, and keep the record of the run."""
         try:
             if not self._team.nodes:
                 self._skip_rest("no node can take part")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import pwd
 import subprocess
@@ -313,7 +312,7 @@ GIVEN = {
     "user_path": "/home/mpi/.ssh/id_clusterctl-cert.pub",
     "user_certificate": "USER\n",
     "host_certificate": "HOST\n",
-    "revoked": base64.b64encode(b"\0KRL").decode(),
+    "revoked": "ssh-ed25519 AAAArevoked\n",
 }
 ENTRY = pwd.getpwuid(os.getuid())
 
@@ -344,7 +343,7 @@ def test_where_sshd_reads_its_folder_the_settings_are_a_drop_in(sshd: Path) -> N
         "clusterctl-host-cert.pub",
         "05-clusterctl-ca.conf",
     ]
-    assert found["clusterctl.krl"].content == b"\0KRL"
+    assert found["clusterctl.krl"].content == b"ssh-ed25519 AAAArevoked\n"
     assert (found["id_clusterctl-cert.pub"].user, found["id_clusterctl-cert.pub"].uid) == (ENTRY, ENTRY.pw_uid)
     settings = found["05-clusterctl-ca.conf"].content.decode()
     assert settings.startswith("HostCertificate /etc/ssh/clusterctl-host-cert.pub\n")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.launch import mpirun
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 from clusterctl.suite import CheckOptions, Declaration
 from clusterctl.validation.checks import overcommitted_nodes
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.analysis.nccl_path import GidTable
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
+    from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
@@ -113,7 +113,6 @@ class Check(ABC):
         return self.options.words
 
     def program(self, site: Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one process."""
         limits = ("--deadline", f"{deadline_s:g}", "--heartbeat", f"{deadline_s / BEATS:.3g}")
         head = (site.layout.python, site.layout.program(self.file))
         return (*head, "--check", self.word, *limits, *self.arguments(site))
@@ -156,6 +155,14 @@ def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:
     return replace(judgement, verdict=Verdict.FAIL, reason=reason, hosts=unique(hosts), culprits=())
 
 
+def blamed(judgement: Judgement, reason: str, named: Iterable[tuple[str, str, str]], quantity: str = "") -> Judgement:
+    """Return the judgement as a FAIL that blames nodes: each with what is wrong in words, and the cure."""
+    culprits = tuple(
+        Culprit(kind="node", nodes=(host,), quantity=quantity, words=words, cure=cure) for host, words, cure in named
+    )
+    return replace(fail(judgement, reason, (one.nodes[0] for one in culprits)), culprits=culprits)
+
+
 def passed(judgement: Judgement, reason: str, *more: Measurement) -> Judgement:
     """Return the judgement as a PASS with this reason and more measurements."""
     measurements = (*judgement.measurements, *more)
@@ -163,7 +170,6 @@ def passed(judgement: Judgement, reason: str, *more: Measurement) -> Judgement:
 
 
 def unique(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return each host once, in order."""
     return tuple(dict.fromkeys(hosts))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.findings import majority
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Culprit, Measurement, Verdict
+from clusterctl.model.results import Measurement, Verdict
 from clusterctl.validation.checks import base, causes, mpirun_output, overcommitted_nodes, rank_output, wrong_data
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
 from clusterctl.validation.checks.causes import Cause, Fault, named, wrong_words
@@ -72,11 +72,6 @@ class Changed:
     reason: str
     hosts: tuple[str, ...]
     cure: str
-
-    @property
-    def culprits(self) -> tuple[Culprit, ...]:
-        """A culprit for each node."""
-        return tuple(Culprit(kind="node", nodes=(host,), words=self.reason, cure=self.cure) for host in self.hosts)
 
 
 @dataclass(frozen=True)
@@ -189,8 +184,8 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
     change = changed(site, outcome.lines)
     if change is None:
         return judgement
-    failed = base.fail(judgement, f"{change.reason}; {change.cure}", change.hosts)
-    return replace(failed, culprits=change.culprits)
+    named = ((host, change.reason, change.cure) for host in change.hosts)
+    return base.blamed(judgement, f"{change.reason}; {change.cure}", named)
 
 
 def causes_told(site: Site, outcome: JobOutcome) -> tuple[Cause, ...]:
