@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr
 
 from clusterctl.model.base import Fact
 from clusterctl.model.clock import Clock
+from clusterctl.model.job_outcome import MemoryKills
 from clusterctl.model.layout import DEFAULT_PREFIX, Layout
 from clusterctl.model.network_facts import Fabric, Interface, RdmaDevice, Route, SwitchPort
 
@@ -419,6 +420,19 @@ class VendorOpenMpi(Fact):
     version: str
 
 
+class JobLook(Fact):
+    """What a job needs to know of a node before its start.
+
+    ``found`` and ``runs`` (may be executed) are in the order in which the job asked for files. It starts in ``folder``.
+    """
+
+    found: tuple[bool, ...]
+    runs: tuple[bool, ...]
+    folder: str
+    has_folder: bool
+    memory: MemoryKills
+
+
 class NodeFacts(Fact):
     """Everything one node said of itself in one trip; empty values are explained in ``problems``."""
 
@@ -480,6 +494,7 @@ class NodeFacts(Fact):
     vendor_openmpis: tuple[VendorOpenMpi, ...] = ()
     libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()
+    job_look: JobLook | None = None  # only where a job asked for it, and every file system answered
     problems: tuple[str, ...] = ()
 
     _project: str = PrivateAttr("")  # the node itself cannot say it
