@@ -259,12 +259,12 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         *((name, partial(_existing, name, request, uid, silent, root), {name: None}) for name in _EXISTING),
         ("vendor_openmpis", lambda: existing_openmpi.of_vendors(silent), {"vendor_openmpis": []}),
         ("libraries", lambda: libraries.libraries(asked, library_path, root), {"libraries": []}),
+        ("job_look", lambda: {"job_look": _job_look(request, session, silent)}, {"job_look": None}),
         (
             "watch",
             lambda: {"watch": path_state.watch_states(request.get("watch") or [], verifier, silent)},
             {"watch": []},
         ),
-        ("job_look", lambda: {"job_look": _job_look(request, session, silent)}, {"job_look": None}),
     ]
 
 
