@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -116,7 +115,9 @@ def _asked(entry: WatchEntry) -> dict[str, Any]:
 
 def get_ready() -> None:
     """Import what reading an answer takes, while no answer is there."""
-    importlib.import_module("clusterctl.model.facts")
+    from clusterctl.model.facts import NodeFacts  # noqa: PLC0415 - see above
+
+    NodeFacts.model_rebuild()
     collection.module_util("node_record_gate")
 
 
