@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING
 
 import ClusterShell
 from clusterctl import sandbox
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from clusterctl.sandbox.model import LOGIN_USER, ssh_options
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, HostFailedError
@@ -65,7 +65,7 @@ class Lab:
     """The nodes, the file and the shaped links."""
 
     def __init__(self, box: Sandbox, folder: Path, megabytes: int) -> None:
-        self.box, self.folder, self.engine = box, folder, podman.find()
+        self.box, self.folder, self.engine = box, folder, container_engine.find()
         self.names = [node.name for node in box.nodes]
         self.file = folder / "payload"
         with self.file.open("wb") as out:

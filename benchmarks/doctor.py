@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from clusterctl import sandbox as sandboxes
 from clusterctl.inventory import ansible_inventory
 from clusterctl.remote import reach
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def first_processes(box: sandboxes.Sandbox | None) -> list[str]:
     """Return the process on this machine that is sshd, the first process of each node."""
     if box is None:
         return []
-    engine = podman.find()
+    engine = container_engine.find()
     return [engine.text("inspect", "--format", "{{.State.Pid}}", node.container) for node in box.nodes]
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl import sandbox
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from clusterctl.validation.checks import parsers
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Lab:
     """Two provisioned nodes that have both builds and a program compiled with each."""
 
     def __init__(self, box: Sandbox, source: Path | None, idle: int) -> None:
-        self.box, self.engine, self.imb, self.idle = box, podman.find(), source, idle
+        self.box, self.engine, self.imb, self.idle = box, container_engine.find(), source, idle
 
     def prepare(self) -> None:
         """Provision, install the package and compile."""

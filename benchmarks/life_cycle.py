@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from clusterctl.state import paths
 
 NAME = "bench-life"
@@ -51,7 +51,7 @@ class Lab:
 
     def renew(self, name: str) -> None:
         """Make a node anew under its old name."""
-        podman.find().run("rm", "--force", "--time", "0", self.box.node(name).container)
+        container_engine.find().run("rm", "--force", "--time", "0", self.box.node(name).container)
         self.box = sandboxes.up(sandboxes.SandboxSpec(name=NAME, nodes=NODES))
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import brought
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.accepted import default_folder
@@ -27,13 +26,13 @@ class ActionModule(ArtifactActionBase):
         super().run(tmp, task_vars)
         variables = task_vars or {}
         arguments: dict[str, Any] = plain(self._task.args)
-        caches = {Path(str(arguments["cache_dir"])).expanduser(), *map(Path, self._settings("cache_dir", variables))}
+        caches = {Path(str(arguments["cache_dir"])).expanduser(), *map(Path, self._setting("cache_dir", variables))}
         if not self._task.check_mode:
             for folder in (*(cache / name for cache in caches for name in _FOLDERS), default_folder()):
                 partial_file.forget_abandoned(folder)
         given = {
             **arguments,
-            "folders": sorted({*(arguments.get("folders") or [_SHARED]), *self._settings("work_dir", variables)}),
+            "folders": sorted({*(arguments.get("folders") or [_SHARED]), *self._setting("work_dir", variables)}),
             "packs": [path.name[: -len(".json")] for cache in caches for path in (cache / "artifacts").glob("*.json")],
             "host": self._host(variables),
         }
@@ -42,7 +41,7 @@ class ActionModule(ArtifactActionBase):
         except ModuleFailedError as error:
             return {"changes": [], "watch": [], **error.result, "changed": False}
 
-    def _settings(self, name: str, variables: dict[str, Any]) -> list[str]:
-        """Return what the user set for a folder of the roles; '~' is the home of the controller's user."""
-        found = (variables.get(f"{role}_{name}") for role in brought.NAMES)
-        return [str(Path(str(self._templar.template(value))).expanduser()) for value in found if value]
+    def _setting(self, name: str, variables: dict[str, Any]) -> list[str]:
+        """Return what the user set for a folder; '~' is the home of the controller's user."""
+        found = str(self._templar.template(variables.get(f"preflight_{name}") or ""))
+        return [str(Path(found).expanduser())] if found else []

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from ansible.errors import AnsibleActionFail, AnsibleError  # type: ignore[import-untyped]
@@ -15,9 +16,6 @@ from ansible.module_utils.parsing.convert_bool import boolean  # type: ignore[im
 from ansible.plugins.action import ActionBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils import ip_address, prefix_rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _INVALID = (
     "update clusterctl if the node is sound; else find out who changed its Python, or leave it out of the inventory"
@@ -93,6 +91,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 *judge.warnings(),
                 *_warnings(missing, nodes),
                 *rules.shared_address_warnings(nodes, members),
+                *rules.card_warnings(nodes),
             ],
         )
         return _failed(result, problems, len(hosts)) if problems else result

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
@@ -11,9 +12,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ModuleFailedError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_building import BuildingAction
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import users_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ActionModule(BuildingAction):

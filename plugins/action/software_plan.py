@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
@@ -22,9 +23,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import (
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.controller import Controller
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Cluster, Host, Plan, Refusal
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # In the order in which they are decided, each with the roles whose decisions it stands on.
 RECIPES = {

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
@@ -12,9 +13,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.preflight_rules imp
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ModuleFailedError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.software_proof import ProvingAction
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _NOTHING: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "switched": [], "before": {}}
 

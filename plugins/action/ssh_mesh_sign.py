@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import base64
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible.module_utils.common.validation import check_type_dict, check_type_list  # type: ignore[import-untyped]
@@ -15,9 +15,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import config_line,
 from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look, run_events
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _PASSPHRASE = "ssh_mesh_ca_passphrase"  # noqa: S105 - the name of the variable
 _GIVE = mesh_ca.authority.GIVE
@@ -142,7 +139,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                 host: {kind: texts.get((host, kind), trust[kind]) for kind in mesh_ca.authority.KINDS}
                 for host, trust in present.items()
             },
-            "revoked": base64.b64encode(authority.revoked() if authority.exists else b"").decode(),
+            "revoked": authority.revoked() if authority.exists else "",
             "gone": gone,
             "warnings": warnings,
             **found_files,

@@ -24,15 +24,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import run_events
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # What clusterctl reads of a result; everything else (arguments, output) may hold a secret.
 _KEPT = (

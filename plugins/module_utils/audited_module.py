@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_ownership import audit_file
 
 from . import command
 

@@ -66,7 +66,7 @@ def disk_full(host: str, name: str, version: str, work_dir: str, free: int, need
     """Return the sentence for a full disk; ``free`` and ``needs`` are bytes."""
     return ArtifactError(
         f"{host}: the builder's disk is full: {work_dir} has {free} bytes free and building {name} {version} needs"
-        f" about {needs}; make room there or name another folder ({name}_work_dir)."
+        f" about {needs}; make room there or name another folder (preflight_work_dir)."
     )
 
 

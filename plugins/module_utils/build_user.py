@@ -89,7 +89,7 @@ def _refuse_closed(folder: str) -> None:
     if closed:
         raise ArtifactError(
             f"Only root can reach {folder}, because {closed} is closed to others, but builds do not run as root;"
-            " choose another work folder (<role>_work_dir), such as /var/tmp."
+            " choose another work folder (preflight_work_dir), such as /var/tmp."
         )
 
 

@@ -319,13 +319,8 @@ class ChainHead:
         if said["event"] == "damaged":
             if source == self._name and self._is_damaged(int(said["bytes"]) // self._piece):
                 raise ChainError(f"the copy on this node is damaged: {why}.")
-            self._accuse(node, source, f"it calls the copy on {source} damaged")
-            return
-        changes = self.plan.lost(node.name, source)
-        if changes is None:
-            self._fail(node, why or f"it lost the connection to {source}")
-        else:
-            self._order(changes)
+            why = f"it calls the copy on {source} damaged"
+        self._accuse(node, source, why or f"it lost the connection to {source}")
 
     def _is_damaged(self, number: int) -> bool:
         """Whether a piece that has arrived here is not what the controller sent."""
@@ -342,7 +337,7 @@ class ChainHead:
             self._fail(node, why)
         else:
             self._accusers.add(node.name)
-            self._order(self.plan.distrust(source))
+            self._order(self.plan.pass_over(source))
 
     def _give_up_the_silent(self, now: float) -> None:
         for node in self._in_state("login"):

@@ -382,6 +382,11 @@ class _Selinux:
         self.module.set_context_if_different(staged, context, changed=False)
 
 
+def selinux_of(module: QuietModule) -> Optional[SelinuxContexts]:
+    """Return what keeps the contexts of files; None on a machine without SELinux."""
+    return _Selinux(module) if module.selinux_enabled() else None
+
+
 def run(
     module: QuietModule, entries: Callable[[], List[file_transaction.Entry]], verify: Callable[[], str] = lambda: ""
 ) -> None:
@@ -398,7 +403,7 @@ def run(
             entries(),
             check_mode=module.check_mode,
             want_diff=module._diff,  # noqa: SLF001 - the documented way for a module to learn of --diff
-            selinux=_Selinux(module) if module.selinux_enabled() else None,
+            selinux=selinux_of(module),
         )
     except file_transaction.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[], invocation=invocation)

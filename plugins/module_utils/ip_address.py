@@ -87,6 +87,15 @@ def is_source(address: IpAddress) -> bool:
     return not (address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified)
 
 
+def is_ipv6_of_link(text: object) -> bool:
+    """Tell whether something is the text of a link-local address of IPv6, with or without a scope."""
+    try:
+        address = parsed(text, may_have_scope=True)
+    except ValueError:
+        return False
+    return address.version == 6 and address.is_link_local  # noqa: PLR2004
+
+
 def is_interface(name: object) -> bool:
     """Tell whether something is the name of a network interface that every configuration file can hold."""
     return isinstance(name, str) and bool(_INTERFACE.fullmatch(name))

@@ -228,6 +228,7 @@ _LINK = _record(
     driver=_WORD,
     master=_or_empty(_interface),
     is_function=_flag,
+    has_both_ends=_flag,
     addresses=_many(
         _record(
             "address", "prefix", family=_FAMILY, address=_address, prefix=_number(0, 128), scope=_WORD, temporary=_flag
@@ -277,6 +278,7 @@ _GPU = _record(
     unusable=_WORD,
     problem=_SENTENCE,
     instances=_many(_UUID),
+    nvlink=_flag,
     numa=_SIGNED,
     pci_path=_many(_WORD),
 )
@@ -320,6 +322,7 @@ _ARTIFACT = _record(
 )
 _PACKAGE = _pattern(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,127}", "the name of a package")
 _PACKAGE_VERSION = _pattern(r"[A-Za-z0-9_.+!~=]{0,160}", "the version of a package")
+_LIBRARY = _or_empty(_pattern(r"/?[A-Za-z0-9_.+-]{1,255}(?:/[A-Za-z0-9_.+-]{1,255}){0,64}", "a library"))
 _EXISTING_PYTHON = _software(
     path=_PLAIN_PATH,
     folder=_PLAIN_PATH,
@@ -335,6 +338,7 @@ _EXISTING_PYTHON = _software(
     packages=_mapping(_PACKAGE, _PACKAGE_VERSION, 8192),
     cuda=_mapping(_KEY, _VERSION, 8),
     nccl=_record("path", "version", path=_or_empty(_PLAIN_PATH), version=_VERSION),
+    mpi=_mapping(_KEY, _record("folder", "library", folder=_PLAIN_PATH, library=_LIBRARY), 8),
 )
 _EXISTING_OPENMPI = _software(
     path=_PLAIN_PATH,
@@ -417,6 +421,7 @@ FORMS: Mapping[str, Rule] = {
             ),
         )
     ),
+    "driverless_cards": _many(_HEX, 256),
     "switch_ports": _many(_SWITCH_PORT),
     "names": _many(_record(name=_text(256), addresses=_many(_address), problem=_SENTENCE), 65536),
     "leftovers": _many(_record(pid=_COUNT, user=_USER, command=_VALUE, age_s=_SECONDS, why=_SENTENCE), 65536),

@@ -7,14 +7,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: artifact_build
-short_description: Build an artifact on one host and keep it in the controller's cache
+short_description: Build an artifact on one host and pack it for the controller's cache
 version_added: "0.1.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
-  - Makes sure that the controller's cache holds the artifact whose key follows from O(inputs).
-  - Where the cache has it, the host is left alone.
-  - Otherwise the host installs O(packages), gets O(files), and runs O(steps) in a fresh folder and a clean environment.
-    The packed result goes to the cache.
+  - Internal to the role software. M(clusterctl.hpc.software_build) brings O(files) and packages to the host, calls this
+    module for each phase, and takes the pack into the controller's cache.
+  - Runs O(steps) in a fresh folder and a clean environment, and packs the result.
   - A host that has this artifact installed, with every file's sha256 as built, packs it instead of building. The
     controller refuses the pack if its content differs from what it accepted before, and the host builds.
   - If the module runs as root, the steps run as an unprivileged user id without an account.
@@ -28,62 +27,25 @@ options:
     description: Version of the artifact.
     type: str
     required: true
-  inputs:
-    description: Everything that shapes the artifact. Its key is derived from it.
-    type: dict
-    required: true
-  cache_dir:
-    description: The controller's cache folder.
+  key:
+    description: The artifact's key.
     type: str
     required: true
-  state_dir:
-    description:
-      - Folder of the controller that keeps the digests of accepted artifacts. The default is C(clusterctl/artifacts) in
-        E(XDG_STATE_HOME) or C(~/.local/state).
-    type: str
-  packages:
-    description:
-      - Packages that the build needs. M(ansible.builtin.package) installs them on the host if a build is needed.
-    type: list
-    elements: str
-    default: []
-  package_options:
-    description: More options for M(ansible.builtin.package) on this host.
-    type: dict
-    default: {}
   files:
-    description: Files that are copied into the work folder if a build is needed.
+    description: Files that are put into the work folder if a build is needed.
     type: list
     elements: dict
     default: []
     suboptions:
-      source:
-        description:
-          - A source (V(name) and V(version)). The first of V(sources) that can be had is taken, each with its sha256.
-            V(variable) is the user's variable for messages.
-        type: dict
-      wheels:
-        description:
-          - Python wheels that fit V(platform) and satisfy V(requirements), pinned under V(name), or the wheels in
-            V(pinned). V(variable) is the user's variable for messages. V(wheel_dir) is a folder to use instead of an
-            index.
-          - They go into the folder O(files[].dest). With O(files[].unpack) they are all unpacked there.
-        type: dict
-      sdist:
-        description: The source archive of a Python package (V(name), V(version), V(sha256), V(variable), V(wheel_dir)).
-        type: dict
       path:
-        description: A file on the controller.
+        description: The copy on the host.
         type: str
       sha256:
-        description: Checksum of the file at O(files[].path). The controller sets it when it copies the file.
+        description: Checksum of the file at O(files[].path).
         type: str
       size:
-        description: Bytes of the file at O(files[].path). The controller sets it when it copies the file.
+        description: Bytes of the file at O(files[].path).
         type: int
-      content:
-        description: The file's text.
-        type: str
       dest:
         description: Place of the file below the work folder. With O(files[].unpack) the folder to unpack into.
         type: str
@@ -173,10 +135,6 @@ options:
     description: Folder on the host where the build's log is kept.
     type: str
     default: /var/log/clusterctl
-  controller_log_dir:
-    description:
-      - Folder on the controller to which the log of a failed build is copied. The default is C(logs) in O(cache_dir).
-    type: str
   links:
     description:
       - Links that lead to other folders while the host builds, for software that is installed and not yet switched to.
@@ -184,49 +142,32 @@ options:
     type: dict
     default: {}
   while_busy:
-    description: Set by the action plugin.
+    description: Whether links may lead elsewhere while jobs run.
     type: bool
     default: false
   fresh:
-    description: Set by the action plugin. It is true if the host's own tree or pack was refused, so the host builds.
+    description: Whether the host's own tree or pack was refused, so that the host builds.
     type: bool
     default: false
   phase:
-    description: Set by the action plugin.
+    description: V(inspect) tells what the host has for a build. V(release) removes the pack that was taken.
     type: str
     choices: [inspect, build, release]
     default: build
-  host: {description: Set by the action plugin., type: str, default: ""}
-  key: {description: Set by the action plugin., type: str, default: ""}
+  host: {description: Name of the host for messages., type: str, default: ""}
 attributes:
   check_mode: {support: full, description: Reports whether a build is needed and changes nothing.}
   diff_mode: {support: none, description: The module changes no text.}
 """
 
-EXAMPLES = r"""
-- name: Build the library once
-  clusterctl.hpc.artifact_build:
-    name: demo
-    version: "1.0"
-    inputs: {version: "1.0", platform: "{{ platform }}"}
-    cache_dir: "{{ lookup('ansible.builtin.env', 'HOME') }}/.cache/clusterctl"
-    packages: [gcc, make]
-    files:
-      - {path: /srv/demo-1.0.tar.gz, dest: src, unpack: true}
-    steps:
-      - {name: make, argv: [make, "-j@JOBS@"], chdir: src}
-      - {name: install, argv: [make, install, "DESTDIR=@STAGE@"], chdir: src}
-"""
+EXAMPLES = "# The action plugin software_build gives the options."
 
 RETURN = r"""
-key: {description: The artifact's key., type: str, returned: always}
-path: {description: The pack in the controller's cache., type: str, returned: success}
-cached: {description: Whether the cache already had it., type: bool, returned: success}
+way: {description: "How the pack came: built, packed or kept.", type: str, returned: in phase build}
 log: {description: Path of the build's log on the host., type: str, returned: when built}
 seconds: {description: Wall time of the steps in s., type: float, returned: when built}
 cpu_seconds: {description: User and system time of the steps in s., type: float, returned: when built}
 steps: {description: "Each step with its name, seconds and cpu_seconds.", type: list, returned: when built}
-changes: {description: A short phrase for each change., type: list, returned: always}
 """
 
 import errno
@@ -263,18 +204,13 @@ _PUSHED = "clusterctl-push-????????????????-*"
 _SPEC = {
     "name": {"type": "str", "required": True},
     "version": {"type": "str", "required": True},
-    "inputs": {"type": "dict", "required": True},
-    "cache_dir": {"type": "str", "required": True},
-    "state_dir": {"type": "str"},
-    "packages": {"type": "list", "elements": "str", "default": []},
-    "package_options": {"type": "dict", "default": {}},
+    "key": {"type": "str", "required": True, "no_log": False},
     "files": {
         "type": "list",
         "elements": "dict",
         "default": [],
         "options": {
-            **{kind: {"type": "dict"} for kind in ("source", "wheels", "sdist")},
-            **{text: {"type": "str"} for text in ("path", "sha256", "content")},
+            **{text: {"type": "str"} for text in ("path", "sha256")},
             "size": {"type": "int"},
             "dest": {"type": "str", "required": True},
             "unpack": {"type": "bool", "default": False},
@@ -304,13 +240,11 @@ _SPEC = {
     "needs_bytes": {"type": "int", "default": 0},
     "work_dir": {"type": "str", "default": "/var/tmp"},  # noqa: S108 - a fresh folder is made inside
     "log_dir": {"type": "str", "default": "/var/log/clusterctl"},
-    "controller_log_dir": {"type": "str"},
     "links": {"type": "dict", "default": {}},
     "while_busy": {"type": "bool", "default": False},
     "fresh": {"type": "bool", "default": False},
     "phase": {"type": "str", "choices": ["inspect", "build", "release"], "default": "build"},
     "host": {"type": "str", "default": ""},
-    "key": {"type": "str", "default": "", "no_log": False},
 }
 
 
@@ -345,8 +279,7 @@ class Build:
         work_dir = self.p["work_dir"]
         if not Path(work_dir).is_dir():
             raise ArtifactError(
-                f"{self.p['host']}: the work folder {work_dir} does not exist; create it or set"
-                f" {self.p['name']}_work_dir."
+                f"{self.p['host']}: the work folder {work_dir} does not exist; create it or set preflight_work_dir."
             )
         ready = not self.p["fresh"] and (installed.ok or self.packs.kept() is not None)
         if not ready:

@@ -73,17 +73,7 @@ attributes:
   diff_mode: {support: none, description: The module changes no text.}
 """
 
-EXAMPLES = r"""
-- name: Prove that the program runs
-  clusterctl.hpc.artifact_check:
-    artifacts:
-      - name: demo
-        link: /usr/local/demo
-        stands_on: [/usr/local/library]
-        checks:
-          - argv: ["@LINK@/bin/demo", --version]
-            expect: ["1.0"]
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 artifacts:

@@ -33,11 +33,7 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = r"""
-- name: Remove an old version
-  clusterctl.hpc.artifact_collect:
-    trees: [/usr/local/openmpi-4.1.4-7ab0e94117f46e76]
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 trees:

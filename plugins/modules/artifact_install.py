@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later (see COPYING).
-"""Install a packed artifact beside its other versions, and switch its link to it where that is asked for."""
+"""Install packed artifacts beside their other versions."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: artifact_install
-short_description: Install artifacts from the controller's cache and switch their links
+short_description: Install artifacts from the controller's cache beside their other versions
 version_added: "0.1.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
+  - Internal to the role software. M(clusterctl.hpc.software_stage) and M(clusterctl.hpc.software_build) call it for
+    each phase, and copy packs only to hosts that need them.
   - Compares the folder C(ROOT/NAME-VERSION-KEY) with its marker and manifest, and replaces a damaged one.
-  - Copies a pack only to hosts that need it. Takes its bytes out of reach of other users, checks them, and unpacks
-    what the manifest names beside its place. A pack that holds anything else is refused.
-  - Then asks the host's loader about every program and library in it. A missing library is named, and the link stays.
-  - Writes the marker last and then switches the link by one rename. Other versions stay where they are.
-  - With O(artifacts[].switch) false, the link stays. M(clusterctl.hpc.artifact_switch) then switches several together.
+  - Takes the bytes of a pack out of reach of other users, checks them, and unpacks what the manifest names beside its
+    place. A pack that holds anything else is refused.
+  - Then asks the host's loader about every program and library in it. A missing library is named.
+  - Writes the marker last. Other versions and the link stay. M(clusterctl.hpc.artifact_switch) switches the links.
   - All artifacts are installed in one call, in their order. One that fails keeps only those from being installed that
     use it.
 options:
@@ -34,16 +35,8 @@ options:
         description: Version of the artifact.
         type: str
         required: true
-      inputs:
-        description:
-          - Everything that shapes the artifact. Its key is derived from it. One of O(artifacts[].inputs) and
-            O(artifacts[].key) is needed.
-        type: dict
       key:
-        description: The artifact's key, where O(artifacts[].inputs) is not given.
-        type: str
-      cache_dir:
-        description: The controller's cache folder.
+        description: The artifact's key.
         type: str
         required: true
       root:
@@ -53,10 +46,6 @@ options:
       link:
         description: Path of the link. The default is V(ROOT/NAME).
         type: str
-      switch:
-        description: Whether to switch the link.
-        type: bool
-        default: true
       uses:
         description: Names of artifacts of this call, before this one, whose libraries it loads.
         type: list
@@ -80,7 +69,7 @@ options:
         elements: str
         default: []
       closure:
-        description: Ask the loader about every program and library before the link is switched.
+        description: Ask the loader about every program and library.
         type: bool
         default: true
       closure_ignore:
@@ -110,38 +99,30 @@ options:
         type: str
         default: /var/tmp
       pack:
-        description: Set by the action plugin.
+        description: The pack on the host, with its size, digests and inputs.
         type: dict
       lost:
-        description: Set by the action plugin.
+        description: Libraries of the distribution that the host had lost before the call.
         type: list
         elements: str
         default: []
   phase:
-    description: Set by the action plugin.
+    description: V(inspect) tells what V(apply) would change.
     type: str
     choices: [inspect, apply]
     default: inspect
   host:
-    description: Set by the action plugin.
+    description: Name of the host for messages.
     type: str
     default: ""
 attributes:
   check_mode:
-    description: Reports what would be installed or switched. The cache need not have the artifacts.
+    description: Reports what would be installed, and how the links would be switched.
     support: full
   diff_mode: {support: full, description: "Shows each link's target before and after."}
 """
 
-EXAMPLES = r"""
-- name: Install the library on every node
-  clusterctl.hpc.artifact_install:
-    artifacts:
-      - name: demo
-        version: "1.0"
-        inputs: {version: "1.0", platform: "{{ platform }}"}
-        cache_dir: "{{ lookup('ansible.builtin.env', 'HOME') }}/.cache/clusterctl"
-"""
+EXAMPLES = "# The action plugins software_build and software_stage give the options."
 
 RETURN = r"""
 artifacts:
@@ -230,7 +211,6 @@ class Install:
         self.tree = str(Path(self.p["root"], self.base))
         self.link = self.p["link"] or str(Path(self.p["root"], self.p["name"]))
         self.target = artifact_links.target_of(self.link, self.tree)
-        self.switches: bool = self.p.get("switch", True) or check_mode
         self.host = self.p["host"]
         # of the distribution, each with its package
         self.libraries: Dict[str, str] = library_closure.recall(self.base) or {}
@@ -255,7 +235,7 @@ class Install:
         ]
         diff = (
             {}
-            if before == self.target or not self.switches
+            if before == self.target or not self.check_mode
             else {"before": f"{self.link} -> {before}\n", "after": f"{self.link} -> {self.target}\n"}
         )
         return {
@@ -279,7 +259,7 @@ class Install:
             changes.append(self._phrase(state))
         elif lost:
             changes.append(f"restored {', '.join((Path(path).name for path in lost))}, which {self.p['name']} needs")
-        if linked != self.target and self.switches:
+        if linked != self.target and self.check_mode:
             changes.append(f"{self.link} -> {self.target}")
         return {
             **self.answer(state, changes, linked),
@@ -303,7 +283,7 @@ class Install:
         return f"repaired {what}: {state.problem}" if state.present else f"installed {what}"
 
     def apply(self) -> Dict[str, Any]:
-        """Install what is missing, and switch the link where that is asked for."""
+        """Install what is missing."""
         problem = artifact_links.problem(self.link)
         if problem:
             raise ArtifactError(f"{self.host}: {problem}")
@@ -325,9 +305,6 @@ class Install:
             changes.append(f"restored {', '.join((Path(path).name for path in lost))}, which {self.p['name']} needs")
         if before != self.target and (before is None or not brought.is_tree_name(Path(before).name)):
             origins.note_path(self.link)  # a link of another hand, or none
-        if before != self.target and self.switches:
-            artifact_links.switch(self.link, self.tree)
-            changes.append(f"{self.link} -> {self.target}")
         return {"changed": bool(changes), **self.answer(state, changes, before)}
 
     def _unpack(self) -> None:
@@ -481,12 +458,9 @@ def run(artifacts: Sequence[Dict[str, Any]], phase: str, host: str, *, check_mod
 _ARTIFACT: Dict[str, Any] = {
     "name": {"type": "str", "required": True},
     "version": {"type": "str", "required": True},
-    "inputs": {"type": "dict"},
-    "key": {"type": "str", "no_log": False},
-    "cache_dir": {"type": "str", "required": True},
+    "key": {"type": "str", "required": True, "no_log": False},
     "root": {"type": "str", "default": "/usr/local"},
     "link": {"type": "str"},
-    "switch": {"type": "bool", "default": True},
     "uses": {"type": "list", "elements": "str", "default": []},
     "library_path": {"type": "list", "elements": "str", "default": ["lib"]},
     "waiting_paths": {"type": "list", "elements": "str", "default": []},

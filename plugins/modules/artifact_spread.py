@@ -65,26 +65,14 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = r"""
-- name: Bring a pack to two more nodes
-  clusterctl.hpc.artifact_spread:
-    user: mpi
-    name: node1
-    paths: [/var/tmp/pack]
-    size: 3
-    piece_bytes: 262144
-    sums: ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=
-    marker: /usr/local/demo-1.0-0123456789abcdef/.clusterctl.json
-    nodes:
-      - {name: node2, python: /usr/bin/python3, file: clusterctl-push-0123456789abcdef-pack, folders: [/var/tmp]}
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 delivered: {description: "The place in C(folders) where the pack lies now, by node.", type: dict, returned: success}
 has: {description: Nodes that did not need it., type: list, elements: str, returned: success}
 reasons: {description: "Why a node did not get it, by node.", type: dict, returned: success}
 slow:
-  description: Nodes that got it but did not pass it on, since they were slow.
+  description: Nodes that got it and pass nothing on. They were slow, or another node could not take from them.
   type: list
   elements: str
   returned: success

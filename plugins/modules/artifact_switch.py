@@ -40,13 +40,7 @@ attributes:
   diff_mode: {support: full, description: Shows the target of each link before and after.}
 """
 
-EXAMPLES = r"""
-- name: Switch both links
-  clusterctl.hpc.artifact_switch:
-    links:
-      /usr/local/openmpi: /usr/local/openmpi-5.0.7-06986d6a2bbf0a02
-      /usr/local/mpi4py: /usr/local/mpi4py-4.1.2-816dcc74dd979b77
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 before: {description: The folder to which each link led before; empty without a link., type: dict, returned: success}

@@ -40,13 +40,7 @@ attributes:
   check_mode: {support: full, description: It changes nothing.}
 """
 
-EXAMPLES = r"""
-- name: Connect to the other nodes
-  clusterctl.hpc.fabric_connect:
-    plan: __example_plan
-    listens: __example_listen
-  register: __example_calls
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 results:

@@ -29,12 +29,7 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = r"""
-- name: Let the other nodes in
-  clusterctl.hpc.fabric_firewall:
-    networks:
-      - {cidr: 10.1.0.0/24, interface: eth0, members: [10.1.0.2, 10.1.0.3]}
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

@@ -55,16 +55,7 @@ attributes:
   check_mode: {support: full, description: Its process ends by itself.}
 """
 
-EXAMPLES = r"""
-- name: Listen for the other nodes
-  clusterctl.hpc.fabric_listen:
-    name: node1
-    token: 0a1b2c
-    addresses: {10.0.0.0/24: 10.0.0.5}
-    callers: 3
-    lifetime_s: 120
-  register: __example_listen
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 ports: {description: The port by network., type: dict, returned: success}

@@ -87,6 +87,13 @@ options:
           - Left out, the module acts as the user who runs it. As root it then refuses a path that leads through a link
             which another user could have set.
         type: str
+  proof:
+    description:
+      - Command, as a list, that must succeed once every path is as wanted. The command runs without a shell.
+      - Where it fails, the paths stay as they are then. Check mode leaves it out.
+    type: list
+    elements: str
+    default: []
 author:
   - The clusterctl authors (!UNKNOWN)
 attributes:
@@ -150,9 +157,12 @@ diff:
 """
 
 from functools import partial
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage, file_transaction, text_edit
+from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_stage, file_transaction, text_edit
+
+_PROOF_S = 60
+_MOST_EVIDENCE = 1500  # characters of a proof that fails
 
 _FILE = {
     "path": {"type": "str", "required": True},
@@ -227,13 +237,31 @@ def _edit_of(given: Dict[str, Any]) -> Tuple[Optional[Any], str]:
     return partial(text_edit.set_block, marker=marker, content=given["content"]), f"block '{marker}'"
 
 
+def refusal(proof: Sequence[str]) -> str:
+    """Run the command that proves the files; return a sentence where it fails, else ''."""
+    if not proof:
+        return ""
+    done = command.run(proof, _PROOF_S)
+    if done.ok:
+        return ""
+    said = done.said.strip()[-_MOST_EVIDENCE:] or f"it ended with {done.status}"
+    return f"The files are in place, but '{' '.join(proof)}' fails: {said}"
+
+
 def main() -> None:
     """Run the module."""
     module = file_stage.QuietModule(
-        argument_spec={"files": {"type": "list", "elements": "dict", "required": True, "options": _FILE}},
+        argument_spec={
+            "files": {"type": "list", "elements": "dict", "required": True, "options": _FILE},
+            "proof": {"type": "list", "elements": "str", "default": []},
+        },
         supports_check_mode=True,
     )
-    file_stage.run(module, lambda: [entry_of(given) for given in module.params["files"]])
+    file_stage.run(
+        module,
+        lambda: [entry_of(given) for given in module.params["files"]],
+        verify=lambda: refusal(module.params["proof"]),
+    )
 
 
 if __name__ == "__main__":

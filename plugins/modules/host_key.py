@@ -40,13 +40,7 @@ attributes:
   diff_mode: {support: none, description: A key is not shown.}
 """
 
-EXAMPLES = r"""
-- name: Make the new host key
-  clusterctl.hpc.host_key:
-    phase: stage
-    address: 10.0.0.1
-  register: __example_host_key
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 next_host_key:

@@ -51,11 +51,7 @@ attributes:
   diff_mode: {support: none, description: There is no content to show.}
 """
 
-EXAMPLES = r"""
-- name: Remove what unfinished runs left
-  clusterctl.hpc.leftovers:
-    cache_dir: ~/.cache/clusterctl
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

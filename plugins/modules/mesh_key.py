@@ -60,12 +60,7 @@ attributes:
   diff_mode: {support: none, description: A key is not shown.}
 """
 
-EXAMPLES = r"""
-- name: Make the node's own key
-  clusterctl.hpc.mesh_key:
-    user: mpi
-  register: __example_key
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 public_key: {description: Type and key. Empty in check mode where the key is missing., type: str, returned: success}
@@ -141,8 +136,8 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     audited_module,
     job_account,
     login_probe,
+    mesh_certificates_look,
     mesh_rules,
-    mesh_trust_look,
     origins,
     sshd,
     text_edit,
@@ -325,7 +320,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
         if own:
             check_access(entry, path)
         made = job_account.rotated(entry.pw_dir, name, comment, module.params["rotation"], check=module.check_mode)
-        certificate = mesh_trust_look.certificate_of(entry, name)
+        certificate = mesh_certificates_look.certificate_of(entry, name)
         return {**made, **certificate, **(known_of(path) if own else {})}
 
     def known_of(path: Path) -> Dict[str, Any]:
@@ -344,7 +339,7 @@ def look(module: audited_module.AuditedModule) -> Dict[str, Any]:
         made.update(known_of(path))
     wanted = module.params["remember"]
     trusted = block_lines(_KNOWN_HOSTS)
-    trust = mesh_trust_look.look(made.pop("certificate"), settings, made["remembered"], trusted)
+    trust = mesh_certificates_look.look(made.pop("certificate"), settings, made["remembered"], trusted)
     lines = [*mesh_rules.key_lines(made["remembered"]), *trusted] if wanted else []
     return {
         **made,

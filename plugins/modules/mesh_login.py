@@ -45,14 +45,7 @@ attributes:
   diff_mode: {support: none, description: The module changes nothing.}
 """
 
-EXAMPLES = r"""
-- name: Log in to the next node
-  clusterctl.hpc.mesh_login:
-    origin: node1
-    user: mpi
-    targets:
-      - {name: node2, address: 10.0.0.2, port: 22, obstacles: []}
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 failures: {description: A sentence for each failed login., type: list, elements: str, returned: always}

@@ -42,11 +42,7 @@ attributes:
   diff_mode: {support: full, description: Before and after of every path that changes.}
 """
 
-EXAMPLES = r"""
-- name: Let loader and compilers find NCCL
-  clusterctl.hpc.nccl_system:
-    installed: "{{ nccl_installed is changed }}"
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 changes: {description: What changed in short phrases., type: list, returned: success}

@@ -171,6 +171,7 @@ node:
         path, problem and cure of the Open MPI asked for (null where none is). Where it can be used, also version,
         machine, library, folders, options, components, cuda, fortran and files.
       type: dict
+    driverless_cards: {description: "PCI addresses of RDMA cards that no driver has taken.", type: list}
     vendor_openmpis: {description: "path and version of each Open MPI where vendors put theirs.", type: list}
     libraries:
       description: >-

@@ -36,12 +36,7 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = r"""
-- name: List the packages before an installation
-  clusterctl.hpc.package_install:
-    name: [libgfortran5]
-    phase: before
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}

@@ -1,21 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later (see COPYING).
-"""Raise the limit of open files and sshd's MaxStartups where they are too low for jobs."""
+"""Set the environment of all sessions, and raise limits of open files and logins where they are too low for jobs."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: session_settings
-short_description: Raise the limit of open files and sshd's MaxStartups where they are too low for jobs
+short_description: Set the environment of all sessions, and raise limits that are too low for jobs
 version_added: "0.2.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
+  - Merges folders and variables into a file that pam_env reads, where O(environment) is given. What others wrote stays.
+    A line that needs no change keeps every byte. A list keeps the folders of others behind ours, and holds each of our
+    folders once.
+  - Remembers in comments of the same file what it added. What is no longer asked for is removed. A replaced variable
+    comes back.
+  - Values are not expanded, since the file is not a shell script. A value that the file's form cannot carry is refused.
   - Asks PAM which limit of open files a session of the user gets, and asks sshd for its MaxStartups.
   - A value that is high enough is left alone. A lower one is raised by a file of its own, which stays from then on.
   - Who may log in is the administrator's decision, so the module changes no other setting of sshd.
-  - Needs root. For another user it does nothing.
+  - Limits need root. For another user the module leaves them alone.
 options:
+  environment:
+    description: What every session gets. Left out, the file stays as it is.
+    type: dict
+    suboptions:
+      lists:
+        description: Folders per variable. They stand before the folders of others.
+        type: dict
+        default: {}
+      bases:
+        description: The initial list per variable, for a file that does not set it yet. Our folders stand before it.
+        type: dict
+        default: {}
+      variables:
+        description: Variables and their values, which are strings or numbers.
+        type: dict
+        default: {}
+      path:
+        description: The file.
+        type: str
+        default: /etc/environment
+      owner:
+        description: User name or number. Left out, an existing file keeps its own.
+        type: str
+      group:
+        description: Group name or number. Left out, an existing file keeps its own.
+        type: str
+      mode:
+        description: Four octal digits in quotes. Left out, an existing file keeps its own.
+        type: raw
   user:
     description: User who runs the jobs. Empty means the user who called sudo, or else root.
     type: str
@@ -25,7 +60,9 @@ options:
     type: int
     required: true
   logins:
-    description: Number of logins that sshd must accept at once. More than sshd's default of 10 are not asked for.
+    description: >-
+      Number of logins that sshd must accept at once. More than sshd's default of 10 are not asked for. V(0) leaves sshd
+      alone.
     type: int
     required: true
   limits_file:
@@ -40,37 +77,49 @@ options:
     elements: path
     default: [/etc/ssh/sshd_config.d/00-clusterctl.conf, /etc/ssh/sshd_config.d/zz-clusterctl.conf]
 attributes:
-  check_mode: {support: full, description: Says what would be raised.}
+  check_mode: {support: full, description: Says what would be changed.}
   diff_mode: {support: full, description: Before and after of the files.}
 """
 
-EXAMPLES = r"""
-- name: Let jobs open files, and let all nodes log in at once
-  clusterctl.hpc.session_settings:
-    user: mpi
-    open_files: 1024
-    logins: 64
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
+msg: {description: "What went wrong, in one sentence.", type: str, returned: failure}
 changes: {description: A short phrase for each change., type: list, returned: success}
 watch: {description: States of paths that hold from now on., type: list, returned: success}
+diff: {description: "Each file before and after, in diff mode.", type: list, returned: "success, in diff mode"}
 """
 
 import os
 import pwd
 import resource
+from functools import partial
 from pathlib import Path
-from typing import List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils import command, file_stage, file_transaction, sshd
+from ansible_collections.clusterctl.hpc.plugins.module_utils import (
+    command,
+    file_stage,
+    file_transaction,
+    sshd,
+    text_edit,
+)
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _ANSWER_S = 30
-_ENVIRONMENT = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
+_ASKING = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
 _SSHD_FILES = ["/etc/ssh/sshd_config.d/00-clusterctl.conf", "/etc/ssh/sshd_config.d/zz-clusterctl.conf"]
 _DEFAULT_STARTUPS = "10:30:100"  # of sshd_config(5)
 _MOST_LOGINS = 10
+_ENVIRONMENT: Dict[str, Any] = {
+    "lists": {"type": "dict", "default": {}},
+    "bases": {"type": "dict", "default": {}},
+    "variables": {"type": "dict", "default": {}},
+    "path": {"type": "str", "default": "/etc/environment"},
+    "owner": {"type": "str"},
+    "group": {"type": "str"},
+    "mode": {"type": "raw"},
+}
 _MOST_DIGITS = 20  # of a number of 64 bits
 
 
@@ -79,7 +128,7 @@ def open_files_of(user: str) -> Optional[int]:
 
     The shell that answers is the user's process, so it may answer anything.
     """
-    done = command.run(["runuser", "-u", user, "--", "sh", "-c", "ulimit -Sn"], _ANSWER_S, _ENVIRONMENT)
+    done = command.run(["runuser", "-u", user, "--", "sh", "-c", "ulimit -Sn"], _ANSWER_S, _ASKING)
     said = done.output.strip()
     return int(said) if done.ok and said.isdecimal() and len(said) <= _MOST_DIGITS else None
 
@@ -128,6 +177,51 @@ def is_user(name: str) -> bool:
     return True
 
 
+def _text_of(name: str, value: Any) -> str:
+    """Return a variable's value as text.
+
+    Raises:
+        file_transaction.StageError: it is not a string or a number. YAML's yes, no, on and off are booleans.
+    """
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise file_transaction.StageError(
+            f"The value of {name} is {value!r}, which is not a string or a number; put it in quotes."
+        )
+    return str(value)
+
+
+def _folders_of(name: str, value: Any) -> List[str]:
+    if not isinstance(value, list) or not all(isinstance(folder, str) for folder in value):
+        raise file_transaction.StageError(f"The folders for {name} are {value!r}, which is not a list of paths.")
+    return value
+
+
+def wanted_of(given: Dict[str, Any]) -> text_edit.Environment:
+    """Return what the arguments ask for.
+
+    Raises:
+        file_transaction.StageError: a value has the wrong type.
+    """
+    return text_edit.Environment(
+        paths={name: _folders_of(name, value) for name, value in given["lists"].items()},
+        variables={name: _text_of(name, value) for name, value in given["variables"].items()},
+        bases={name: _text_of(name, value) for name, value in given["bases"].items()},
+    )
+
+
+def environment_entry(given: Mapping[str, Any]) -> file_transaction.Entry:
+    """Return the entry of the file that every session's environment comes from.
+
+    Raises:
+        file_transaction.StageError: a value has the wrong type, or owner, group or mode is invalid.
+    """
+    path = given["path"]
+    edit = partial(text_edit.set_environment, wanted=wanted_of(given))
+    return file_transaction.Entry(
+        path=path, state="edit", edit=edit, what="variables", **file_transaction.attributes(path, given)
+    )
+
+
 def _file(path: str, text: str) -> file_transaction.Entry:
     return file_transaction.Entry(path=path, state="file", content=text.encode(), mode=0o644, uid=0, gid=0)
 
@@ -136,6 +230,7 @@ def main() -> None:
     """Run the module."""
     module = file_stage.QuietModule(
         argument_spec={
+            "environment": {"type": "dict", "options": _ENVIRONMENT},
             "user": {"type": "str", "default": ""},
             "open_files": {"type": "int", "required": True},
             "logins": {"type": "int", "required": True},
@@ -144,31 +239,41 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
+    given, really = module.params, not module.check_mode
+    environment = given["environment"]
+    invocation = {"module_args": {"path": environment["path"] if environment else ""}}  # values may be secret
     user = given["user"] or os.environ.get("SUDO_USER", "") or "root"
-    if os.geteuid() != 0 or not is_user(user):
-        module.exit_json(changed=False, changes=[], watch=[])
+    limits = (user, given["open_files"], given["logins"]) if os.geteuid() == 0 and is_user(user) else (user, 0, 0)
     try:
-        wanted = wanted_files(user, given["open_files"], given["logins"], given["limits_file"], given["sshd_files"])
-        entries = [entry for entry in wanted if Path(entry.path).parent.is_dir()]
-        outcome = file_stage.apply(entries, check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
+        variables = [environment_entry(environment)] if environment else []
+        wanted = wanted_files(*limits, given["limits_file"], given["sshd_files"])
+        raised = [entry for entry in wanted if Path(entry.path).parent.is_dir()]
+        outcome = file_stage.apply(
+            [*variables, *raised],
+            check_mode=module.check_mode,
+            want_diff=module._diff,  # noqa: SLF001 - the documented way for a module to learn of --diff
+            selinux=file_stage.selinux_of(module),
+        )
     except file_transaction.StageError as error:
-        module.fail_json(msg=str(error), changes=[], watch=[])
-    changed = bool(outcome.changes) and not module.check_mode
-    if changed and any(entry.path in given["sshd_files"] for entry in entries):
+        module.fail_json(msg=str(error), changes=[], watch=[], invocation=invocation)
+    if really and outcome.changes and any(entry.path in given["sshd_files"] for entry in raised):
         sshd.reload()
-    for what in still_too_low(user, given["open_files"], given["logins"]) if wanted and not module.check_mode else []:
+    for what in still_too_low(*limits) if wanted and really else []:
         module.warn(
             f"The {what} stays too low for jobs of user {user}, because another setting comes first; raise it in "
             "/etc/security/limits.d or in sshd_config."
         )
-    present = [path for path in (given["limits_file"], *given["sshd_files"]) if os.path.lexists(path)]
+    files = (given["limits_file"], *given["sshd_files"]) if any(limits[1:]) else ()
     answer = {
         "changed": bool(outcome.changes),
         "changes": outcome.changes,
-        "watch": [path_state.watch_state(path) for path in present],
+        "watch": [
+            *(state for state in outcome.watch if state["path"] not in files),
+            *(path_state.watch_state(path) for path in files if os.path.lexists(path)),
+        ],
+        "invocation": invocation,
     }
-    if module._diff:  # noqa: SLF001 - the documented way for a module to learn of --diff
+    if module._diff:  # noqa: SLF001 - as above
         answer["diff"] = outcome.diff
     module.exit_json(**answer)
 

@@ -41,10 +41,7 @@ attributes:
   diff_mode: {support: full, description: Before and after of every file that changes.}
 """
 
-EXAMPLES = r"""
-- name: Put the node back to what it was
-  clusterctl.hpc.uninstall:
-"""
+EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.clusterctl.hpc.plugins.module_utils import known_messages
+from ansible_collections.clusterctl.hpc.plugins.module_utils import error_meanings
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import run_events
@@ -43,7 +43,7 @@ def package_complaint(said: str) -> str:
 
     The text itself is returned where its cause is not known.
     """
-    found = known_messages.find("package", said)
+    found = error_meanings.find("package", said)
     if found is None:
         return said
     url = urlsplit(found.words.get("url", ""))  # it may hold a password

@@ -7,8 +7,9 @@ import re
 import tempfile
 import time
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible import constants as C  # noqa: N812 - Ansible's own name for them
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import (
@@ -36,11 +37,9 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache impo
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import StagingAction
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 _LOG_MARK = "@LOG@"
 _MOST_LOG = 1 << 28  # bytes
+_OF_THE_CONTROLLER = {"inputs", "cache_dir", "state_dir", "packages", "package_options", "controller_log_dir"}
 _PLACES = {"source", "content", "path", "wheels", "sdist"}
 _WAYS = ("built", "packed", "kept")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -359,7 +358,8 @@ def _identity(arguments: Mapping[str, Any]) -> tuple[str, str, str]:
 
 def _phase(arguments: Mapping[str, Any], host: str, key: str, phase: str) -> dict[str, Any]:
     """Return the arguments of one phase of the module."""
-    return {**arguments, "files": [], "host": host, "key": key, "phase": phase}
+    given = {name: value for name, value in arguments.items() if name not in _OF_THE_CONTROLLER}
+    return {**given, "files": [], "host": host, "key": key, "phase": phase}
 
 
 def _size(local: Path) -> dict[str, int]:

@@ -194,7 +194,7 @@ class ArtifactCache:
             if error.errno in disk_files.FULL:
                 raise disk_full(self.folder.parent, "the folder of artifacts", error.errno) from error
             raise ArtifactError(
-                f"The cache folder {self.folder} cannot be made ({error.strerror}); choose another (<role>_cache_dir)."
+                f"The cache folder {self.folder} cannot be made ({error.strerror}); set preflight_cache_dir."
             ) from error
 
     def make_room(self, size: int) -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import copy
 import functools
 import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.constants import DEFAULT_LOCAL_TMP
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
@@ -24,9 +25,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action imp
     pushed_name,
 )
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_cache import ArtifactCache, CachedArtifact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 
 class StagingAction(ArtifactActionBase):
@@ -117,7 +115,8 @@ class StagingAction(ArtifactActionBase):
         self, phase: str, artifacts: list[dict[str, Any]], variables: dict[str, Any]
     ) -> dict[str, dict[str, Any]]:
         host = self._host(variables)
-        asked = {"artifacts": artifacts, "phase": phase, "host": host}
+        given = [{name: value for name, value in one.items() if name != "cache_dir"} for one in artifacts]
+        asked = {"artifacts": given, "phase": phase, "host": host}
         return planned.answers_of(self._call("artifact_install", asked, variables), artifacts, host)
 
     def _applied(
@@ -284,7 +283,7 @@ class StagingAction(ArtifactActionBase):
         for node, why in told.failed.items():
             self._note(node, f"the chain leaves it out, so the controller sends it {what}: {why}")
         for node in told.slow:
-            self._note(node, f"took {what} so slowly that the chain went around it")
+            self._note(node, f"gets {what}, and the chain goes around it: it is slow, or what it gives is lost")
         return copying.path()
 
     def _push_as(self, connection: Any, local: Path, paths: list[str]) -> str:

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import fabric_rules as rules
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _CURE = (
     "give every node an address in one network, and let connections between all nodes through "

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ansible.errors import AnsibleActionFail  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils.mesh_rules import MeshError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _LONGEST_KEY = 20000
 _LONGEST_CERTIFICATE = 1 << 16

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 Step = tuple[str, dict[str, Any]]  # a module and its arguments
 
@@ -94,7 +92,7 @@ def lay_out(node: Node) -> list[Step]:
             "host_certificate": str(certificates["host"]),
             "revoked": str(node.signed["revoked"]),
         }
-        steps.append(("mesh_trust", arguments))
+        steps.append(("mesh_certificates", arguments))
     meanwhile = changes_trust(node)
     authorized, known = _blocks(node, both_blocks(node) if meanwhile else final_blocks(node))
     if meanwhile:  # the final texts are watched

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, plain
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
 
 _OWN = frozenset({"libraries", "packages", "package_options"})  # options of an action, not of a module
 _LISTS = ("changes", "watch", "lost", "needs_packages", "lacking")
@@ -61,7 +59,7 @@ def builds(host: str, one: Mapping[str, Any], variables: Mapping[str, Any]) -> b
 
 
 def installation(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an artifact as options of M(clusterctl.hpc.artifact_install), which leaves its link as it is."""
+    """Return an artifact as options of M(clusterctl.hpc.artifact_install), with the controller's cache."""
     install, build = one["install"], one["build"]
     return {
         **{name: value for name, value in install.items() if name not in _OWN},
@@ -74,12 +72,11 @@ def installation(one: Mapping[str, Any]) -> dict[str, Any]:
         "uses": one["uses"],
         "libraries": list(install.get("libraries") or ()),
         "push_dir": build["work_dir"],
-        "switch": False,
     }
 
 
 def building(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an artifact as options of M(clusterctl.hpc.artifact_build)."""
+    """Return an artifact as options of M(clusterctl.hpc.artifact_build), with those that the controller reads."""
     own = {"name": one["name"], "version": one["version"], "inputs": one["inputs"]}
     return {**one["build"], **own, "root": one["prefix"], "prefix": one["link"]}
 

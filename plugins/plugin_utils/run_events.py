@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible import constants  # type: ignore[import-untyped]
 from ansible.utils.display import Display  # type: ignore[import-untyped]
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 # Have Ansible remove keys of a module's result that its main process would use without a look at their form.
 

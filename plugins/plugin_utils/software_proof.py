@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import (
     ArtifactActionBase,
     ModuleFailedError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ProvingAction(ArtifactActionBase):

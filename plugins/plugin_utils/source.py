@@ -15,11 +15,12 @@ import subprocess
 import threading
 import time
 import urllib.error
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from ansible.module_utils.urls import open_url  # type: ignore[import-untyped]
@@ -27,9 +28,6 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import disk_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.module_utils.plain_text import one_line
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _CONNECT_TIMEOUT_S = 8
 _MOST_SOURCE = 1 << 34  # bytes; the largest, a toolkit of CUDA, has 5 GB
@@ -131,7 +129,7 @@ def parse_sources(sources: Sequence[Mapping[str, Any]]) -> list[Source]:
 
 def disk_full(path: Path, what: str, number: int | None = errno.ENOSPC) -> ArtifactError:
     """Return the error for a full disk on the controller, or for a quota (EDQUOT)."""
-    cure = "make room there or choose another cache folder (<role>_cache_dir)"
+    cure = "make room there or choose another cache folder (preflight_cache_dir)"
     return ArtifactError(disk_files.no_room("The controller's", str(path), what, number or errno.ENOSPC, cure))
 
 
@@ -477,7 +475,7 @@ def _make(folder: Path) -> None:
         if error.errno in disk_files.FULL:
             raise disk_full(folder.parent.parent, f"the folder of {folder.name}", error.errno) from error
         raise ArtifactError(
-            f"The cache folder {folder} cannot be made ({error.strerror}); choose another one (<role>_cache_dir)."
+            f"The cache folder {folder} cannot be made ({error.strerror}); choose another one (preflight_cache_dir)."
         ) from error
 
 

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.planned import sum_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class StepAction(ActionBase):  # type: ignore[misc] # ansible-core carries no types

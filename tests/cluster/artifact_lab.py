@@ -96,11 +96,11 @@ class Lab:
             **PACKAGES,
             **changed,
         }
-        return {"clusterctl.hpc.artifact_build": arguments, "when": f"inventory_hostname == '{on}'"}
+        return {"lab_build": arguments, "when": f"inventory_hostname == '{on}'"}
 
     def install(self, **changed: Any) -> dict[str, Any]:
         arguments = {"name": "demo", "version": "1.0", "inputs": {"variant": "plain"}, "cache_dir": str(self.cache)}
-        return {"clusterctl.hpc.artifact_install": {"artifacts": [{**arguments, **changed}]}}
+        return {"lab_install": {"artifacts": [{**arguments, **changed}]}}
 
     def plan(self, *artifacts: dict[str, Any]) -> Played:
         """Play the first round of a plan; each artifact is built ``on`` a node by ``steps``."""
@@ -139,7 +139,8 @@ class Lab:
     @property
     def environment(self) -> dict[str, str]:
         results = {"ANSIBLE_STDOUT_CALLBACK": "minimal", "ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-        return playing.environment(**results, XDG_STATE_HOME=str(self.folder / "state"))
+        actions = str(Path(__file__).with_name("lab_actions"))
+        return playing.environment(**results, XDG_STATE_HOME=str(self.folder / "state"), ANSIBLE_ACTION_PLUGINS=actions)
 
     def play(self, *tasks: dict[str, Any], check: bool = False) -> Played:
         return self.ended(self.argv(list(tasks), *(["--check"] if check else [])))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from clusterctl.state import paths
 from kept import Kept, is_of_a_killed_run, remove_images_of_killed_runs
 from validated import NODES, Cluster, engine, mpi_alone
@@ -121,7 +121,7 @@ def sandbox() -> Iterator[Callable[..., sandboxes.Sandbox]]:
         name = f"test-{label}-{os.getpid()}"
         started.add(name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(podman, "find", engine)
+            patch.setattr(container_engine, "find", engine)
             box = sandboxes.up(sandboxes.SandboxSpec(name=name, **specification))
         if not stack:
             mpi_alone(box)
@@ -129,7 +129,7 @@ def sandbox() -> Iterator[Callable[..., sandboxes.Sandbox]]:
 
     def remove(names: Iterable[str]) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(podman, "find", engine)
+            patch.setattr(container_engine, "find", engine)
             for name in names:
                 sandboxes.down(name)
 

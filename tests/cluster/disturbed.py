@@ -12,7 +12,7 @@ from pathlib import Path
 
 import planting
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox.container_engine import Podman
 from clusterctl.state import paths
 
 PROGRAM = str(Path(sys.executable).with_name("clusterctl"))

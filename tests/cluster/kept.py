@@ -16,8 +16,8 @@ from pathlib import Path
 
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventoryOptions, InventorySources
-from clusterctl.sandbox import lifecycle, podman
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox import container_engine, lifecycle
+from clusterctl.sandbox.container_engine import Podman
 from clusterctl.state import clusters, paths
 from validated import Cluster
 
@@ -57,7 +57,7 @@ class Kept:
         box = self.cluster.box
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._start, self.images))
-            podman.pin_bridge(self.engine, box.name)
+            container_engine.pin_bridge(self.engine, box.name)
             list(pool.map(functools.partial(lifecycle._host_key, self.engine), box.nodes))  # noqa: SLF001 - waits for sshd
         made = Cluster(box)
         made.first_s = self.cluster.first_s

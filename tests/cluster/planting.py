@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox.container_engine import Podman
 from clusterctl.support.errors import HostFailedError
 from validated import Cluster
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import installed
 import pytest
-from clusterctl.sandbox import Sandbox, images, podman
+from clusterctl.sandbox import Sandbox, container_engine, images
 from clusterctl.state import paths
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -127,7 +127,7 @@ def made(place: Place, python: str, core: str) -> installed.Controller:
 
 def in_a_container(place: Place, python: str) -> tuple[str, ...]:
     """Return the words that run a program in a container with that Python, in this machine's network."""
-    engine = podman.find()
+    engine = container_engine.find()
     try:
         reference = images.ensure(engine, IMAGES[python], lambda _: None)
     except KeyError:

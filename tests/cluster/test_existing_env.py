@@ -20,7 +20,11 @@ CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
 NODES = ("node1", "node2")
 PATH, PACKAGES = "/opt/pytorch", "lib/python3.11/site-packages"
 # Numpy comes from the environment that the role python_env made first; a venv needs no installer for it.
-STASH = f"mkdir /opt/stash && cp -r /usr/local/python_env/{PACKAGES}/numpy* /opt/stash/"
+# The role mpi4py builds from mpi4py's source archive against the cluster's Open MPI, as a user would.
+STASH = (
+    f"mkdir /opt/stash && cp -r /usr/local/python_env/{PACKAGES}/numpy* /opt/stash/"
+    " && mkdir /opt/stash-mpi4py && cp -r /usr/local/mpi4py/site-packages/mpi4py* /opt/stash-mpi4py/"
+)
 MAKE = f"""
 set -e
 python3 -m venv --without-pip {PATH}
@@ -44,6 +48,17 @@ LOOK = (
     'import json, sys; sys.path.insert(0, "/usr/local/libexec/clusterctl"); from node_look import existing_python;'
     f' print(json.dumps(existing_python.look("{PATH}", 1000)))'
 )
+# Debian's mpi4py, without the Open MPI of Debian that it was built against.
+OTHER_MPI4PY = f"""
+set -e
+apt-get -qq update
+cd /tmp
+apt-get -qq download python3-mpi4py
+dpkg -x python3-mpi4py_*.deb /tmp/of-debian
+rm -rf {PATH}/{PACKAGES}/mpi4py*
+cp -r /tmp/of-debian/usr/lib/python3/dist-packages/mpi4py* {PATH}/{PACKAGES}/
+"""
+WHOSE = "import os; from mpi4py import MPI; print(os.path.realpath(MPI.__file__), MPI.COMM_WORLD.allreduce(1))"
 RANK = (
     "import sys, numpy; from mpi4py import MPI;"
     " print(MPI.Get_processor_name(), sys.base_prefix, numpy.__file__.split('/lib/')[0], MPI.COMM_WORLD.allreduce(1))"
@@ -130,6 +145,39 @@ def test_a_validation_says_which_environment_it_proved(operator: Operator) -> No
     assert note == (
         f"node[1-2] ran the checks in {PATH} with Python {version}, an environment that clusterctl did not make."
     )
+
+
+def test_its_mpi4py_is_taken_where_it_names_the_clusters_open_mpi(changed: Operator) -> None:
+    def whose() -> set[str]:
+        done = changed.runs("run", "--", "python", "-c", WHOSE)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return set(done.stdout.splitlines())
+
+    def noted(verb: str, *words: str) -> str:
+        notes = json.loads(changed.runs(verb, *words, "--format", "json").stdout)["notes"]
+        return " ".join(note for note in notes if "mpi4py" in note)
+
+    ours = changed.on("node1", "readlink -f /usr/local/mpi4py").strip()
+    for node in NODES:
+        changed.on(node, f"cp -r /opt/stash-mpi4py/* {PATH}/{PACKAGES}/")
+    record = changed.provisions()
+    assert (record["code"], record["warnings"]) == (0, [one for one in record["warnings"] if "mpi4py" not in one])
+    (line,) = whose()
+    assert line.startswith(f"{PATH}/{PACKAGES}/mpi4py/MPI.")
+    assert line.endswith(" 4")
+    for words in (noted("validate", "--checks", "hello"), noted("doctor")):
+        assert words.startswith("node[1-2]: mpi4py 4.")
+        assert words.endswith(f" is that of {PATH}/{PACKAGES}/mpi4py, built against the cluster's Open MPI.")
+    assert {host["outcome"] for host in changed.provisions()["hosts"]} == {"ok"}, "the second run changes nothing"
+
+    for node in NODES:
+        changed.on(node, OTHER_MPI4PY)
+    record = changed.provisions()
+    (warning,) = [one for one in record["warnings"] if "mpi4py" in one]
+    assert warning.startswith(f"mpi4py 3.1.4 of {PATH} takes libmpi.so.40 of the system; jobs get the cluster's own")
+    assert record["code"] == 0
+    assert {line.rpartition("/site-packages/")[0] for line in whose()} == {ours}
+    assert noted("doctor") == ""
 
 
 def test_a_change_of_its_packages_is_named_by_everybody_until_it_is_proved_anew(changed: Operator) -> None:

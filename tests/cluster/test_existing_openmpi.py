@@ -15,13 +15,17 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 NODES = ("node1", "node2")
 PATH = "/opt/hpcx/ompi"
-# The cluster's own with the paths of another machine in each program and library, of which one lies in a folder beside.
-MAKE = f"""
+# The cluster's own with the paths of another machine in each program and library.
+MOVE = """
 set -e
-mkdir -p {PATH} /opt/hpcx/ucx/lib
-cp -r /usr/local/openmpi/. {PATH}/
-rm -r {PATH}/.clusterctl* {PATH}/libexec
-grep -rlZ /usr/local/openmpi {PATH} | xargs -0 sed -i s#/usr/local/openmpi#/build-result/ompi#g
+mkdir -p PATH
+cp -r /usr/local/openmpi/. PATH/
+rm -r PATH/.clusterctl* PATH/libexec
+grep -rlZ /usr/local/openmpi PATH | xargs -0 sed -i s#/usr/local/openmpi#/build-result/ompi#g
+"""
+# One library lies in a folder beside.
+MAKE = f"""{MOVE.replace("PATH", PATH)}
+mkdir -p /opt/hpcx/ucx/lib
 mv {PATH}/lib/libhwloc.so* /opt/hpcx/ucx/lib/
 touch /opt/hpcx/hpcx-init.sh /opt/made
 """
@@ -43,11 +47,11 @@ class Operator(Cluster):
 
     said = ""  # by the last run, beside what its ranks print
 
-    def wish(self, path: str) -> None:
+    def wish(self, path: str, **more: str) -> None:
         """Name an Open MPI in the inventory, beside what the sandbox has."""
         variables = self.box.inventory.parent / "group_vars" / "all.yml"
         known = json.loads(variables.read_text(encoding="utf-8"))
-        variables.write_text(json.dumps({**known, "openmpi_existing": path}), encoding="utf-8")
+        variables.write_text(json.dumps({**known, "openmpi_existing": path, **more}), encoding="utf-8")
 
     def script(self, node: str, words: str) -> str:
         """Run a script as root on a node."""
@@ -148,3 +152,57 @@ def test_the_way_back_and_a_rollback_and_an_uninstall_leave_it_alone(operator: O
     done, _unused = operator.run("uninstall", "--yes")
     assert done.returncode == 0, done.stderr
     assert operator.script("node2", "ls -d /usr/local/openmpi* 2>/dev/null; find /opt/hpcx -newer /opt/made") == ""
+
+
+# --- series 4.1 ------------------------------------------------------------------------------------------------------
+
+OLDER, VERSION = "/opt/vendor/ompi41", "4.1.4"
+OF_41 = (
+    "from mpi4py import MPI;"
+    " print(MPI.Get_processor_name(), MPI.COMM_WORLD.allreduce(1), MPI.Get_library_version().split(',')[0])"
+)
+
+
+@pytest.fixture(scope="module")
+def older(sandbox: Callable[..., Sandbox]) -> Operator:
+    """Two nodes with the default Open MPI, that are provisioned with an Open MPI 4.1 in /opt/vendor."""
+    found = Operator(sandbox("vendor", nodes=len(NODES)))
+    found.wish("", openmpi_version=VERSION)
+    found.provision()
+    for node in NODES:
+        found.script(node, MOVE.replace("PATH", OLDER) + "touch /opt/made")
+    found.wish("", openmpi_version="5.0.7")
+    found.provision()
+    found.wish(OLDER)
+    found.provision()
+    return found
+
+
+def test_one_of_series_4_1_carries_jobs_checks_and_mpi4py(older: Operator) -> None:
+    argv = [*CLUSTERCTL, "run", str(older.box.inventory), "--network", "tcp", "--", "python", "-c", OF_41]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert sorted(done.stdout.splitlines()) == [f"{node} 4 Open MPI v{VERSION}" for node in NODES for _rank in range(2)]
+    record = older.validate("hello", "point_to_point", "allreduce", "network")
+    assert {one.verdict for one in record.checks} == {Verdict.PASS}, record.checks
+    assert (
+        f"node[1-2] ran the checks with Open MPI {VERSION} of {OLDER}, which clusterctl did not make." in record.notes
+    )
+    assert older.script("node1", "mpicc --showme:command; mpirun --version | head -n 1").splitlines() == [
+        "gcc",
+        f"mpirun (Open MPI) {VERSION}",
+    ]
+    assert {host["outcome"] for host in older.provision()[0]["hosts"]} == {"ok"}, "the second run changes nothing"
+    assert older.script("node2", "find /opt/vendor -newer /opt/made") == ""
+
+
+def test_another_series_on_one_node_is_named_with_both_versions(older: Operator) -> None:
+    """The other one is real: the cluster's own 5.0.7, moved to the same place."""
+    tree = older.script("node2", "ls -d /usr/local/openmpi-5.0.7-*")
+    older.script("node2", f"mv {OLDER} {OLDER}.aside; cp -r {tree} {OLDER}; rm -r {OLDER}/.clusterctl*")
+    try:
+        problem = older.refused()
+    finally:
+        older.script("node2", f"rm -r {OLDER}; mv {OLDER}.aside {OLDER}")
+    assert problem.startswith(f"node2: {OLDER} has Open MPI 5.0.7 and node1 Open MPI {VERSION}"), problem
+    assert problem.endswith(f"make {OLDER} the same on all nodes of the platform"), problem

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from disturbed import NODES, Cluster, differences
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -49,7 +49,7 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.
     """A cluster that was provisioned from bare software, undisturbed."""
     with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
         box = sandbox("faults", nodes=len(NODES))
-        found = Cluster(box, tmp_path_factory.mktemp("state"), Path(temporary), podman.find())
+        found = Cluster(box, tmp_path_factory.mktemp("state"), Path(temporary), container_engine.find())
         for _ in range(2):
             bare(found)
             found.run("provision")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from disturbed import NODES, Cluster, differences
 
 pytestmark = pytest.mark.cluster
@@ -92,7 +92,7 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.
     """A cluster that went through each kind of run undisturbed, and compiled nothing on the way."""
     with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         box = sandbox("kills", nodes=len(NODES))
-        found = Cluster(box, tmp_path_factory.mktemp("state"), Path(temporary), podman.find())
+        found = Cluster(box, tmp_path_factory.mktemp("state"), Path(temporary), container_engine.find())
         for again in range(2):
             packs = found.packs()
             for kind in KINDS:
@@ -114,36 +114,6 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.
 def test_a_killed_run_is_made_good_by_a_plain_one(cluster: Cluster, kind: str) -> None:
     problem = outcome(cluster, Schedule.draw(cluster, kind))
     assert not problem, problem
-
-
-@pytest.fixture(scope="module")
-def ready(cluster: Cluster) -> Cluster:
-    """The cluster after a provision from bare software."""
-    if cluster.at != "provision":
-        cluster.prepare("provision")
-        cluster.run("provision")
-    return cluster
-
-
-@pytest.mark.long
-def test_a_held_package_lock_is_waited_for_and_a_cut_off_installation_finished(ready: Cluster) -> None:
-    """node1 misses a package while another program holds the lock; dpkg was cut off on node2."""
-    package = ready.on("node1", "dpkg-query -W -f '${Package}\\n' 'libgfortran*' | head -1").strip()
-    ready.on("node1", f"apt-get -q -y purge {package}")
-    ready.on("node2", f"apt-get -q -y purge {package}; cd /tmp && apt-get -q download {package}")
-    ready.on("node2", "dpkg --unpack /tmp/libgfortran*.deb; rm /tmp/libgfortran*.deb")
-    ready.hold_packages("node1", 600)
-    done, heard = ready.provision("-e", "preflight_package_lock_s=1")
-    assert done != 0
-    assert "node1: python3 (process " in heard
-    assert "has held the package manager's lock" in heard
-    ready.on("node1", "pkill -f '[l]ock-frontend'")
-    ready.hold_packages("node1", 20)
-    done, heard = ready.provision()
-    assert done == 0, heard
-    assert "waiting for python3 (process " in (ready.folder / "runs" / "latest" / "events.jsonl").read_text()
-    for node in NODES:
-        assert ready.on(node, f"dpkg-query -W -f '${{Status}}' {package}") == "install ok installed"
 
 
 @pytest.mark.long
@@ -168,3 +138,31 @@ def converge(cluster: Cluster, times: int, faults: Sequence[str]) -> None:
         words += f", in {time.monotonic() - began:.0f} s"
         print(words, f"\n{problem}" if problem else "", flush=True)  # noqa: T201 - the result of the test
     assert not problems, "\n\n".join((words, *problems))
+
+
+FORTRAN = ("-e", "openmpi_fortran=true")  # without it, MPI alone needs no package of the distribution
+
+
+@pytest.mark.long
+def test_a_held_package_lock_is_waited_for_and_a_cut_off_installation_finished(cluster: Cluster) -> None:
+    """node1 misses a package while another program holds the lock; dpkg was cut off on node2."""
+    cluster.prepare("provision")
+    done, heard = cluster.provision(*FORTRAN)
+    cluster.at = ""
+    assert done == 0, heard
+    package = "libgfortran5"
+    cluster.on("node1", f"apt-get -q -y purge {package}")
+    cluster.on("node2", f"apt-get -q -y purge {package}; cd /tmp && apt-get -q download {package}")
+    cluster.on("node2", "dpkg --unpack /tmp/libgfortran*.deb; rm /tmp/libgfortran*.deb")
+    cluster.hold_packages("node1", 600)
+    done, heard = cluster.provision(*FORTRAN, "-e", "preflight_package_lock_s=1")
+    assert done != 0
+    assert "node1: python3 (process " in heard
+    assert "has held the package manager's lock" in heard
+    cluster.on("node1", "pkill -f '[l]ock-frontend'")
+    cluster.hold_packages("node1", 20)
+    done, heard = cluster.provision(*FORTRAN)
+    assert done == 0, heard
+    assert "waiting for python3 (process " in (cluster.folder / "runs" / "latest" / "events.jsonl").read_text()
+    for node in NODES:
+        assert cluster.on(node, f"dpkg-query -W -f '${{Status}}' {package}") == "install ok installed"

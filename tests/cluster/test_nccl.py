@@ -83,7 +83,7 @@ class Cluster:
         members = variables.pop("members", "{{ preflight_members }}")
         given = {
             "nccl_install": "always",
-            "nccl_cache_dir": str(self.cache),
+            "preflight_cache_dir": str(self.cache),
             "nccl_wheel_dir": str(self.wheels),
             **{f"nccl_{name}": value for name, value in variables.items()},
         }

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox import container_engine
+from clusterctl.sandbox.container_engine import Podman
 
 pytestmark = pytest.mark.cluster
 
@@ -73,7 +73,7 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.
     text = box.inventory.read_text(encoding="utf-8")
     dead = "dead ansible_host=127.0.0.1 ansible_port=1\n"
     with_dead.write_text(text.replace("[nodes]\n", f"[nodes]\n{dead}"), encoding="utf-8")
-    return Cluster(box, tmp_path_factory.mktemp("state"), podman.find(), with_dead)
+    return Cluster(box, tmp_path_factory.mktemp("state"), container_engine.find(), with_dead)
 
 
 def outcomes(record: dict[str, Any]) -> dict[str, str]:

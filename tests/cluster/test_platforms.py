@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,6 +15,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.sandbox.images import NoImageError
+from validated import engine
+from wheel_files import make_wheel
 
 pytestmark = pytest.mark.cluster
 
@@ -86,6 +89,57 @@ def test_platforms_are_one_cluster(
     suite = ET.parse(report).getroot()  # noqa: S314 - our own file
     assert len(list(suite.iter("testcase"))) == len(validation["checks"])
     assert not list(suite.iter("failure"))
+
+
+OF_PROJECT = """\
+import os, sys
+import two_platforms_probe
+rank = os.environ.get("NODE_RANK")
+if rank is None:
+    from mpi4py import MPI
+    rank = str(MPI.COMM_WORLD.allreduce(1))
+print(os.uname().nodename, sys.prefix, rank, flush=True)
+"""
+
+
+# long: it installs an environment for two platforms
+@pytest.mark.long
+def test_a_project_has_an_environment_of_each_platform(
+    sandbox: Callable[..., sandboxes.Sandbox], tmp_path: Path
+) -> None:
+    user = User(tmp_path, sandbox("two-platforms", nodes=2, images=("debian12", "debian13")))
+    user.types("provision", "--no-validate", "-e", "python_env_framework=none", "-e", "nccl_install=never")
+    project, wheel = tmp_path / "simulation", make_wheel(tmp_path / "packages", "two_platforms_probe", "1.0")
+    project.mkdir()
+    (project / "main.py").write_text(OF_PROJECT, encoding="utf-8")
+    lock = f"two_platforms_probe==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
+    (project / "requirements.txt").write_text(lock, encoding="utf-8")
+    user.environment["PIP_FIND_LINKS"] = str(wheel.parent)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [PROGRAM, "run", str(user.cluster.inventory), "--project", str(project), *words]
+        return subprocess.run(command, env=user.environment, capture_output=True, text=True, check=False, timeout=300)
+
+    def trees(*words: str) -> dict[tuple[str, str], str]:
+        done = run(*words, "--", "python", "main.py")
+        assert done.returncode == 0, done.stderr
+        lines = [line.split() for line in done.stdout.splitlines()]
+        return {(node, rank): tree for node, tree, rank in lines}
+
+    of_mpi = trees()
+    assert set(of_mpi) == {("node1", "4"), ("node2", "4")}
+    assert [of_mpi[node, "4"].split("-")[1] for node in ("node1", "node2")] == ["3.11", "3.13"]
+    by_node = trees("--launcher", "none")
+    assert by_node == {("node1", "0"): of_mpi["node1", "4"], ("node2", "1"): of_mpi["node2", "4"]}
+    done = run("-x", "PATH=/usr/bin", "--", "python", "main.py")
+    assert done.returncode == 1
+    assert "-x PATH hides the environment of the project" in done.stderr
+    box = user.cluster
+    engine().run("exec", box.node("node2").container, "rm", "-rf", of_mpi["node2", "4"])
+    assert trees() == of_mpi, "it is installed again"
+    listed = [PROGRAM, "env", "list", str(box.inventory), "--format", "json"]
+    found = subprocess.run(listed, env=user.environment, capture_output=True, text=True, check=True)
+    assert [one["python"] for one in json.loads(found.stdout)["environments"]] == ["3.11, 3.13"]
 
 
 @pytest.mark.long

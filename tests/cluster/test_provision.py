@@ -23,8 +23,8 @@ import installed
 import pexpect
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox import container_engine
+from clusterctl.sandbox.container_engine import Podman
 from clusterctl.state import paths, runs
 
 pytestmark = pytest.mark.cluster
@@ -89,7 +89,7 @@ def cluster(sandbox: Callable[..., sandboxes.Sandbox], tmp_path_factory: pytest.
     folder = tmp_path_factory.mktemp("controller")
     controller = installed.from_the_lock(folder / "environment", installed.build_wheel(folder))
     (program,) = controller.argv("clusterctl")
-    return Cluster(sandbox("provision", nodes=2), tmp_path_factory.mktemp("state"), podman.find(), program)
+    return Cluster(sandbox("provision", nodes=2), tmp_path_factory.mktemp("state"), container_engine.find(), program)
 
 
 def wait_for(process: subprocess.Popen[str], words: str) -> None:
@@ -208,7 +208,7 @@ def empty_cache(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_ctrl_c_leaves_nothing_anywhere(cluster: Cluster, empty_cache: Path) -> None:
-    with cluster.start("-e", f"openmpi_cache_dir={empty_cache}") as process:
+    with cluster.start("-e", f"preflight_cache_dir={empty_cache}") as process:
         wait_for(process, ": configure")
         assert strangers_on(cluster, "node1"), "a compile is going on"
         process.send_signal(signal.SIGINT)
@@ -300,7 +300,7 @@ def test_full_plays_all_roles_where_nothing_differs_and_changes_nothing(cluster:
 
 
 def test_check_announces_a_copy_where_the_node_has_what_the_cache_lacks(cluster: Cluster, tmp_path: Path) -> None:
-    done = cluster.run("--check", "--tags", "openmpi", "-e", f"openmpi_cache_dir={tmp_path}")
+    done = cluster.run("--check", "--tags", "openmpi", "-e", f"preflight_cache_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert "would copy openmpi" in done.stderr
     assert "would build" not in done.stderr

@@ -15,7 +15,7 @@ from typing import Any
 
 import playing
 import pytest
-from clusterctl.sandbox import Sandbox, podman
+from clusterctl.sandbox import Sandbox, container_engine
 from clusterctl.state import paths
 from clusterctl.support import content
 
@@ -70,7 +70,7 @@ class Cluster:
         members = more.pop("members", "{{ preflight_members }}")
         variables = {
             "python_env_requirements": list(requirements),
-            "python_env_cache_dir": str(self.cache),
+            "preflight_cache_dir": str(self.cache),
             "python_env_wheel_dir": str(self.wheels) if wheel_dir else "",
             **more,
         }
@@ -194,7 +194,7 @@ def full_disk(cluster: Cluster) -> Iterator[str]:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk for a node")
     inspect = ("inspect", "--format", "{{.State.Pid}}", cluster.box.node("node2").container)
-    inside = ["nsenter", "--mount", "--target", podman.find().run(*inspect).decode().strip()]
+    inside = ["nsenter", "--mount", "--target", container_engine.find().run(*inspect).decode().strip()]
     subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=100m", "none", "/usr/local"], check=True)
     try:
         yield "/usr/local"

@@ -135,7 +135,7 @@ class Cluster:
         """Apply the role; return how much each host changed (-1 where it failed) and the text in one line."""
         variables = {
             "python_env_lock": str(lock),
-            "python_env_cache_dir": str(self.folder / "cache"),
+            "preflight_cache_dir": str(self.folder / "cache"),
             "python_env_wheel_dir": str(self.packages),
             **more,
         }

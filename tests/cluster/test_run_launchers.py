@@ -179,6 +179,16 @@ def test_deepspeeds_own_launcher_makes_the_environment_of_its_processes(pair: Cl
 
 
 @pytest.mark.long
+def test_deepspeed_is_built_from_the_lock_of_a_project(pair: Cluster, tmp_path: Path) -> None:
+    project = tmp_path / "trained"
+    project.mkdir()
+    (project / "requirements.txt").write_text(f"{DEEPSPEED}\nnumpy\ntorch\n", encoding="utf-8")
+    (project / "ddp.py").write_text((EXAMPLES / "torchrun" / "ddp.py").read_text(), encoding="utf-8")
+    words = ("--project", str(project), "--launcher", "deepspeed", "--", "--no_local_rank", "ddp.py")
+    assert "on each of 4 processes: right" in run(pair, *words).stdout
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["accelerate", "deepspeed", "jax"])
 def test_a_killed_node_ends_the_job_of_each_launcher(pair: Cluster, tmp_path: Path, launcher: str) -> None:
     found = with_a_killed_node(pair, tmp_path, launcher, (), "node2", *OWN.get(launcher, ()))

@@ -14,7 +14,7 @@ import planting
 import pytest
 from clusterctl import sandbox as sandboxes
 from clusterctl.inventory.ansible_inventory import load
-from clusterctl.sandbox import Sandbox, podman
+from clusterctl.sandbox import Sandbox, container_engine
 from clusterctl.state import paths, runs
 from clusterctl.support.errors import ConfigError
 from playing import said, ssh
@@ -27,8 +27,8 @@ BROUGHT_BY_ROLES = ("gcc", "make", "zstd", "rsync", "pip", "pip3", "mpirun", "cu
 
 
 @pytest.fixture(scope="module")
-def engine() -> podman.Podman:
-    return podman.find()
+def engine() -> container_engine.Podman:
+    return container_engine.find()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_every_node_is_a_host_of_its_own(pair: Sandbox) -> None:
         assert node.address in said(pair, node.name, "ip", "-4", "-brief", "address")
 
 
-def test_no_monitor_of_a_node_stays_in_the_users_folder(pair: Sandbox, engine: podman.Podman) -> None:
+def test_no_monitor_of_a_node_stays_in_the_users_folder(pair: Sandbox, engine: container_engine.Podman) -> None:
     for node in pair.nodes:
         monitor = engine.text("inspect", "--format", "{{.State.ConmonPid}}", node.container)
         assert Path("/proc", monitor, "cwd").readlink() == pair.inventory.parent
@@ -54,7 +54,7 @@ def test_no_monitor_of_a_node_stays_in_the_users_folder(pair: Sandbox, engine: p
 
 @pytest.mark.parametrize(("name", "other"), [("node1", "node2"), ("node2", "node1")])
 def test_a_node_that_goes_takes_nobodys_connection_with_it(
-    pair: Sandbox, engine: podman.Podman, name: str, other: str
+    pair: Sandbox, engine: container_engine.Podman, name: str, other: str
 ) -> None:
     gone = pair.node(name)
     command = sandboxes.ssh_command(pair, pair.node(other), ("sh", "-c", "echo up; read _; echo still there"))
@@ -125,7 +125,7 @@ def test_thirty_two_logins_at_once(pair: Sandbox, node: str) -> None:
     assert codes == [0] * 32
 
 
-def test_up_again_changes_nothing_and_mends_what_is_broken(sandbox: Start, engine: podman.Podman) -> None:
+def test_up_again_changes_nothing_and_mends_what_is_broken(sandbox: Start, engine: container_engine.Podman) -> None:
     box = sandbox("mend", nodes=3)
     for node in box.nodes:
         said(box, node.name, "touch", "before")
@@ -152,7 +152,9 @@ def test_other_image_or_fewer_nodes_ask_for_down_first(sandbox: Start) -> None:
     assert said(box, "node2", "hostname") == "node2"
 
 
-def test_swapped_host_key_is_refused_until_up_has_vouched_for_it(sandbox: Start, engine: podman.Podman) -> None:
+def test_swapped_host_key_is_refused_until_up_has_vouched_for_it(
+    sandbox: Start, engine: container_engine.Podman
+) -> None:
     box = sandbox("swap", nodes=1)
     container = box.nodes[0].container
     engine.run("exec", container, "rm", "/etc/ssh/ssh_host_ed25519_key")
@@ -173,7 +175,7 @@ def sandbox_answering(box: Sandbox) -> Sandbox:
 
 
 def test_down_leaves_nothing(
-    sandbox: Start, engine: podman.Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Start, engine: container_engine.Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inventory = tmp_path / "deeper" / "hosts.ini"
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -9,8 +9,8 @@ from typing import Any
 
 import planting
 import pytest
-from clusterctl.model.drains import DrainOptions
 from clusterctl.model.scheduler_options import SlurmOptions
+from clusterctl.model.slurm_drain_choice import DrainOptions
 from clusterctl.state import paths, proofs
 from nightly_runs import Nights
 from slurm_nodes import SUBMIT, drained, is_empty, resumed, states, with_job

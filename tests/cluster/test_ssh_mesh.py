@@ -13,7 +13,7 @@ from pathlib import Path
 
 import playing
 import pytest
-from clusterctl.sandbox import Sandbox, podman
+from clusterctl.sandbox import Sandbox, container_engine
 
 pytestmark = pytest.mark.cluster
 
@@ -44,7 +44,7 @@ class Cluster:
 
     box: Sandbox
     folder: Path
-    engine: podman.Podman = field(default_factory=podman.find)
+    engine: container_engine.Podman = field(default_factory=container_engine.find)
 
     def console(self, node: str, *argv: str) -> str:
         """Run something as root without ssh."""

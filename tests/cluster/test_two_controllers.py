@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterctl.sandbox import Sandbox, podman
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox import Sandbox, container_engine
+from clusterctl.sandbox.container_engine import Podman
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
@@ -96,7 +96,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox], tmp_path_factory: pytest.TempPathFactory) -> Site:
-    return Site(sandbox("two-controllers", nodes=4), podman.find(), tmp_path_factory.mktemp("first"))
+    return Site(sandbox("two-controllers", nodes=4), container_engine.find(), tmp_path_factory.mktemp("first"))
 
 
 @pytest.fixture(scope="module")

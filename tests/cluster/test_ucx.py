@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from clusterctl.launch.mpirun import PathOptions, Transport
@@ -24,11 +27,11 @@ THROUGH = ("-x", "UCX_TLS=tcp,sm,self", "-x", "UCX_LOG_LEVEL=info")
 BY_UCX = PathOptions(network=Transport.UCX)
 
 
-def wish(cluster: Cluster, asked: str) -> None:
+def wish(cluster: Cluster, asked: str, **more: object) -> None:
     """Set openmpi_ucx in the inventory, beside what the sandbox has."""
     variables = cluster.box.inventory.parent / "group_vars" / "all.yml"
     known = json.loads(variables.read_text(encoding="utf-8"))
-    variables.write_text(json.dumps({**known, "openmpi_ucx": asked}), encoding="utf-8")
+    variables.write_text(json.dumps({**known, "openmpi_ucx": asked, **more}), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,29 @@ def cluster(sandbox: Callable[..., Sandbox]) -> Iterator[Cluster]:
     found.provision()
     with found.second_network("eth1", "10.213.9.0/24", NODES):
         yield found
+
+
+def test_a_ucx_that_cannot_be_built_is_named_with_its_step_and_leaves_nothing(
+    sandbox: Callable[..., Sandbox], tmp_path: Path
+) -> None:
+    """Its source is an archive of our own, whose configure ends as that of a UCX that lacks something."""
+    (source := tmp_path / "ucx-1.13.1").mkdir()
+    (source / "configure").write_text("#!/bin/sh\necho 'configure: error: verbs are not usable'\nexit 1\n")
+    (source / "configure").chmod(0o755)
+    with tarfile.open(tmp_path / "ucx.tar.gz", "w:gz") as archive:
+        archive.add(source, arcname=source.name)
+    digest = hashlib.sha256((tmp_path / "ucx.tar.gz").read_bytes()).hexdigest()
+    made = Cluster(sandbox("ucx-broken", nodes=2))
+    wish(made, "always", ucx_sources=[{"path": str(tmp_path / "ucx.tar.gz"), "sha256": digest}])
+    done, _unused = made.run("provision", "--yes", "--no-validate", "--format", "json")
+    assert done.returncode == 2, done.stderr
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert problem["host"] == "node1"
+    words = " ".join(problem["problem"].split())
+    assert "UCX" in words or "ucx" in words
+    assert "configure: error: verbs are not usable" in words
+    for node in ("node1", "node2"):
+        assert made.on(node, "sh", "-c", "ls -d /usr/local/ucx* /usr/local/openmpi* 2>/dev/null; true") == ""
 
 
 def logged(cluster: Cluster) -> set[str]:

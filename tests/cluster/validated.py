@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from clusterctl.model.results import CheckResult, ValidationEvent, ValidationRecord
-from clusterctl.sandbox import Sandbox, podman
+from clusterctl.sandbox import Sandbox, container_engine
 from clusterctl.validation import run as validation
 
 CLUSTERCTL = [sys.executable, "-m", "clusterctl"]
@@ -38,7 +38,7 @@ ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 
 # Finding out how podman works here takes a container's start, which would be paid dozens of times.
-engine = functools.cache(podman.find)
+engine = functools.cache(container_engine.find)
 
 
 def mpi_alone(box: Sandbox) -> None:
@@ -187,7 +187,7 @@ class Cluster:
         command = [*self.engine.prefix, "nsenter", *inside, "--", "env", "-i", *ENVIRONMENT, *argv]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode != 0:
-            raise podman.failure(f"{argv[0]} on {node}", done.stderr.decode(errors="replace"))
+            raise container_engine.failure(f"{argv[0]} on {node}", done.stderr.decode(errors="replace"))
         return done.stdout.decode(errors="replace").strip()
 
     def validate(

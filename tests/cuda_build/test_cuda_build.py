@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from clusterctl import sandbox as sandboxes
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from clusterctl.state import paths
 
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
@@ -55,7 +55,7 @@ def toolkit() -> Path:
 def node() -> Iterator[sandboxes.Sandbox]:
     home = toolkit()
     name = f"cuda-build-{os.getpid()}"
-    engine = podman.find()
+    engine = container_engine.find()
     try:
         box = sandboxes.up(sandboxes.SandboxSpec(name=name, nodes=1))
         container = box.nodes[0].container

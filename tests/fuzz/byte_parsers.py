@@ -51,7 +51,7 @@ def library_cache() -> Callable[[bytes], object]:
 
 def job_output() -> Callable[[bytes], object]:
     """Return the readers of a job's output, which comes in pieces."""
-    from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
+    from clusterctl.jobs.output_lines import NoiseFilter, Prefixer
 
     def read(data: bytes) -> None:
         for reader in (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.sandbox import images
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox.container_engine import Podman
 from clusterctl.support.errors import ClusterctlError
 from control_plane import NAMESPACE, ControlPlane
 from nodes import NODES, Nodes

@@ -15,7 +15,7 @@ from typing import Any
 
 import mpi_pods
 import pytest
-from clusterctl.sandbox import podman
+from clusterctl.sandbox import container_engine
 from clusterctl.support.errors import ClusterctlError
 from control_plane import ControlPlane
 from kubernetes_commands import command, ran, wait
@@ -28,20 +28,22 @@ DAMAGE = f"""mv "$({PYTHON} -c 'import mpi4py; print(mpi4py.__path__[0])')" /asi
 
 
 @pytest.fixture(scope="module")
-def engine() -> podman.Podman:
+def engine() -> container_engine.Podman:
     try:
-        return podman.find()
+        return container_engine.find()
     except ClusterctlError as error:
         pytest.skip(f"containers cannot be had here: {error}")
 
 
 @pytest.fixture(scope="module")
-def image(engine: podman.Podman) -> str:
+def image(engine: container_engine.Podman) -> str:
     return os.environ.get("CLUSTERCTL_MPI_IMAGE") or mpi_pods.image(engine)
 
 
 @pytest.fixture
-def pods(plane: ControlPlane, tmp_path: Path, engine: podman.Podman, image: str) -> Iterator[mpi_pods.MpiPods]:
+def pods(
+    plane: ControlPlane, tmp_path: Path, engine: container_engine.Podman, image: str
+) -> Iterator[mpi_pods.MpiPods]:
     with mpi_pods.MpiPods(plane, tmp_path, engine, image) as found:
         yield found
 

@@ -24,7 +24,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TypedDict
 
-from clusterctl.sandbox import images, lifecycle, podman
+from clusterctl.sandbox import container_engine, images, lifecycle
 from clusterctl.sandbox.model import (
     Sandbox,
     SandboxNode,
@@ -171,7 +171,7 @@ def _describe(name: str, count: int, folder: Path) -> Sandbox:
 def _image(box: Sandbox, folder: Path) -> None:
     """Lay out the sandbox's own image once, with the login key, certificates and settings that its nodes have."""
     box.inventory.parent.mkdir()
-    engine = podman.find()
+    engine = container_engine.find()
 
     def report(text: str) -> None:
         print(text, file=sys.stderr)  # noqa: T201 - what is awaited

@@ -37,7 +37,7 @@ from .model import (
     tells_cables,
     title,
 )
-from .networks import cable_pins, candidates, links, nccl_pins, rdma
+from .networks import ROUTED_KINDS, cable_pins, candidates, links, nccl_pins, rdma
 
 # The decision between the candidates, the files and the openings that follow from it.
 
@@ -225,6 +225,21 @@ def matrix(found: Candidates, results: Sequence[PairResult] = ()) -> Tuple[str, 
         f"{one.network:<{width}}  {words:<{wide}}  {one.reason}"
         for one, words in zip(rejected, hosts)  # noqa: B905 - strict= came with Python 3.10
     )
+
+
+def own_twins(node: Facts) -> Dict[str, List[str]]:
+    """Return the addresses that several cards of one node have, with their names.
+
+    An address without its network (/32, /128) may be on several links of a router on purpose.
+    """
+    having: Dict[str, Dict[str, None]] = defaultdict(dict)
+    for interface in node.get("interfaces") or ():
+        for entry in interface.get("addresses") or () if interface.get("kind") in ROUTED_KINDS else ():
+            if ip_address.is_address(entry.get("address")):
+                address = ip_address.parsed(entry["address"])
+                if ip_address.is_source(address) and entry.get("prefix") not in {address.max_prefixlen, None}:
+                    having[str(address)][str(interface.get("name", ""))] = None
+    return {address: list(names) for address, names in having.items() if len(names) > 1}
 
 
 # --- config files ----------------------------------------------------------------------------------------------------
@@ -441,6 +456,7 @@ __all__ = [
     "openmpi_include",
     "over_cables",
     "own_subnets",
+    "own_twins",
     "pairs",
     "plain",
     "prefer",

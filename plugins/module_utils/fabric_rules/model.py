@@ -60,11 +60,15 @@ class Network(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """A network or interface ("docker0 172.17.0.0/16") that is not taken, its hosts, and why."""
+    """A network or interface ("docker0 172.17.0.0/16") that is not taken, its hosts, and why.
+
+    ``on_link``: it has link-local addresses.
+    """
 
     network: str
     hosts: Tuple[str, ...]
     reason: str
+    on_link: bool = False
 
 
 class Candidates(NamedTuple):
@@ -225,7 +229,7 @@ def from_plain(data: Mapping[str, Any]) -> Candidates:
     )
     return Candidates(
         networks,
-        tuple(Rejection(one["network"], tuple(one["hosts"]), one["reason"]) for one in data["rejected"]),
+        tuple(Rejection(**{**one, "hosts": tuple(one["hosts"])}) for one in data["rejected"]),
         bool(data["pinned"]),
         cables,
     )

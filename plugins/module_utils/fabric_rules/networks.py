@@ -158,8 +158,10 @@ def rejections(
         if len(members) == 1 and len(nodes) > 1:
             host = next(iter(members))
             single[members[host][0].interface].append(host)
-        why = alone.get(name) or _why_not(nodes, members, shared, pinned=pinned)
-        rejected.append(Rejection(title, tuple(members), why))
+        has_twins = any(all(link.address in shared for link in its) for its in members.values())
+        why = ("" if has_twins else alone.get(name)) or _why_not(nodes, members, shared, pinned=pinned)
+        on_link = any(_is_on_link(ip_address.parsed(link.address)) for its in members.values() for link in its)
+        rejected.append(Rejection(title, tuple(members), why, on_link))
     merged = {name: hosts for name, hosts in single.items() if len(hosts) > 1}
     rejected = [
         one
@@ -220,30 +222,38 @@ def _is_ipv6_of_link(entry: Facts) -> bool:
 
 
 def _without_address(nodes: Mapping[str, Facts]) -> List[Rejection]:
-    """Return the interfaces that could carry jobs but have no address, or one of IPv6 on their link alone."""
+    """Return the interfaces that could carry jobs but have no address, or one of IPv6 on their link alone.
+
+    Nodes that are containers have interfaces of one name. The ends of other containers have names of their own.
+    """
     bare: Dict[str, List[str]] = defaultdict(list)
     on_link: Dict[str, List[str]] = defaultdict(list)
+    kinds: Dict[str, Set[str]] = defaultdict(set)
     for host, node in nodes.items():
         for interface in node.get("interfaces") or ():
             kind, master = interface["kind"], interface.get("master")
             if not ip_address.is_interface(interface["name"]):
                 continue
             addresses = interface.get("addresses") or ()
-            if kind not in ROUTED_KINDS or master:
+            if kind not in {*ROUTED_KINDS, "veth"} or master or interface.get("has_both_ends"):
                 continue
             if not addresses:
-                bare[interface["name"]].append(host)
+                bare[interface["name"]] += [host] if kind != "veth" else []
             elif interface.get("carrier") and all(_is_ipv6_of_link(entry) for entry in addresses):
                 on_link[interface["name"]].append(host)
+                kinds[interface["name"]].add(kind)
     return [
         *(Rejection(name, tuple(hosts), f"has no address on {fold(hosts)}") for name, hosts in bare.items()),
         *(
             Rejection(
                 name,
                 tuple(hosts),
-                f"has link-local addresses of IPv6 alone on {fold(hosts)}, and Open MPI sends nothing over them",
+                f"has link-local addresses of IPv6 alone on {fold(hosts)}, over which Open MPI sends nothing; give it "
+                "addresses of IPv4",
+                on_link=True,
             )
             for name, hosts in on_link.items()
+            if len(hosts) > 1 or "veth" not in kinds[name]
         ),
     ]
 

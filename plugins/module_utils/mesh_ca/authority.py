@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -58,11 +57,6 @@ class Authority:
         return self.folder / f"{kind}_ca"
 
     @property
-    def revoked_file(self) -> Path:
-        """The key revocation list (KRL) that every node gets."""
-        return self.folder / "revoked.krl"
-
-    @property
     def _record_file(self) -> Path:
         return self.folder / "authority.json"
 
@@ -74,13 +68,13 @@ class Authority:
         """
         return " ".join(self._read(self.key_file(kind).with_suffix(".pub")).decode("ascii", "replace").split()[:2])
 
-    def revoked(self) -> bytes:
-        """Return the key revocation list.
+    def revoked(self) -> str:
+        """Return the revoked keys, one a line, which every node gets.
 
         Raises:
-            AuthorityError: the file cannot be read.
+            AuthorityError: the record cannot be read.
         """
-        return self._read(self.revoked_file)
+        return "".join(f"{_line(key)}\n" for key in revoked_keys(self.record()))
 
     def record(self) -> Dict[str, Any]:
         """Return what was signed and revoked.
@@ -114,7 +108,6 @@ class Authority:
         for kind in KINDS:
             self._read(self.key_file(kind))
             self.public(kind)
-        self.revoked()
         expires = int(self.record().get("expires", 0))
         if now >= expires:
             when = time.strftime("%Y-%m-%d", time.gmtime(expires))
@@ -143,7 +136,7 @@ class Authority:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def create(self, passphrase: str, now: float) -> None:
-        """Make both keys, an empty revocation list and the record: all or none.
+        """Make both keys and the record: all or none.
 
         Raises:
             AuthorityError: the folder cannot be written.
@@ -165,9 +158,7 @@ class Authority:
                     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-C", f"clusterctl {kind} authority"]
                     _check(asked.run([*argv, "-f", str(new.key_file(kind))]))
             start = int(now)
-            record: Dict[str, Any] = {"created": start, "expires": start + _LIFE_DAYS * _DAY_S, "serial": 0}
-            new._list_revoked(record)
-            new._write(record)
+            new._write({"created": start, "expires": start + _LIFE_DAYS * _DAY_S, "serial": 0})
             for path in scratch.iterdir():
                 path.chmod(0o600)
             scratch.rename(self.folder)
@@ -203,7 +194,6 @@ class Authority:
                 _note(record, request, {"serial": serial, "valid_after": after, "valid_before": before}, now)
             done = {node for request in requests for node in request.nodes}
             record["renew"] = [node for node in record.get("renew", []) if node not in done]
-            self._list_revoked(record)
             self._write(record)
         return signed
 
@@ -228,7 +218,6 @@ class Authority:
                 entry = record.setdefault("revoked", {}).setdefault(node, {"at": int(now), "keys": []})
                 entry["keys"] = sorted({*entry["keys"], *record["keys"][node]})
                 entry.update(barred=not returns, returns=returns)
-            self._list_revoked(record)
             self._write(record)
 
     def sharing(self, nodes: Sequence[str]) -> List[str]:
@@ -338,29 +327,6 @@ class Authority:
             except OSError as error:
                 raise AuthorityError(f"{self.folder} cannot be written: {error.strerror}.") from None
             yield self.record()
-
-    def _list_revoked(self, record: Dict[str, Any]) -> None:
-        """Have the revocation list hold the record's revoked keys.
-
-        A list that holds them already stays, byte by byte. It carries the time when it was made, and each node has a
-        copy, so a new list changes a file on every node.
-        """
-        keys = _digest("\n".join(revoked_keys(record)).encode())
-        if record.get("listed") == {"keys": keys, "file": _digest(self._content_of_list())}:
-            return
-        self._make_list(revoked_keys(record))
-        record["listed"] = {"keys": keys, "file": _digest(self._content_of_list())}
-
-    def _content_of_list(self) -> bytes:
-        return self._read(self.revoked_file) if self.revoked_file.exists() else b""
-
-    def _make_list(self, keys: Sequence[str]) -> None:
-        with tempfile.TemporaryDirectory(prefix=".krl-", dir=self.folder) as scratch:
-            listed, new = Path(scratch, "keys"), Path(scratch, "new.krl")
-            listed.write_text("".join(f"key: {_line(key)}\n" for key in keys))
-            _check(passphrases.run(["ssh-keygen", "-q", "-k", "-f", str(new), str(listed)], {}))
-            new.chmod(0o600)
-            new.replace(self.revoked_file)
 
     def _write(self, record: Mapping[str, Any]) -> None:
         try:
@@ -479,10 +445,6 @@ def revoked_keys(record: Mapping[str, Any]) -> List[str]:
 
 def _returns(record: Mapping[str, Any], node: str) -> bool:
     return bool(record.get("revoked", {}).get(node, {}).get("returns"))
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def _line(key: str) -> str:

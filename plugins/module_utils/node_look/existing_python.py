@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import Callable
+import struct
+from typing import Callable, Iterator
 
 from .reading import Json, list_folder, read_regular, user_name
 
@@ -82,8 +83,9 @@ def look(
         ``path`` and ``folder``; ``problem`` and ``cure``, '' where it can be used. Then also ``kind`` (venv, conda or
         prefix), ``interpreter`` and what it leads to (``real``), ``version``, ``machine``, ``base`` (the prefix of the
         Python that it was made of), ``headers`` (Python.h is there), ``shares`` (it sees the packages of that Python),
-        ``folders`` of its packages, ``packages`` (their versions by name), ``cuda`` (by framework) and ``nccl`` (path
-        and version of the library beside them).
+        ``folders`` of its packages, ``packages`` (their versions by name), ``cuda`` (by framework), ``nccl`` (path and
+        version of the library beside them) and ``mpi``: for each package that was compiled for MPI, the ``folder`` that
+        it lies in, and the ``library`` that it loads (a path where the package itself names its folder).
     """
     folder = folder_of(path)
     found = {"path": path, "folder": folder}
@@ -208,6 +210,7 @@ def _looked(path: str, folder: str, login_uid: int, root: str) -> Json:
         "packages": {**packages, **others},
         "cuda": {name: _cuda(name, folders) for name in _CUDA if name in packages},
         "nccl": _nccl(folders, base, packages),
+        "mpi": _mpi(folders, root),
     }
 
 
@@ -343,6 +346,86 @@ def _nccl(folders: list[str], base: str, packages: Json) -> Json:
             wheels = [version for name, version in packages.items() if _NCCL.fullmatch(name)] if path in own else []
             return {"path": path, "version": [*wheels, named[1] if named else ""][0]}
     return {"path": "", "version": ""}
+
+
+# --- which MPI its packages were compiled for ------------------------------------------------------------------------
+
+_OF_MPI = {
+    "mpi4py": ("mpi4py", re.compile(r"MPI[.].*so")),
+    "horovod-pytorch": ("horovod/torch", re.compile(r"mpi_lib_v2[.].*so")),
+    "horovod-tensorflow": ("horovod/tensorflow", re.compile(r"mpi_lib[.].*so")),
+}
+_MPI_LIBRARY = re.compile(r"lib(mpi|mpich|pmpi|mpi_[a-z0-9]+)[.]so[.0-9]*")
+_MOST_HEADERS, _MOST_DYNAMIC, _MOST_WORD = 128, 1 << 16, 1 << 12
+_LOAD, _DYNAMIC = 1, 2  # p_type of elf(5)
+_NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29  # d_tag
+
+
+def _mpi(folders: list[str], root: str) -> Json:
+    found: Json = {}
+    for name, (package, module) in _OF_MPI.items():
+        for folder in folders:
+            modules = [one for one in list_folder(f"{folder}/{package}") if module.fullmatch(one)]
+            if modules:
+                libraries = {_mpi_of(f"{folder}/{package}/{one}", root) for one in modules}
+                found[name] = {"folder": folder, "library": libraries.pop() if len(libraries) == 1 else ""}
+            if modules or os.path.isdir(f"{folder}/{package}"):
+                break  # Python takes the first one
+    return found
+
+
+def _mpi_of(module: str, root: str) -> str:
+    """Return the library of MPI that a compiled module loads, '' for none: its path, or its name where others say it.
+
+    The cluster's own Open MPI may be installed only later.
+    """
+    try:
+        needed, places = _dynamic(module)
+    except (OSError, ValueError, OverflowError, struct.error):
+        return ""
+    name = next((one for one in needed if _MPI_LIBRARY.fullmatch(one)), "")
+    for place in places if name else ():
+        path = os.path.normpath(f"{place.replace('$ORIGIN', os.path.dirname(os.path.realpath(module)))}/{name}")
+        if PLAIN.fullmatch(path) and (os.path.exists(path) or os.path.dirname(path) == f"{root}/openmpi/lib"):
+            return path
+    return name
+
+
+def _dynamic(path: str) -> tuple[list[str], list[str]]:
+    """Return the libraries that a shared object of 64 bits needs, and the folders that it names for them.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError, OverflowError, struct.error: it is not such a file.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("not a regular file")
+        head = os.pread(handle, 64, 0)
+        if not head.startswith(_ELF + b"\2"):
+            raise ValueError("not an ELF file of 64 bits")
+        order = "<" if head[5:6] == b"\1" else ">"
+        at, size, count = struct.unpack_from(f"{order}Q14xHH", head, 32)
+        rows = os.pread(handle, size * min(count, _MOST_HEADERS), at)
+        parts = [struct.unpack_from(f"{order}II6Q", rows, start) for start in range(0, len(rows), max(size, 1))]
+        table = next(part for part in parts if part[0] == _DYNAMIC)
+        entries = list(_pairs(order, os.pread(handle, min(table[5], _MOST_DYNAMIC), table[2])))
+        strings = next((value for tag, value in entries if tag == _STRINGS), 0)
+        start = next((strings - one[3] + one[2] for one in parts if one[0] == _LOAD and 0 <= strings - one[3] < one[5]))
+        words: dict[int, list[str]] = {tag: [] for tag in (_NEEDED, _RPATH, _RUNPATH)}
+        for tag, value in entries:
+            if tag in words:
+                words[tag].append(os.pread(handle, _MOST_WORD, start + value).partition(b"\0")[0].decode("ascii"))
+    except StopIteration:
+        raise ValueError("no names") from None
+    finally:
+        os.close(handle)
+    return words[_NEEDED], [one for line in words[_RUNPATH] or words[_RPATH] for one in line.split(":") if one]
+
+
+def _pairs(order: str, data: bytes) -> Iterator[tuple[int, int]]:
+    return struct.iter_unpack(f"{order}qQ", data[: len(data) // 16 * 16])  # type: ignore[return-value]
 
 
 def _text(path: str) -> str:

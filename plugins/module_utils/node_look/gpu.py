@@ -208,6 +208,47 @@ def empty_gpus(gpus: list[Json], cut: dict[str, list[str]], driver_version: str,
     return [asked[uuid] for uuid in ask_modes(driver_version) if uuid in asked] if asked else []
 
 
+# --- nvlink ----------------------------------------------------------------------------------------------------------
+# The form of the answer is that of ``hardware/gpus.py``, which tells the state of each link.
+
+_LINK_IS_UP = re.compile(r"\s+Link \d+: \d[\d.]* GB/s")
+_LEAST_LINKED = 2
+_SWITCH = "0x0680"  # the PCI class of other bridges, which of NVIDIA's devices are NVSwitches
+
+
+def read_linked(text: str) -> list[str]:
+    """Return the UUIDs of the GPUs with an NVLink that is up, from what ``nvidia-smi nvlink -s`` printed.
+
+    A card that could have a bridge and has none tells all its links as inactive, so these do not count.
+    """
+    found: dict[str, None] = {}
+    uuid = ""
+    for line in text.splitlines():
+        gpu = _GPU_LINE.match(line)
+        if gpu:
+            uuid = gpu.group(1)
+        elif uuid and _LINK_IS_UP.match(line):
+            found[uuid] = None
+    return list(found)
+
+
+def linked(gpus: list[Json], root: str = "") -> list[str]:
+    """Return the UUIDs of the GPUs that NVLink joins to others: all where there are NVSwitches, else by nvidia-smi.
+
+    A GPU that is alone on its machine is not asked.
+    """
+    uuids = [gpu["uuid"] for gpu in gpus if gpu["driver"] == NVIDIA and gpu["uuid"]]
+    if len(uuids) < _LEAST_LINKED:
+        return []
+    base = f"{root}/sys/bus/pci/devices"
+    if any(
+        read_text(f"{base}/{bus}/class", "")[:6] == _SWITCH and read_text(f"{base}/{bus}/vendor", "") == _NVIDIA
+        for bus in list_folder(base)
+    ):
+        return uuids
+    return read_linked(_answer("nvlink", "-s"))
+
+
 # --- gpu -------------------------------------------------------------------------------------------------------------
 
 _NVIDIA = "0x10de"
@@ -230,7 +271,8 @@ def gpus(library_path: str, root: str = "") -> Json:
     Returns:
         ``gpus``, each with ``bus``, ``name``, ``uuid``, ``driver`` (which has taken it), ``display`` (a card with a
         screen's class), ``unusable`` and ``problem`` (why jobs cannot use it, as a word and as a clause),
-        ``instances`` (the names of its MIG instances), ``numa`` and ``pci_path`` (:func:`machine.place`).
+        ``instances`` (the names of its MIG instances), ``nvlink`` (it joins the GPU to others), ``numa`` and
+        ``pci_path`` (:func:`machine.place`).
     """
     found = listed(root)
     if not found:
@@ -239,10 +281,12 @@ def gpus(library_path: str, root: str = "") -> Json:
     driver = session_driver(version, library_path, root)
     instances = mig_instances(found, version, root)
     empty = empty_gpus(found, instances, version, root)
+    joined = linked(found, root)
     for one in found:
         one.pop("minor")
         one["unusable"], one["problem"] = why_unusable(one["driver"], driver)
         one["instances"] = instances.get(one["bus"], [])
+        one["nvlink"] = bool(one["uuid"]) and one["uuid"] in joined
         one.update(machine.place(f"{root}/sys/bus/pci/devices/{one['bus']}"))
         if one["bus"] in empty and not one["unusable"]:
             one["unusable"], one["problem"] = "mig", "MIG mode is on, and the GPU has no instance"

@@ -212,6 +212,30 @@ def place(path: str) -> Json:
     return {"numa": -1 if number is None else number, "pci_path": steps}
 
 
+_MELLANOX = "0x15b3"
+_NETWORK = ("0x0200", "0x0207")  # PCI classes: Ethernet and InfiniBand controllers
+
+
+def driverless_cards(root: str = "") -> Json:
+    """Return the PCI addresses of the cards that could do RDMA and that no driver has taken, NVIDIA's Mellanox alone.
+
+    A card that is given to a virtual machine has the driver vfio-pci.
+
+    Args:
+        root: begin of the path of /sys, for tests.
+    """
+    base = f"{root}/sys/bus/pci/devices"
+    found = [
+        bus.lower()
+        for bus in list_folder(base)
+        if read_text(f"{base}/{bus}/vendor", "") == _MELLANOX
+        and read_text(f"{base}/{bus}/class", "")[:6] in _NETWORK
+        and not os.path.exists(f"{base}/{bus}/driver")
+        and not os.path.exists(f"{base}/{bus}/physfn")
+    ]
+    return {"driverless_cards": found}
+
+
 def cpu_list(text: str) -> list[int]:
     """Return the numbers in a list of the kernel such as ``0-3,8``; [] for another text."""
     found: list[int] = []

@@ -301,11 +301,13 @@ _FABRIC = "/etc/clusterctl/fabric.json"
 def interfaces() -> Json:
     """Return the network interfaces with their addresses."""
     addresses: dict[str, list[Json]] = {}
-    for name, entry in _ipv4_addresses() + _ipv6_addresses():
+    for name, entry in _ipv4_addresses() + read_ipv6_addresses(read_text("/proc/net/if_inet6", "")):
         addresses.setdefault(name, []).append(entry)
     found = []
-    for name in list_folder("/sys/class/net"):
-        base = f"/sys/class/net/{name}"
+    net = "/sys/class/net"
+    ends = {one: (read_number(f"{net}/{one}/ifindex"), read_number(f"{net}/{one}/iflink")) for one in list_folder(net)}
+    for name, (index, other) in ends.items():
+        base = f"{net}/{name}"
         if not os.path.isdir(base):  # bonding_masters is a file
             continue
         flags = int(read_text(f"{base}/flags", "0x0"), 16)
@@ -322,6 +324,7 @@ def interfaces() -> Json:
                 "driver": link_name(f"{base}/device/driver"),
                 "master": link_name(f"{base}/master"),
                 **({"is_function": True} if os.path.exists(f"{base}/device/physfn") else {}),
+                **({"has_both_ends": True} if index != other and (other, index) in ends.values() else {}),
                 "addresses": addresses.get(name, []),
                 "rx_bytes": read_number(f"{base}/statistics/rx_bytes"),
                 "tx_bytes": read_number(f"{base}/statistics/tx_bytes"),
@@ -386,10 +389,6 @@ def _ipv4_entry(message: bytes, names: dict[int, str]) -> tuple[str, Json] | Non
         "prefix": prefix,
         "scope": _IPV4_SCOPES.get(scope, str(scope)),
     }
-
-
-def _ipv6_addresses() -> list[tuple[str, Json]]:
-    return read_ipv6_addresses(read_text("/proc/net/if_inet6", ""))
 
 
 def read_ipv6_addresses(text: str) -> list[tuple[str, Json]]:

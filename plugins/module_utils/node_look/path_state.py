@@ -9,7 +9,6 @@ import os
 import pwd
 import stat
 
-from . import libraries
 from .artifacts import MARKER, MOST_MARKER, Verifier
 from .reading import ActingAs, Json, group_name, sha256, user_name
 
@@ -196,6 +195,8 @@ def _block(path: str, marker: str) -> bytes:
 
 
 def _in_loader_cache(path: str) -> bool:
+    from . import libraries  # noqa: PLC0415 - most modules that look at a path compile it for nothing
+
     try:
         return path in libraries.read_library_cache(libraries.content(), os.path.basename(path))
     except OSError:

@@ -209,6 +209,7 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         ("interfaces", network.interfaces, {"interfaces": []}),
         ("routes", network.routes, {"routes": []}),
         ("rdma", network.rdma, {"rdma": []}),
+        ("driverless_cards", machine.driverless_cards, {"driverless_cards": []}),
         ("fabric", network.fabric, {"fabric": None}),
         ("switch_ports", network.switch_ports, {"switch_ports": []}),
         ("resolved", lambda: network.resolved(request.get("resolve")), {"names": []}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .member import (
     Settings,
+    card_warnings,
     claim_problems,
     cuda_of,
     inventory_names,
@@ -45,6 +46,7 @@ __all__ = [
     "Settings",
     "VariableRules",
     "builders",
+    "card_warnings",
     "claim_problems",
     "clock",
     "clock_problems",

@@ -6,16 +6,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import ip_address
+from .. import fabric_rules, ip_address
 from ..fabric_rules.networks import ROUTED_KINDS
 from .node import Problem, shortened, shown_value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 # --- member ----------------------------------------------------------------------------------------------------------
 
@@ -217,13 +214,14 @@ def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def provides(node: Mapping[str, Any]) -> list[str]:
-    """Return what a build can rely on here: libraries, the CUDA toolkit, and RDMA devices that UCX can use."""
+    """Return what a build can rely on here: libraries, the CUDA toolkit, and RDMA devices and NVLinks that UCX uses."""
     cuda, tools = node.get("cuda") or {}, node.get("tools") or {}
     found = {
         "cuda_toolkit": cuda.get("toolkit_version"),
         "libcuda": cuda.get("libcuda"),
         "gdrcopy": tools.get("gdrcopy"),
         "rdma": usable_devices(node),
+        "nvlink": any(gpu.get("nvlink") for gpu in _usable_gpus(node)),
     }
     return [name for name, there in found.items() if there]
 
@@ -270,14 +268,8 @@ def _address(settings: Settings, own: Mapping[str, str], suggestion: str, *, alo
         given = ip_address.canonical(given)  # IPv6 has many spellings of one address
     address, problem = "", ""
     if given is not None:
-        if not ip_address.is_address(given):
-            problem = f"cluster_address is {shown_value(given)}, which is not an IP address"
-        elif not (alone or _leads_elsewhere(given)):
-            problem = f"its cluster_address is {given}, which every node has itself"
-        elif own and given not in own:
-            problem = f"none of its interfaces has its cluster_address {given}"
-        else:
-            address = given
+        problem = _why_not(given, own, alone=alone)
+        address = "" if problem else given
     else:
         mine = [one for one in settings.resolved if not own or one in own]
         outside = [one for one in mine if alone or _leads_elsewhere(one)]
@@ -286,13 +278,28 @@ def _address(settings: Settings, own: Mapping[str, str], suggestion: str, *, alo
         elif not mine:
             problem = f"it is reached at {reached_at}, an address that none of its interfaces has"
         elif not outside:
-            problem = f"it is reached at {reached_at}, which every node has itself"
+            what = _OF_A_LINK if any(map(ip_address.is_ipv6_of_link, mine)) else "which every node has itself"
+            problem = f"it is reached at {reached_at}, {what}"
         else:
             address = outside[0]
     if not problem:
         return address, []
     cure = f"set cluster_address={suggestion or 'ADDRESS'} for it, the address by which the other nodes reach it"
     return "", [Problem(settings.name, "address", problem, cure)]
+
+
+def _why_not(given: str, own: Mapping[str, str], *, alone: bool) -> str:
+    """Return why the others cannot reach a node at its cluster_address, '' if they can."""
+    if ip_address.is_ipv6_of_link(given):
+        return f"its cluster_address is {given}, {_OF_A_LINK}"
+    if not ip_address.is_address(given):
+        return f"cluster_address is {shown_value(given)}, which is not an IP address"
+    if not (alone or _leads_elsewhere(given)):
+        return f"its cluster_address is {given}, which every node has itself"
+    return f"none of its interfaces has its cluster_address {given}" if own and given not in own else ""
+
+
+_OF_A_LINK = "a link-local address of IPv6, over which Open MPI sends nothing"
 
 
 def _leads_elsewhere(text: str) -> bool:
@@ -456,6 +463,22 @@ def shared_address_warnings(nodes: Mapping[str, Mapping[str, Any]], members: Seq
         f"{shortened(hosts)} have the same address {shortened(addresses)}; no node accepts a key of the mesh from it."
         for hosts, addresses in sets.items()
     ]
+
+
+def card_warnings(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each RDMA card without a driver, and for cards of one node with the same address."""
+    found = []
+    for host, node in nodes.items():
+        found += [
+            f"{host}: the RDMA card {bus} has no driver, so jobs cannot use it; run 'modprobe mlx5_core' and"
+            " 'modprobe mlx5_ib', and look in the kernel's log."
+            for bus in node.get("driverless_cards") or ()
+        ]
+        found += [
+            f"{host}: {' and '.join(names)} have the same address {address}; give each card an address of its own."
+            for address, names in fabric_rules.own_twins(node).items()
+        ]
+    return found
 
 
 _UNIQUE = "correct cluster_aliases or ansible_host, or the node's own name with 'hostnamectl set-hostname NAME'"

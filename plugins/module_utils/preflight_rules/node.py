@@ -7,16 +7,13 @@ import difflib
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 
-from .. import clock_rules, known_messages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
+from .. import clock_rules, error_meanings
 
 # Problems of the preflight, their table, and the limits that they are measured by.
 
@@ -115,7 +112,7 @@ def look_failure(host: str, text: str) -> Problem:
         host: the node.
         text: message, stderr and stdout of the failure.
     """
-    found = known_messages.find("Ansible", text)
+    found = error_meanings.find("Ansible", text)
     if found is None:
         return Problem(host, "error", f"it could not be looked at: {cut(' '.join(text.split()), 300)}", "see the log")
     # Ansible's own words around those of ssh repeat the sentence.

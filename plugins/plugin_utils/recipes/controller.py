@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import source
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import model
@@ -18,9 +19,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import (
     locked_environment,
     parse_requirements,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 
 class Controller(model.Controller):

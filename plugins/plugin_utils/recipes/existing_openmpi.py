@@ -76,6 +76,12 @@ def folders(host: Host) -> list[str]:
     return list(found.folders) if found else []
 
 
+def libraries(host: Host) -> list[str]:
+    """Return the folders by which a program can name the libmpi of a host's own Open MPI; [] where none is named."""
+    found = of(host)
+    return [found.folders[0], found.library] if found else []
+
+
 def unlike(groups: Sequence[Sequence[Host]]) -> list[Refusal]:
     """Return where hosts of one platform do not have the same; ``groups`` are those of :func:`decide`."""
     return list(_NAMED.unlike(groups, of, [hosts[0].platform for hosts in groups if path_of(hosts[0])]))
@@ -175,7 +181,7 @@ def _artifact(
         builders=[host.name for host in its_builders],
         round=1,
         build={
-            **places(settings, "openmpi"),
+            **places(settings),
             **compilers[hosts[0].platform],
             "links_to": links_to,
             "files": [{"content": program, "dest": _PROGRAM}, {"content": hello, "dest": "hello.c"}],

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import framework_builds
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # The package of each framework; the first one present counts.
 _FRAMEWORKS = (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("tensorflow-cpu", "tensorflow"))

@@ -241,7 +241,7 @@ class _Recipe:
             round=2,
             uses=["ucx", "openmpi", "cpython", "python_env", "nccl"],
             build={
-                **places(settings, "horovod"),
+                **places(settings),
                 **uv.packages(its_builders[0], _COMPILERS, own_headers=python.own_headers),
                 "files": self._files(),
                 "steps": self._steps(uv.system_python(its_builders[0])),

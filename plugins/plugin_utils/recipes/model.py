@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ansible_collections.clusterctl.hpc.plugins.plugin_utils.wheels import Built, LockedEnvironment
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
+SHARED = "preflight"  # the role whose folders of builds hold for all
 SYSTEM_PYTHON = "/usr/bin/python3"
 APT = {"update_cache": True, "cache_valid_time": 86400, "install_recommends": False}  # options of a package manager
 
@@ -32,8 +33,8 @@ class Settings:
         self._values = values
 
     def of(self, *roles: str) -> dict[str, Any]:
-        """Return the variables of roles."""
-        begins = tuple(f"{role}_" for role in roles)
+        """Return the variables of roles, and those that all roles share."""
+        begins = tuple(f"{role}_" for role in (*roles, SHARED))
         return {name: value for name, value in self._values.items() if name.startswith(begins)}
 
     def get(self, name: str) -> Any:
@@ -397,13 +398,13 @@ def of_family(table: Mapping[str, Mapping[str, Any]], host: Host) -> dict[str, A
     return found
 
 
-def places(settings: Settings, role: str) -> dict[str, str]:
-    """Return the folders of a role on the controller and on a builder, as options of a build."""
+def places(settings: Settings) -> dict[str, str]:
+    """Return the folders on the controller and on a builder, as options of a build."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    cache = settings.text(f"{role}_cache_dir") or f"{home}/clusterctl"
+    cache = settings.text("preflight_cache_dir") or f"{home}/clusterctl"
     return {
         "cache_dir": cache,
-        "work_dir": settings.text(f"{role}_work_dir"),
-        "log_dir": settings.text(f"{role}_log_dir"),
-        "controller_log_dir": settings.text(f"{role}_controller_log_dir") or f"{cache}/logs",
+        "work_dir": settings.text("preflight_work_dir"),
+        "log_dir": settings.text("preflight_log_dir"),
+        "controller_log_dir": settings.text("preflight_controller_log_dir") or f"{cache}/logs",
     }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, existing_openmpi, uv
@@ -38,22 +39,37 @@ _NEEDS_BYTES = 500_000_000
 def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     """Decide which mpi4py each host gets."""
 
-    def stands_on(host: Host) -> tuple[str, uv.Python]:
+    def stands_on(host: Host) -> tuple[str, uv.Python, existing_env.Compiled]:
         asked = host.settings.text("mpi4py_python") or host.settings.text("python_env_python")
         openmpi = cluster.comes(plans, "openmpi", host, "openmpi")
-        return str(openmpi.get("key") or ""), existing_env.python(cluster, plans, host, asked)
+        own = existing_env.compiled(host, cluster.prefix, existing_openmpi.libraries(host), "mpi4py")
+        return str(openmpi.get("key") or ""), existing_env.python(cluster, plans, host, asked), own
 
     groups = cluster.alike("mpi4py", also=stands_on)
     if refusals := existing_openmpi.unlike(groups):
         return Plan(refusals=refusals)
-    return plan_of(_Recipe(cluster.prefix, hosts, *stands_on(hosts[0])) for hosts in groups)
+    recipes = [_Recipe(cluster.prefix, hosts, *stands_on(hosts[0])) for hosts in groups]
+    notes = dict.fromkeys(recipe.own.note for recipe in recipes if recipe.own.note)
+    return replace(plan_of(recipes), warnings=tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What differs between an mpi4py that is compiled, and one that is there."""
+
+    version: str
+    inputs: Mapping[str, Any]
+    build: Mapping[str, Any]
+    install: Mapping[str, Any]
 
 
 class _Recipe:
     """mpi4py for hosts of one platform with equal settings, Open MPI and Python."""
 
-    def __init__(self, prefix: str, hosts: Sequence[Host], openmpi: str, python: uv.Python) -> None:
-        self.prefix, self.hosts, self.openmpi, self.python = prefix, hosts, openmpi, python
+    def __init__(
+        self, prefix: str, hosts: Sequence[Host], openmpi: str, python: uv.Python, own: existing_env.Compiled
+    ) -> None:
+        self.prefix, self.hosts, self.openmpi, self.python, self.own = prefix, hosts, openmpi, python, own
         self.settings = hosts[0].settings
         self.folders = existing_openmpi.folders(hosts[0])
         self.version = self.settings.text("mpi4py_version")
@@ -61,7 +77,7 @@ class _Recipe:
 
     def refusals(self) -> Iterator[Refusal]:
         """Yield why it cannot be built."""
-        if not _SHA256.fullmatch(self.sha256):
+        if not self.own.taken and not _SHA256.fullmatch(self.sha256):
             yield Refusal(
                 "",
                 f"No sha256 of mpi4py {self.version} is known (known are {', '.join(RELEASES)}); set mpi4py_sha256 to"
@@ -74,7 +90,7 @@ class _Recipe:
             elif problem := (
                 existing_openmpi.unusable(host)
                 or existing_env.unusable(host)
-                or existing_env.without_headers(host, "mpi4py")
+                or ("" if self.own.taken else existing_env.without_headers(host, "mpi4py"))
             ):
                 yield Refusal(host.name, problem)
             elif self.python.managed and not self.python.key:
@@ -82,26 +98,22 @@ class _Recipe:
 
     def artifact(self) -> Artifact:
         """Return the artifact."""
-        settings, python, openmpi = self.settings, self.python, f"{self.prefix}/openmpi"
-        its_builders = builders(self.hosts, settings.text("mpi4py_builder"))
+        python, openmpi = self.python, f"{self.prefix}/openmpi"
+        its_builders = builders(self.hosts, self.settings.text("mpi4py_builder"))
         check, environment = role_file("mpi4py", "mpi4py_check.py"), f"{self.prefix}/python_env"
         key = "" if self.folders else self.openmpi  # a library outside of the artifacts has no key
-        sdist = {
-            "name": "mpi4py",
-            "version": self.version,
-            "sha256": self.sha256,
-            "wheel_dir": settings.text("mpi4py_wheel_dir"),
-            "variable": "mpi4py_sha256",
+        made = self._taken() if self.own.taken else self._built(its_builders[0])
+        build = {
+            **places(self.settings),
+            **made.build,
+            "files": [*made.build["files"], {"content": check, "dest": "mpi4py_check.py"}],
         }
         return Artifact(
             role="mpi4py",
             name="mpi4py",
-            version=self.version,
+            version=made.version,
             inputs={
-                "recipe": 1,
-                "version": self.version,
-                "source": self.sha256,
-                "cflags": settings.text("mpi4py_cflags"),
+                **made.inputs,
                 "openmpi": self.openmpi,
                 "check": digest(check),
                 "platform": python.target,
@@ -112,39 +124,77 @@ class _Recipe:
             builders=[host.name for host in its_builders],
             round=2,
             uses=["ucx", "openmpi", "cpython"],
+            build=build,
+            install=made.install,
+            proof={
+                "stands_on": [openmpi, environment, *([f"{self.prefix}/cpython"] if python.managed else [])],
+                "checks": [uv.two_ranks(self.prefix, "clusterctl-mpi4py-check", key, self.own.path or "@REAL@")],
+            },
+        )
+
+    def _taken(self) -> _Made:
+        """Return how the artifact leads to the mpi4py of the user's environment."""
+        leads = existing_env.leads_to("mpi4py", self.own, self.prefix)
+        steps = [*leads["steps"], *self._check_steps()]
+        inputs = {"recipe": "existing 1", "version": self.own.version, "taken_from": self.own.path}
+        return _Made(
+            self.own.version,
+            inputs,
+            build={"links_to": leads["links_to"], "files": [], "steps": steps},
+            install={"links_to": leads["links_to"]},
+        )
+
+    def _built(self, builder: Host) -> _Made:
+        """Return how mpi4py is compiled."""
+        settings, target = self.settings, self.python.target
+        sdist = {
+            "name": "mpi4py",
+            "version": self.version,
+            "sha256": self.sha256,
+            "wheel_dir": settings.text("mpi4py_wheel_dir"),
+            "variable": "mpi4py_sha256",
+        }
+        inputs = {
+            "recipe": 1,
+            "version": self.version,
+            "source": self.sha256,
+            "cflags": settings.text("mpi4py_cflags"),
+        }
+        files = [
+            *uv.brought(settings, "mpi4py", target, _TOOLS),
+            {"sdist": sdist, "dest": "source", "unpack": True},
+        ]
+        return _Made(
+            self.version,
+            inputs,
             build={
-                **places(settings, "mpi4py"),
-                **uv.packages(its_builders[0], _COMPILERS, own_headers=python.own_headers),
-                "files": [
-                    *uv.brought(settings, "mpi4py", python.target, _TOOLS),
-                    {"sdist": sdist, "dest": "source", "unpack": True},
-                    {"content": check, "dest": "mpi4py_check.py"},
-                ],
-                "steps": self._steps(),
+                **uv.packages(builder, _COMPILERS, own_headers=self.python.own_headers),
+                "files": files,
+                "steps": [*self._compile_steps(), *self._check_steps()],
                 "prune": uv.NOTES,
                 "needs_bytes": _NEEDS_BYTES,
             },
             install={
                 "library_path": ["lib", *self.folders],
-                "waiting_paths": [f"{self.prefix}/ucx/lib", f"{openmpi}/lib"],
-            },
-            proof={
-                "stands_on": [openmpi, environment, *([f"{self.prefix}/cpython"] if python.managed else [])],
-                "checks": [uv.two_ranks(self.prefix, "clusterctl-mpi4py-check", key, "@REAL@")],
+                "waiting_paths": [f"{self.prefix}/ucx/lib", f"{self.prefix}/openmpi/lib"],
             },
         )
 
-    def _steps(self) -> list[dict[str, Any]]:
+    def _compile_steps(self) -> list[dict[str, Any]]:
         compiles = {
             "MPICC": f"{self.prefix}/openmpi/bin/mpicc",
             "CFLAGS": self.settings.text("mpi4py_cflags"),
             "MPI4PY_BUILD_BACKEND": "setuptools",
         }
-        # MPI itself need not start for that
-        load = "import mpi4py; mpi4py.rc.initialize = False; import mpi4py.MPI"
         return [
             *uv.environment_with(self.python, ["setuptools", "cython"]),
             uv.installs("compile", "./source", "--no-build-isolation", **compiles),
+        ]
+
+    def _check_steps(self) -> list[dict[str, Any]]:
+        # MPI itself need not start for that
+        load = "import mpi4py; mpi4py.rc.initialize = False; import mpi4py.MPI"
+        return [
             uv.places_program("check", "mpi4py_check.py", "@TREE@/libexec/clusterctl-mpi4py-check"),
             uv.loads(self.python.path, load, self.folders),
         ]

@@ -130,7 +130,7 @@ def _decide(cluster: Cluster, frameworks: Mapping[str, Mapping[str, str]]) -> _D
     wish = nccl.Options(
         **{one.name: text for one in fields(nccl.Options) if (text := settings.text(f"nccl_{one.name}"))}
     )
-    cache_dir, archive, contents = places(settings, "nccl")["cache_dir"], None, None
+    cache_dir, archive, contents = places(settings)["cache_dir"], None, None
     platforms = nccl.plan(wish, cluster.members, frameworks)  # problems that need no download come first
     if platforms and (sources := nccl.sources(wish, next(iter(platforms.values())).version)):
         try:
@@ -232,7 +232,7 @@ class _Recipe:
             # A package that writes through one of the role's links would change an artifact.
             before={"nccl_system": {"link": self.link, "headers": []}} if system else {},
             build={
-                **places(settings, "nccl"),
+                **places(settings),
                 "packages": [*packages["build"], *(packages["compile"] if compiled else []), *system],
                 "package_options": packages["options"],
                 "files": [

@@ -243,7 +243,7 @@ class _Recipe:
             builders=[host.name for host in self.builders],
             round=1,
             build={
-                **places(settings, "openmpi"),
+                **places(settings),
                 "packages": [
                     *packages["build"],
                     *(packages["fortran"] if self.fortran else []),

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 # PRRTE of Open MPI 5.0.5 to 5.0.10 refuses PMIx before 4.2.4, and does not compile with PMIx 6. Open MPI 4.1 has a
 # component for PMIx 3 and 4.

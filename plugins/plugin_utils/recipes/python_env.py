@@ -223,7 +223,7 @@ class _Recipe:
                 *settings.texts("python_env_requirements"),
             ],
             variable="python_env_requirements",
-            cache_dir=places(settings, "python_env")["cache_dir"],
+            cache_dir=places(settings)["cache_dir"],
             wheel_dir=settings.text("python_env_wheel_dir"),
             first_of=framework_choice(self.asked, self.version, self.kind),
             choice_variable="python_env_framework_version",
@@ -376,7 +376,7 @@ class _Recipe:
             builders=[host.name for host in self.builders],
             round=1,
             build={
-                **places(settings, "python_env"),
+                **places(settings),
                 "packages": self.packages["interpreter"],
                 "package_options": self.packages["options"],
                 "files": [
@@ -444,7 +444,7 @@ class _Recipe:
             round=1,
             uses=["cpython"] if interpreter else [],
             build={
-                **places(settings, "python_env"),
+                **places(settings),
                 "packages": [] if interpreter else self.packages["environment"],
                 "package_options": self.packages["options"],
                 **python_lock.packages(self.pinned.built, self.builders[0], managed=bool(self.managed)),

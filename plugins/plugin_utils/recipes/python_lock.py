@@ -68,7 +68,7 @@ class Lock:
             path=self.path,
             target=target,
             python=managed or min(versions, key=_numbers, default=f"{release}.0"),
-            cache_dir=places(settings, "python_env")["cache_dir"],
+            cache_dir=places(settings)["cache_dir"],
             wheel_dir=settings.text("python_env_wheel_dir"),
             extras=self.extras,
             groups=self.groups,

@@ -91,15 +91,21 @@ _PACKAGES: dict[str, dict[str, Any]] = {
 
 
 def wanted(members: Sequence[Mapping[str, Any]], asked: str) -> bool:
-    """Whether Open MPI is to use UCX: where it is asked for, or where a host of the cluster has an RDMA device.
+    """Whether Open MPI is to use UCX: where it is asked for, or where a host has an RDMA device, or NVLink and CUDA.
 
-    All hosts of a cluster use it or none, because ranks with and without it do not reach each other.
+    All hosts of a cluster use it or none, because ranks with and without it do not reach each other. Without CUDA, UCX
+    does not use NVLink.
 
     Args:
-        members: the cluster's hosts; ``provides`` has ``rdma`` for a host with an RDMA device that UCX can use.
+        members: the cluster's hosts; ``provides`` has ``rdma`` for a host with an RDMA device that UCX can use, and
+            ``nvlink`` for one whose GPUs are joined.
         asked: ``openmpi_ucx``: auto, always or never.
     """
-    return asked == "always" or (asked == "auto" and any("rdma" in (one.get("provides") or ()) for one in members))
+    if asked != "auto":
+        return asked == "always"
+    provided = [set(one.get("provides") or ()) for one in members]
+    has_toolkit = any("cuda_toolkit" in its for its in provided)
+    return any("rdma" in its or (has_toolkit and its >= {"nvlink", "libcuda"}) for its in provided)
 
 
 def stands_on(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> str | None:
@@ -194,7 +200,7 @@ class _Recipe:
             builders=[host.name for host in self.builders],
             round=1,
             build={
-                **places(settings, "ucx"),
+                **places(settings),
                 "packages": packages["build"],
                 "package_options": packages["options"],
                 "files": [{"source": source, "dest": "source", "unpack": True}],

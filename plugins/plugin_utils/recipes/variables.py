@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import ROLES, Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import ROLES, SHARED, Settings
 
 
 def defaults(roles: Sequence[str]) -> dict[str, Any]:
-    """Return the default of every variable of these roles, as their files have it."""
-    found: dict[str, Any] = {}
+    """Return the default of every variable of these roles and of the folders that they share, as the files have it."""
+
+    def of(role: str) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load(Path(ROLES, role, "defaults", "main.yml").read_text(encoding="utf-8"))
+        return found
+
+    found = {name: value for name, value in of(SHARED).items() if name.endswith("_dir")}
     for role in roles:
-        found |= yaml.safe_load(Path(ROLES, role, "defaults", "main.yml").read_text(encoding="utf-8"))
+        found |= of(role)
     return found
 
 

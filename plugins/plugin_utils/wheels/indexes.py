@@ -12,15 +12,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import tomllib
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _MOST_BYTES = 1 << 22
 _SECTIONS = ("global", "download", ":env:")  # the order in which pip lets one replace another

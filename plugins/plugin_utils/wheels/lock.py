@@ -7,13 +7,11 @@ A lock is read as data. Nothing that it names is run on the controller.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 from .packages import WheelError
 from .requirements import canonicalize_name

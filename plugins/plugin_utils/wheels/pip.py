@@ -264,9 +264,12 @@ def explain(output: str, target: Target | None, variable: str) -> str:
         )
     if "DO NOT MATCH THE HASHES" in output:
         names = ", ".join(re.findall(r"^\s+(\S+) from ", output, re.MULTILINE)) or "a package"
+        again = f"pin it anew ({variable}, or remove the lock that names it)"
+        if variable.startswith("python_env_lock"):
+            again = f"lock again ({variable})"
         return (
-            f"The index's file of {names} is not the one that was pinned (its sha256 differs); it was not used."
-            f" If the change is known and wanted, pin it anew ({variable}, or remove the lock that names it)."
+            f"The index's file of {names} is not the one that was pinned (its sha256 differs), and it is not used; find"
+            f" out who changed it, and only if the new file is wanted {again}."
         )
     if "ResolutionImpossible" in output or "conflicting dependencies" in output:
         cause = "; ".join(_CAUSE.findall(output)[:4])

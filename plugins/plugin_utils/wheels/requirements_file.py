@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 from .lock import MOST_PACKAGES, Lock, LockedPackage, LockError, SourceTree, from_tree, git_tree, package
 from .lock_formats import toml

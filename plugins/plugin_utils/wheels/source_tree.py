@@ -17,16 +17,14 @@ import signal
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import source_files
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import sha256_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import partial_file
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 from .lock import LockError, SourceTree
 from .lock_formats import toml

@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,6 @@ class Carrier:
 
     @property
     def is_rdma(self) -> bool:
-        """Whether it is an RDMA port."""
         return bool(self.link_layer)
 
 

@@ -504,7 +504,6 @@ class GroupSearch:
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:
-        """The culprits that are known by now."""
         return self._blamed.culprits
 
     def next(self) -> tuple[tuple[str, ...], ...]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from clusterctl.analysis import culprit_words
 from clusterctl.model import nodeset
 from clusterctl.model.results import Culprit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 T = TypeVar("T")
 CulpritKind: TypeAlias = Literal["node", "pair", "one_way", "together"]
@@ -41,7 +38,6 @@ class GroupTrials:
         self.contradicted = False
 
     def __len__(self) -> int:
-        """Return the number of launches."""
         return len(self._seen) + len(self._by_others)
 
     def add(self, group: Group, *, failed: bool, by_other: bool = False) -> None:

@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 MARK = "NCCL DIAG "
 _OWN = frozenset({"NCCL_DEBUG_FILE", "NCCL_HOSTID"})  # a check sets them differently for its ranks

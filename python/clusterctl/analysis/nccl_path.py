@@ -39,28 +39,22 @@ class PathSite(Protocol):
     """What is known of the nodes by their names: ranks, RDMA ports, GPUs, and where NCCL's variables are set."""
 
     @property
-    def slots(self) -> Mapping[str, int]:
-        """Ranks of each node."""
+    def slots(self) -> Mapping[str, int]: ...  # ranks of each node
 
     @property
-    def rdma(self) -> Mapping[str, tuple[str, ...]]:
-        """The RDMA ports of each node that are up and of its fastest kind, ``mlx5_0:1``."""
+    def rdma(self) -> Mapping[str, tuple[str, ...]]: ...  # its RDMA ports that are up and of its fastest kind, mlx5_0:1
 
     @property
-    def gpus(self) -> Mapping[str, str]:
-        """The name of each node's GPUs."""
+    def gpus(self) -> Mapping[str, str]: ...  # the name of its GPUs
 
     @property
-    def gids(self) -> Mapping[str, Mapping[str, GidTable]]:
-        """The GIDs of the RoCE ports of each node, by ``mlx5_0:1``."""
+    def gids(self) -> Mapping[str, Mapping[str, GidTable]]: ...  # the GIDs of its RoCE ports, by mlx5_0:1
 
     @property
-    def settings(self) -> Mapping[str, Mapping[str, str]]:
-        """Where each node sets variables of NCCL and Gloo: a file, or "environment"."""
+    def settings(self) -> Mapping[str, Mapping[str, str]]: ...  # where it sets variables of NCCL and Gloo
 
     @property
-    def fabric(self) -> Mapping[str, FabricPath]:
-        """The interfaces of each node that must carry jobs; a node without a fabric record is left out."""
+    def fabric(self) -> Mapping[str, FabricPath]: ...  # the interfaces that must carry jobs; left out without a record
 
 
 @dataclass(frozen=True)
@@ -523,5 +517,4 @@ def _number(way: str) -> str:
 
 
 def unique(words: Iterable[str]) -> tuple[str, ...]:
-    """Return each word once, in order."""
     return tuple(dict.fromkeys(words))

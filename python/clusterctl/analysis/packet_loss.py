@@ -42,7 +42,6 @@ class Counts:
         return self.lost / self.sent if self.sent else 0.0
 
     def __add__(self, other: Counts) -> Counts:
-        """Return both together."""
         return Counts(self.sent + other.sent, self.lost + other.lost)
 
 

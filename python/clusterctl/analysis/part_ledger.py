@@ -20,7 +20,6 @@ _SEEN_BY_ALL = {"gpu": ("gpu", "pci"), "hca": ("rdma_device", "rdma_ports"), "di
 
 
 def updated(ledger: PartLedger, seen: Mapping[str, Hardware], at: datetime) -> PartLedger:
-    """Return the ledger after a look."""
     stays = list(ledger.stays)
     now = list(_known(stays, seen))
     for silent in _silent(stays, now, seen):

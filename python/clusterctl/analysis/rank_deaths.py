@@ -12,11 +12,11 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from module_utils import known_messages  # mypy finds it by mypy_path
+    from module_utils import error_meanings  # mypy finds it by mypy_path
 
     from clusterctl.model.job_outcome import LoggedKill, MemoryKills
 else:
-    known_messages = content.module_util("known_messages")
+    error_meanings = content.module_util("error_meanings")
 
 _RULE = re.compile(r"^-{20,}$", re.MULTILINE)  # a help message of mpirun stands between two
 _MOST_TEXT = 4096
@@ -137,7 +137,7 @@ def told_of_node(output: str, names: Mapping[str, str]) -> tuple[str, str] | Non
             continue
         passages = [block] if len(block) < _MOST_TEXT else []
         for text in (*passages, *(line[:_MOST_TEXT] for line in block.splitlines())):
-            found = known_messages.find("mpirun", text)
+            found = error_meanings.find("mpirun", text)
             node = names.get(found.words.get("node", ""), "") if found is not None and found.row.whom == "node" else ""
             if found is not None and node:
                 told.append((found.row.kind == "lost", node, "; ".join(found.meaning(speaker=node))))

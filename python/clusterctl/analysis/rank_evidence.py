@@ -42,7 +42,6 @@ class Place:
 
     @property
     def has_line(self) -> bool:
-        """Whether the place is a line of a Python program."""
         return bool(re.search(r":\d+\)$", self.where))
 
     @property

@@ -88,7 +88,6 @@ class SampleFit:
 
     @property
     def larger(self) -> float:
-        """The larger one of both scales."""
         return max(self.scale, self.before)
 
 
@@ -191,7 +190,6 @@ class Ask:
 
     @property
     def played(self) -> int:
-        """The number of rounds that this takes."""
         return len(self.rounds) * self.repeats
 
 
@@ -199,14 +197,12 @@ class Rounds:
     """Rounds of disjoint pairs, filled one pair after the other; each pair goes into the first round that has room."""
 
     def __init__(self, table: Links) -> None:
-        """Begin without a round."""
         self._first, self._second = table.first.tolist(), table.second.tolist()
         self._busy = [0] * table.degree.size  # of each node, the rounds in which it plays, as bits
         self._rounds: list[list[int]] = []
         self._known: set[int] = set()
 
     def __len__(self) -> int:
-        """Return the number of rounds."""
         return len(self._rounds)
 
     def add(self, link: int, most: int) -> bool:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import functools
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from clusterctl.support import content
 
 NORMAL = 1.4826  # standard deviation over MAD of the normal distribution, 1 / Φ⁻¹(3/4)
 OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
-_EXACT_UP_TO = 200  # samples; beyond it the normal distribution is as good as the binomial one
 
 
 def mad(samples: Sequence[float]) -> float:
@@ -38,28 +37,10 @@ def summary(samples: Sequence[float], confidence: float) -> dict[str, Any]:
 def median_interval(samples: Sequence[float], confidence: float) -> tuple[float, float] | None:
     """Return the interval that holds the median of the source of these samples, with at least this probability.
 
-    Its ends are two of the samples, for any distribution: below the true median lies each sample with a probability of
-    one half, so that the number of those is binomial (order statistics; David and Nagaraja, "Order Statistics", 3rd
-    edition, section 7.1). None where there are too few: 95 % takes six.
+    The nodes reckon it in the same way, where its source stands; None where there are too few: 95 % takes six.
     """
-    rank = _interval_rank(len(samples), confidence)
-    ordered = sorted(samples)
-    return (ordered[rank - 1], ordered[-rank]) if rank else None
-
-
-@functools.lru_cache(maxsize=4096)
-def _interval_rank(count: int, confidence: float) -> int:
-    """Return k so that the k-th smallest and the k-th largest of so many samples are the interval, 0 for none."""
-    tail = (1 - confidence) / 2
-    if count > _EXACT_UP_TO:
-        return max(0, int((count - statistics.NormalDist().inv_cdf(1 - tail) * math.sqrt(count)) / 2))
-    rank, below = 0, 0.0
-    while rank < count // 2:
-        below += math.comb(count, rank) * 0.5**count  # exactly ``rank`` samples lie below the true median
-        if below > tail:
-            break
-        rank += 1
-    return rank
+    found: tuple[float, float] | None = content.node_module("measure.py").median_interval(samples, confidence)
+    return found
 
 
 # --- Student's t: how far out a value may lie by chance ---------------------------------------------------------------

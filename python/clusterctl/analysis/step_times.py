@@ -11,14 +11,12 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from clusterctl.analysis.robust_stats import OutlierPolicy
 from clusterctl.model.results import Figure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 # Own parts of healthy ranks differ by some per cent, and 5 % of the step is what a user would wait for.
 POLICY = OutlierPolicy(floor=0.1)
@@ -44,7 +42,6 @@ class StepReport(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """The time of one step."""
         return self.whole_s / self.steps
 
 

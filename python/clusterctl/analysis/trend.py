@@ -41,7 +41,6 @@ class Band:
 
 
 def noise_of(options: HistoryOptions) -> Noise:
-    """Return the noise that the history options of a suite define."""
     return Noise(floor=options.floor, mads=options.mads, at_least=options.at_least)
 
 

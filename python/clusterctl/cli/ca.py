@@ -36,11 +36,11 @@ def show(
 ) -> None:
     """Show each node's certificates: serial numbers, expiry and state."""
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.state import certificates  # noqa: PLC0415 - the same
+    from clusterctl.state import certificate_status  # noqa: PLC0415 - the same
 
     cluster = ansible_inventory.load(which.sources, reading.options())
-    authority = certificates.authority_of(cluster)
-    found = certificates.entries(authority, datetime.now(timezone.utc))
+    authority = certificate_status.authority_of(cluster)
+    found = certificate_status.entries(authority, datetime.now(timezone.utc))
     if form is Format.JSON:
         answer = {"folder": str(authority.folder), "nodes": [dataclasses.asdict(entry) for entry in found]}
         output.data(json.dumps(answer))
@@ -69,17 +69,17 @@ def renew(
     """
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
-    from clusterctl.state import certificates  # noqa: PLC0415 - the same
+    from clusterctl.state import certificate_status  # noqa: PLC0415 - the same
 
     given = list(words or ())
     sources = options.sources(Path(given.pop(0)) if given and not more else None, more)
     request = how.asked(provisioning.ProvisionRequest(inventory=sources))
     cluster = ansible_inventory.load(request.inventory)
-    authority = certificates.authority_of(cluster)
+    authority = certificate_status.authority_of(cluster)
     request = ca.into(request)
     names = given or [host.name for host in cluster.hosts]
-    certificates.Certificates(cluster, request.ca_passphrase).refuse_unready(names, anew=True, barred=True)
-    certificates.mark_for_renewal(authority, given)
+    certificate_status.Certificates(cluster, request.ca_passphrase).refuse_unready(names, anew=True, barred=True)
+    certificate_status.mark_for_renewal(authority, given)
     return _provision(request, form)
 
 
@@ -97,13 +97,13 @@ def revoke(
     """
     from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
     from clusterctl.provisioning import run as provisioning  # noqa: PLC0415 - the same
-    from clusterctl.state import certificates  # noqa: PLC0415 - the same
+    from clusterctl.state import certificate_status  # noqa: PLC0415 - the same
 
     sources, nodes = options.inventory_and_words(words or (), more, "NODE")
     request = how.asked(provisioning.ProvisionRequest(inventory=sources, skip_unreachable=True))
     cluster = ansible_inventory.load(request.inventory)
-    authority = certificates.authority_of(cluster)
-    if sharing := certificates.revoke(authority, nodes, datetime.now(timezone.utc)):
+    authority = certificate_status.authority_of(cluster)
+    if sharing := certificate_status.revoke(authority, nodes, datetime.now(timezone.utc)):
         output.tell(
             f"{output.folded(sharing)} had a key of {output.folded(nodes)}, which is revoked with it. Without a common"
             " home, a revoked node only claimed that key; then remove the key file on the others and provision again."

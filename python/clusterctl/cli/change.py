@@ -153,16 +153,16 @@ class CaPassphraseGroup:
         """
         if self.ca_passphrase_file is None and not self.ask_ca_passphrase:
             return request
-        from clusterctl.state import certificates  # noqa: PLC0415 - see cli.main
+        from clusterctl.state import certificate_status  # noqa: PLC0415 - see cli.main
 
         if self.ca_passphrase_file is not None:
             if self.ask_ca_passphrase:
                 raise typer.BadParameter("give --ca-passphrase-file or --ask-ca-passphrase, not both")
-            return dataclasses.replace(request, ca_passphrase=certificates.passphrase_of(self.ca_passphrase_file))
+            return dataclasses.replace(request, ca_passphrase=certificate_status.passphrase_of(self.ca_passphrase_file))
         if must_exist:
             from clusterctl.inventory import ansible_inventory  # noqa: PLC0415 - see cli.main
 
-            certificates.Certificates(ansible_inventory.load(request.inventory)).refuse_missing()
+            certificate_status.Certificates(ansible_inventory.load(request.inventory)).refuse_missing()
         words = "the passphrase of the certificate authority"
         return dataclasses.replace(request, ca_passphrase=ask_for(words, "--ask-ca-passphrase"))
 

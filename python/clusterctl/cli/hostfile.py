@@ -13,7 +13,7 @@ from clusterctl.support.errors import ExitCode
 
 
 class HostfileFormat(str, Enum):
-    """For whom; a test holds it equal to ``launch.hostfile.FORMATS``."""
+    """For whom; a test holds it equal to ``launch.hostfile_formats.FORMATS``."""
 
     OPENMPI = "openmpi"
     MPICH = "mpich"
@@ -35,8 +35,8 @@ def hostfile(
     names, addresses and slots. Names are those by which the nodes know each other.
     """
     from clusterctl.jobs import team  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.launch import hostfile as files  # noqa: PLC0415
+    from clusterctl.launch import hostfile_formats  # noqa: PLC0415
 
     with team.gathered(which.sources, team.TeamOptions(login.options(limit), gate=False), output.tell) as found:
-        sys.stdout.write(files.FORMATS[form.value](team.of_hostfile(found)))
+        sys.stdout.write(hostfile_formats.FORMATS[form.value](team.of_hostfile(found)))
     return ExitCode.OK

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from clusterctl.model.hosts import InventorySources
     from clusterctl.model.run_record import RunRecord
-    from clusterctl.provisioning.partial import Amount
+    from clusterctl.provisioning.batches_and_losses import Amount
     from clusterctl.provisioning.run import ProvisionRequest
     from clusterctl.provisioning.task_results import Stopwatch
     from clusterctl.validation.run import ValidationOptions
@@ -251,10 +251,10 @@ def _next_step(inventory: InventorySources, *, check: bool) -> str:
 
 
 def _amount(option: str, text: str | None, least: int) -> Amount | None:
-    from clusterctl.provisioning import partial  # noqa: PLC0415 - see cli.main
+    from clusterctl.provisioning import batches_and_losses  # noqa: PLC0415 - see cli.main
 
     try:
-        return None if text is None else partial.amount(text, least)
+        return None if text is None else batches_and_losses.amount(text, least)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
 

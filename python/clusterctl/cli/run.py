@@ -20,7 +20,7 @@ from clusterctl.launch.mpirun import MapBy
 from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from clusterctl.jobs.run import RunOptions
@@ -242,7 +242,7 @@ def run(
         )
     from clusterctl.jobs import first_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
-    def start(environment: str = "", project: Project | None = None) -> int:
+    def start(environment: Mapping[str, str], project: Project | None = None) -> int:
         wish = JobOptions(
             program=tuple(program),
             launcher=launcher,
@@ -278,7 +278,7 @@ def run(
             return _carried_out(inventory, asked, look, pattern, show=show, detach=detach)
 
     if folders.project is None:
-        return start()
+        return start({})
     return _in_project(folders.project, inventory, of_inventory, start, show=show)
 
 
@@ -314,7 +314,7 @@ def _in_project(
     folder: Path,
     inventory: InventorySources,
     of_inventory: InventoryOptions,
-    start: Callable[[str, Project], int],
+    start: Callable[[Mapping[str, str], Project], int],
     *,
     show: bool,
 ) -> int:

@@ -14,9 +14,9 @@ from clusterctl.cli import options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import InventorySources
     from clusterctl.model.scheduler_options import SlurmOptions
+    from clusterctl.model.slurm_drain_choice import DrainOptions
 
 PANEL = "Slurm"
 _MOST_NODES = 100_000
@@ -162,7 +162,7 @@ class SlurmGroup:
         Raises:
             BadParameter: a drain cannot be taken back in an allocation.
         """
-        from clusterctl.model.drains import DrainOptions  # noqa: PLC0415 - see cli.main
+        from clusterctl.model.slurm_drain_choice import DrainOptions  # noqa: PLC0415 - see cli.main
 
         if self.undrain_proved and via is Way.SLURM:
             raise typer.BadParameter(

@@ -26,7 +26,7 @@ from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import facts, login_probe, network_probe, reach
 from clusterctl.state import hardware_looks, paths
-from clusterctl.state.certificates import Certificates
+from clusterctl.state.certificate_status import Certificates
 from clusterctl.support import memory_room
 from clusterctl.support.errors import ConfigError, ExitCode
 
@@ -113,13 +113,7 @@ def examine(
 
 
 def with_hardware(view: View, name: str, seen: Mapping[str, HardwareLooks]) -> View:
-    """Return a view with looks at the hardware, and with what became of parts since the last ones.
-
-    Args:
-        view: what else was seen.
-        name: the cluster's name in the state folder.
-        seen: the looks by host.
-    """
+    """Return a view with looks at the hardware, and with what became of parts since the last ones."""
     now = {host: looks.now for host, looks in seen.items()}
     return replace(view, hardware=seen, part_changes=part_ledger.changes(hardware_looks.ledger(name), now))
 

@@ -255,7 +255,6 @@ class _Seen:
         self.host, self.node, self.stack, self.nccl_align = host, node, training_stack.of(node), nccl_align
 
     def present(self, name: str) -> Artifact | None:
-        """Return an artifact that is there, whole or not."""
         return artifact(self.node, name)
 
     def whole(self, name: str) -> Artifact | None:

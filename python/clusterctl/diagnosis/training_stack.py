@@ -21,7 +21,7 @@ ARTIFACTS: tuple[dict[str, Any], ...] = (
     {"name": "openmpi", "link": "openmpi", "inputs": ["ucx", "configure", "existing", "library"]},
     {"name": "cpython", "link": "cpython"},
     {"name": "python_env", "link": "python_env", "inputs": ["framework", "existing", "python"]},
-    {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi"]},
+    {"name": "mpi4py", "link": "mpi4py", "inputs": ["openmpi", "taken_from"]},
     {"name": "nccl", "link": "nccl", "inputs": ["cuda", "source"]},
     {
         "name": "horovod",
@@ -90,6 +90,17 @@ def versions(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:
     return {name: "+".join(sorted(several)) for name, several in sorted(found.items())}
 
 
+def taken(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
+    """Return which packages of MPI come from an environment of the user, a clause for each."""
+    found: dict[str, list[str]] = {}
+    for host, node in nodes.items():
+        for name in ("mpi4py", "horovod"):
+            artifact = node.artifact(name)
+            if artifact.ok and (place := artifact.inputs.get("taken_from")):
+                found.setdefault(f"{name} {artifact.version} is that of {place}", []).append(host)
+    return tuple(f"{folded(hosts)}: {words}, built against the cluster's Open MPI." for words, hosts in found.items())
+
+
 def environment_notes(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
     """Return which Open MPI and Python environment of the user nodes have, a sentence each; () for clusterctl's own."""
     found: dict[str, list[str]] = {}
@@ -106,6 +117,7 @@ def environment_notes(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
             f"{folded(hosts)} ran the checks in {words}, an environment that clusterctl did not make."
             for words, hosts in found.items()
         ),
+        *taken(nodes),
     )
 
 

@@ -63,12 +63,7 @@ def environment() -> dict[str, str]:
 
 
 def call(command: Sequence[str], options: InventoryOptions, request: str = "") -> subprocess.CompletedProcess[str]:
-    """Run one of the programs with the extra variables and vault ids of the options.
-
-    Args:
-        command: the program and its other arguments.
-        options: the options of the command line.
-        request: goes to the program's standard input.
+    """Run one of the programs with the extra variables and vault ids of the options; ``request`` is its standard input.
 
     Raises:
         ConfigError: the program is not installed, or an extra variable is not valid.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.inventory import ansible_call, ansible_settings, templates
 from clusterctl.inventory.ansible_call import ansible_program
-from clusterctl.model import job_login, layout, nodeset
+from clusterctl.model import fabric, job_login, layout, nodeset
 from clusterctl.model.hosts import (
     READ_BY_SEVERAL,
     ROLES_OF_VARIABLES,
@@ -169,7 +169,6 @@ class ReadInventory:
         hostvars: dict[str, dict[str, Any]],
         hosts: tuple[Host, ...],
     ) -> None:
-        """Take the groups, the variables of the hosts, and the hosts."""
         self._sources = sources
         self._listing = listing
         self._hostvars = hostvars
@@ -337,6 +336,11 @@ def _host(
     if not _ADDRESS.fullmatch(str(address)):
         raise ConfigError(
             f"In {sources}, {field} of {name} is {str(address)!r}, which is neither a name nor an address."
+        )
+    if fabric.is_ipv6_of_link(address) and "%" not in str(address):
+        raise ConfigError(
+            f"In {sources}, {field} of {name} is {address}, a link-local address without its interface; write "
+            f"{address}%eth0, with the name of the interface of this machine that leads there."
         )
     field, user = _last(variables, "ansible_user", None)
     user = options.user or user or settings.get("remote_user") or None

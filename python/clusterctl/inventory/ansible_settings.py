@@ -8,15 +8,13 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.inventory import ansible_call, templates
 from clusterctl.inventory.ansible_call import ansible_program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _BASE = {
     "ANY_ERRORS_FATAL": "any_errors_fatal",

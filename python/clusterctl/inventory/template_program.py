@@ -55,7 +55,6 @@ def _cause(error: AnsibleError) -> str:
 
 
 def main() -> None:
-    """Run the program."""
     resolver = _Resolver(["ansible-inventory", *sys.argv[1:]])
     resolver.wanted = json.load(sys.stdin)
     resolver.parse()

@@ -87,11 +87,6 @@ def resolved(
 ) -> dict[str, dict[str, Any]]:
     """Return the variables of all hosts with the values of those templates that clusterctl reads.
 
-    Args:
-        sources: the inventory.
-        options: what changes its meaning.
-        hostvars: what ansible-inventory says of it; it leaves templates as they are.
-
     Raises:
         ConfigError: a template has no value; the message names the host and the variable.
     """
@@ -167,13 +162,7 @@ _SECRET = ("pass", "secret", "token", "credential", "vault")
 
 
 def cache_key(given: AnyInventory, command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return what changes with anything that ansible-inventory reads, empty where that cannot be told.
-
-    Args:
-        given: the inventory.
-        command: the whole argv.
-        environment: in which it would be run.
-    """
+    """Return what changes with anything that ansible-inventory reads, empty where that cannot be told."""
     own = {name: value for name, value in environment.items() if name.startswith("ANSIBLE_") or name == "HOME"}
     asked = [name for name in own if any(word in name for word in _FOREIGN_VARIABLES)]
     if any(name != "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FATAL" for name in asked):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from clusterctl.analysis import rank_deaths
 from clusterctl.jobs import first_look, run
 from clusterctl.jobs import team as team_of_job
-from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
+from clusterctl.jobs.output_lines import NoiseFilter, Prefixer
 from clusterctl.model.nodeset import folded
 from clusterctl.remote import detached_job, supervised_job, supervisor_files
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from clusterctl.jobs.first_look import FirstLook
-    from clusterctl.jobs.prefixer import Take
+    from clusterctl.jobs.output_lines import Take
     from clusterctl.jobs.run import RunOptions
     from clusterctl.model.hosts import AnyInventory, Inventory, InventoryOptions
     from clusterctl.remote.detached_job import DetachedJob
@@ -183,7 +183,6 @@ def code_of(job: DetachedJob) -> int | None:
 
 
 def ended_words(job: DetachedJob) -> str:
-    """Return a sentence about how a job ended."""
     code = code_of(job)
     if job.word == "lost":
         why = f": {job.problem}" if job.problem else ", which is so after a restart of its node"

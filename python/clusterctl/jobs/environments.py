@@ -25,8 +25,9 @@ _MARKER = ".clusterctl.json"  # written last, so a folder with it is whole
 class ListedEnvironment:
     """An environment of a project.
 
-    ``hosts`` are the nodes that have it; ``gone_from`` those that had it and answer without it. ``packages`` and
-    ``size``, the bytes of the pack that a node gets, are None where the cache has no pack of it any more.
+    ``python`` has the release of each platform. ``hosts`` are the nodes that have it; ``gone_from`` those that had it
+    and answer without it. ``packages`` and ``size``, the bytes of the pack that a node gets, are those of the first
+    platform, and None where the cache has no pack of it any more.
     """
 
     digest: str
@@ -65,10 +66,11 @@ def listed(inventory: AnyInventory, options: InventoryOptions) -> ListedEnvironm
     for digest, one in sorted(known.items(), key=lambda item: item[1].used, reverse=True):
         asked = {host: tree for host, tree in one.trees.items() if host in found}
         has = [host for host, tree in asked.items() if found[host].get(f"{tree}/{_MARKER}")]
-        name = next(iter(one.trees.values()), "").rpartition("/")[2]
-        packages, size = _pack(name)
+        names = list(dict.fromkeys(tree.rpartition("/")[2] for tree in one.trees.values()))
+        packages, size = _pack(names[0]) if names else (None, None)
         gone = tuple(host for host in asked if host not in has)
-        rows.append(ListedEnvironment(digest, one, _python(name), tuple(has), gone, packages, size))
+        python = ", ".join(dict.fromkeys(map(_python, names)))
+        rows.append(ListedEnvironment(digest, one, python, tuple(has), gone, packages, size))
     return ListedEnvironments(tuple(rows), (*there.problems, *silent))
 
 

@@ -14,10 +14,11 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from clusterctl.launch import allocation_line, nccl_options, scheduler_env
 from clusterctl.launch.local_facts import LocalFacts
@@ -25,9 +26,6 @@ from clusterctl.model import fabric
 from clusterctl.model.layout import DEFAULT_LAYOUT
 from clusterctl.remote import python as remote_python
 from clusterctl.support.errors import ConfigError, HostFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _PROBE_S = 30.0
 _RETRY_S = 1.0

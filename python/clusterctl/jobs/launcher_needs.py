@@ -30,8 +30,7 @@ _READ_S = 30.0
 _CURES = {
     "PyTorch": "provision them with python_env_framework: pytorch",
     "Horovod": "provision them with horovod_install: auto",
-    "deepspeed": "build its wheel, put it where pip's find-links looks, and provision them with "
-    "python_env_requirements: [deepspeed]",
+    "deepspeed": "take it from a lock, by --project or python_env_lock",
 }
 _PYTHON_PATH = "PYTHONPATH"
 _VERSION = re.compile(r"3\.[0-9]{1,2}")
@@ -46,7 +45,6 @@ class Synced:
 
 
 def refuse_without(nodes: Mapping[str, NodeFacts], wish: JobOptions) -> None:
-    """Refuse nodes without the framework or the Horovod that the launcher needs."""
     if any(node.layout.environment for node in nodes.values()):
         _refuse_horovod(wish.launcher)
         return  # its packages are looked for in it
@@ -112,11 +110,9 @@ def refuse_without_packages(
 
 def _refuse(launcher: Launcher, need: str, hosts: Sequence[str], cure: str = "") -> None:
     if hosts:
-        cure = cure or _CURES.get(need, f"provision them with python_env_requirements: [{need}]")
-        raise ConfigError(
-            f"--launcher {launcher.value} needs {need}, which is missing on {folded(hosts)}; {cure}, or leave them out "
-            "with --limit."
-        )
+        own = _CURES.get(need, f"provision them with python_env_requirements: [{need}]")
+        cure = cure or f"{own}, or leave them out with --limit"
+        raise ConfigError(f"--launcher {launcher.value} needs {need}, which is missing on {folded(hosts)}; {cure}.")
 
 
 def config(team: JobTeam, wish: JobOptions, synced: Synced | None) -> AccelerateConfig | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from clusterctl.analysis.step_times import Pace, StepLine
-    from clusterctl.jobs.prefixer import Take
+    from clusterctl.jobs.output_lines import Take
     from clusterctl.jobs.run import RankPlaces, RunOptions
     from clusterctl.model.hosts import AnyInventory
 
@@ -70,7 +70,6 @@ class PaceTaker:
     """Pass on the output of a job without the reports of its ranks, and judge these."""
 
     def __init__(self, take: Take, tell: Callable[[str], None], pattern: re.Pattern[str] | None = None) -> None:
-        """Begin with nothing."""
         self._printed = PrintedSteps(pattern)
         self._take, self._tell = take, tell
         self._held: dict[str, bytes] = {}
@@ -107,7 +106,6 @@ class PaceTaker:
         self._printed.hear(rank, line)
 
     def flush(self) -> None:
-        """Pass on what waits."""
         for stream, rest in self._held.items():
             if rest:
                 self._take(stream, rest)

@@ -14,7 +14,7 @@ from clusterctl.model.nodeset import folded
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterctl.jobs.prefixer import Take
+    from clusterctl.jobs.output_lines import Take
     from clusterctl.jobs.run import RunOptions
     from clusterctl.jobs.watched_run import RunEnd
     from clusterctl.model.hosts import AnyInventory
@@ -76,7 +76,6 @@ class _Search:
     def __init__(
         self, start: Callable[[RunOptions], RunEnd], options: RunOptions, stopped_s: float, tell: Callable[[str], None]
     ) -> None:
-        """Begin with no run."""
         self._start, self._options, self._tell = start, options, tell
         self._enough_s = max(_LONG_ENOUGH * options.stall_after_s, _LONGER * stopped_s)
         self._runs, self._hosts = 0, 0

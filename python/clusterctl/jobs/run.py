@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.jobs import first_look, flight, launcher_needs
 from clusterctl.jobs import team as team_of_job
-from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
+from clusterctl.jobs.output_lines import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
 from clusterctl.launch import compose, scheduler_env
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.jobs.first_look import FirstLook
-    from clusterctl.jobs.prefixer import Hear, Prefix, Take
+    from clusterctl.jobs.output_lines import Hear, Prefix, Take
     from clusterctl.jobs.team import JobTeam
     from clusterctl.launch.compose import JobOptions, LaunchPlan
     from clusterctl.model.facts import NodeFacts
@@ -51,7 +51,7 @@ class RunOptions:
 
     ``sync`` is a folder here, ``remote_dir`` its place on the nodes: an absolute path, or one from the home. ``hear``
     gets each line of a rank, where the launcher tells which rank prints. ``look`` is one that is under way.
-    ``environment`` is the folder of a project's environment on the nodes, empty for the cluster's own.
+    ``environment`` has the folder of a project's environment on each node, and is empty for the cluster's own.
     """
 
     wish: JobOptions
@@ -67,7 +67,7 @@ class RunOptions:
     stall_after_s: float = STALL_AFTER_S
     ends_at_stall: bool = False
     look: FirstLook | None = None
-    environment: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class EnvironmentGoneError(ClusterctlError):
@@ -75,10 +75,11 @@ class EnvironmentGoneError(ClusterctlError):
 
     exit_code = ExitCode.HOST_FAILED
 
-    def __init__(self, environment: str, hosts: Sequence[str]) -> None:
-        """Take the folder of the environment, and the hosts that lack it."""
-        super().__init__(f"The environment {environment} of the project is gone from {folded(hosts)}; run it again.")
-        self.hosts = tuple(hosts)
+    def __init__(self, gone: Mapping[str, str]) -> None:
+        """Take the hosts that lack the environment, each with its folder."""
+        trees = " and ".join(dict.fromkeys(gone.values()))
+        super().__init__(f"The environment {trees} of the project is gone from {folded(gone)}; run it again.")
+        self.hosts = tuple(gone)
 
 
 def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> str:
@@ -175,7 +176,6 @@ def run_watched(
 
 
 def of_team(options: RunOptions) -> team_of_job.TeamOptions:
-    """Return which nodes a job asks for."""
     return team_of_job.TeamOptions(
         options.inventory, options.launch_node, options.gate, options.look, options.environment
     )
@@ -191,7 +191,6 @@ class ReadyJob:
 
 
 def new_id() -> str:
-    """Return an id for a job."""
     return f"run-{secrets.token_hex(6)}"
 
 
@@ -361,7 +360,6 @@ def _sync(team: JobTeam, folder: Path, target: str, tell: Callable[[str], None])
 
 
 def not_started(launch_node: str, problem: str) -> HostFailedError:
-    """Return the error of a job that could not be started."""
     return HostFailedError(f"The job could not be started on {launch_node}: {problem}.")
 
 
@@ -395,11 +393,14 @@ def refuse_missing(team: JobTeam, wish: JobOptions) -> dict[str, MemoryKills]:
         ConfigError: something is missing; the sentence says where and what to do.
         UnreachableError: a node does not answer.
     """
-    layout = team.facts[team.launch_node].layout
-    needed = compose.needed_files(wish, layout)
-    packages = launcher_needs.package_files(team.facts, wish)
+    nodes = team.facts
+    needed = compose.needed_files(wish, nodes[team.launch_node].layout)
+    layouts = {name: node.layout for name, node in nodes.items()}
+    own = {name: layout.own_python for name, layout in layouts.items() if layout.environment}
+    packages = launcher_needs.package_files(nodes, wish)
     files = {path for own in packages.values() for path in own.values()}
-    looks = _looks(team, first_look.WantedFiles((*needed.names, *sorted(files)), wish.directory))
+    asked = dict.fromkeys((*own.values(), *needed.names, *sorted(files)))
+    looks = _looks(team, first_look.WantedFiles(tuple(asked), wish.directory))
     refuse_silent(looks)
     adrift = [one.host for one in looks if not one.has_folder]
     if adrift:
@@ -407,12 +408,15 @@ def refuse_missing(team: JobTeam, wish: JobOptions) -> dict[str, MemoryKills]:
             f"The folder {wish.directory} is not on {folded(adrift)}; --sync copies one to all nodes, --chdir names "
             "another."
         )
-    if layout.environment and (gone := [one.host for one in looks if not one.found.get(layout.python)]):
-        raise EnvironmentGoneError(layout.environment, gone)
-    launcher_needs.refuse_without_packages(wish.launcher, packages, looks, in_project=bool(layout.environment))
+    gone = [one.host for one in looks if one.host in own and not one.found.get(own[one.host])]
+    if gone:
+        raise EnvironmentGoneError({name: layouts[name].environment for name in gone})
+    launcher_needs.refuse_without_packages(wish.launcher, packages, looks, in_project=bool(own))
     for name in needed.names:
         missing = [one.host for one in looks if not one.found.get(name)]
         blocked = [one.host for one in looks if name == needed.program and one.found.get(name) and name not in one.runs]
+        if missing and name == layouts[missing[0]].own_python:
+            raise ConfigError(_without_python(name, missing, nodes[missing[0]]))
         if missing or blocked:
             raise ConfigError(_missing_words(name, missing, blocked, looks))
     return {one.host: one.memory for one in looks}
@@ -443,6 +447,14 @@ def refuse_silent(looks: Sequence[Look]) -> None:
     silent = [one for one in looks if one.problem]
     if silent:
         raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")
+
+
+def _without_python(python: str, missing: Sequence[str], node: NodeFacts) -> str:
+    why = node.artifact("python_env").problem or "its environment was removed"
+    return (
+        f"{python}, the cluster's Python, is missing on {folded(missing)} ({why}); put that right and run 'clusterctl "
+        "provision', or leave them out with --limit."
+    )
 
 
 def _missing_words(name: str, missing: Sequence[str], blocked: Sequence[str], looks: Sequence[Look]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.diagnosis import skew
 from clusterctl.jobs import first_look
 from clusterctl.launch import mpirun_job
-from clusterctl.launch.hostfile import HostfileNode
+from clusterctl.launch.hostfile_formats import HostfileNode
 from clusterctl.model import fabric
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.job_login import through_sudo
@@ -41,15 +41,15 @@ class GateError(ClusterctlError):
 class TeamOptions:
     """Which nodes of the inventory, where the job is launched (None: on the first), and whether they may not differ.
 
-    ``look`` is one at the same nodes that is under way; without it, one begins. ``project`` is the folder of a
-    project's environment on the nodes, empty for the cluster's own.
+    ``look`` is one at the same nodes that is under way; without it, one begins. ``project`` has the folder of a
+    project's environment on each node, and is empty for the cluster's own.
     """
 
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
     launch_node: str | None = None
     gate: bool = True
     look: FirstLook | None = None
-    project: str = ""
+    project: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,13 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         _gate(cluster, nodes, asked, tell)
         _refuse_strangers(nodes)
         if asked.project:
-            nodes = {name: node.with_project(asked.project) for name, node in nodes.items()}
+            trees = {name: asked.project[name] for name in nodes}
+            nodes = {
+                name: node.with_project(
+                    trees[name], *(tree for tree in dict.fromkeys(trees.values()) if tree != trees[name])
+                )
+                for name, node in nodes.items()
+            }
         yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control, look.wanted)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.analysis.rank_deaths import MemoryBlame, NodeLoss
-    from clusterctl.jobs.prefixer import Take
+    from clusterctl.jobs.output_lines import Take
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import Host
     from clusterctl.model.job_outcome import MemoryKills

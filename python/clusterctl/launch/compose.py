@@ -140,6 +140,11 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
     session = first.facts.environment
     exported = (*wish.exported, _PACE) if wish.pace else wish.exported
     variables = of_job(exported, wish.caller, session)
+    if first.facts.layout.by_path and any(one.name == "PATH" and one.value is not None for one in variables):
+        raise ConfigError(
+            "-x PATH hides the environment of the project, which nodes of several platforms find by PATH; leave "
+            "it out, or choose the nodes of one platform with --limit."
+        )
     mca, variables, notes = _without_collisions(members, first.version, wish.mca, variables)
     wish = replace(wish, mca=mca)
     if wish.launcher is Launcher.HOROVODRUN:
@@ -239,7 +244,7 @@ class NeededFiles:
 
 
 def needed_files(wish: JobOptions, layout: Layout) -> NeededFiles:
-    """Return the files that every node needs: the program, its script, and a project's Python.
+    """Return the files that every node needs: the program and its script.
 
     Raises:
         ConfigError: the words of the launcher are not valid.
@@ -248,9 +253,8 @@ def needed_files(wish: JobOptions, layout: Layout) -> NeededFiles:
     program = with_python(words, layout)
     script = torchrun.script(program)
     by_launcher = TRAITS[wish.launcher].runs_scripts and program[0] in {"-m", script}
-    own = [layout.python] if layout.environment else []  # first: without it, no other name tells anything
     here = [script if "/" in script else f"./{script}"] if script else []  # Python does not look into PATH
-    names = [*own, *([] if by_launcher else [program[0]]), *here]
+    names = [*([] if by_launcher else [program[0]]), *here]
     return NeededFiles(tuple(dict.fromkeys(names)), "" if by_launcher else program[0])
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from clusterctl.launch import nccl_options, srun, submission
 from clusterctl.launch.submission import refuse
 from clusterctl.launch.torchrun import DEFAULT_PORT
-from clusterctl.model.drains import OF_CHECK_NODE
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
+from clusterctl.model.slurm_drain_choice import OF_CHECK_NODE
 from clusterctl.support.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:

@@ -113,6 +113,13 @@ IpNetwork = _ip_rules.IpNetwork
 parsed = _ip_rules.parsed
 network = _ip_rules.network
 network_or_none = _ip_rules.network_or_none
+is_ipv6_of_link = _ip_rules.is_ipv6_of_link
+
+
+def own_twins(node: NodeFacts) -> dict[str, list[str]]:
+    """Return the addresses that several cards of one node have, with their names."""
+    found: dict[str, list[str]] = _rules.own_twins(node.model_dump(include=_READ))
+    return found
 
 
 def inside(address: str, cidrs: Iterable[str]) -> bool:

@@ -88,6 +88,7 @@ class Gpu(NodeFact):
     ``unusable`` says why jobs cannot use a GPU, and ``problem`` says it in a clause: without NVIDIA's driver, with a
     driver that lies in a container, without its device file or its library, with two versions of the driver, or in MIG
     mode without an instance. ``display`` is a card of the class of screens. ``instances`` are its MIG instances' names.
+    ``nvlink`` joins it to other GPUs of the node.
     ``numa`` is its NUMA node, -1 where unknown; ``pci_path`` has the bridges of PCI from the root, then the GPU itself.
     """
 
@@ -99,6 +100,7 @@ class Gpu(NodeFact):
     unusable: Literal["", "driver", "container", "device", "library", "versions", "mig"] = ""
     problem: str = ""
     instances: tuple[str, ...] = ()
+    nvlink: bool = False
     numa: int = -1
     pci_path: tuple[str, ...] = ()
 
@@ -340,7 +342,6 @@ class JobUser(NodeFact):
 
     @property
     def exists(self) -> bool:
-        """Whether the node has the account."""
         return self.uid >= 0
 
 
@@ -492,23 +493,29 @@ class NodeFacts(NodeFact):
     existing_python: dict[str, Any] | None = None
     existing_openmpi: dict[str, Any] | None = None
     vendor_openmpis: tuple[VendorOpenMpi, ...] = ()
+    driverless_cards: tuple[str, ...] = ()  # PCI addresses of RDMA cards that no driver has taken
     libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()
     job_look: JobLook | None = None  # only where a job asked for it, and every file system answered
     problems: tuple[str, ...] = ()
 
     _project: str = PrivateAttr("")  # the node itself cannot say it
+    _by_path: bool = PrivateAttr(default=False)
 
     @property
     def layout(self) -> Layout:
         """Where the software lies on the node, as it was asked, or as :meth:`with_project` says."""
-        return Layout(self.prefix.path, self._project)
+        return Layout(self.prefix.path, self._project, self._by_path)
 
-    def with_project(self, tree: str) -> NodeFacts:
-        """Return the node as a job sees it that runs in the environment of a project."""
-        path = ":".join(filter(None, (f"{tree}/bin", self.environment.get("PATH", ""))))
+    def with_project(self, tree: str, *others: str) -> NodeFacts:
+        """Return the node as a job sees it that runs in the environment of a project.
+
+        ``others`` are the folders of the environment on nodes of other platforms. The launch node's ``PATH`` is that of
+        all ranks, and a node has its own folder alone.
+        """
+        path = ":".join(filter(None, (*(f"{one}/bin" for one in (tree, *others)), self.environment.get("PATH", ""))))
         found = self.model_copy(update={"environment": {**self.environment, "PATH": path}})
-        found._project = tree  # noqa: SLF001 - its own class
+        found._project, found._by_path = tree, bool(others)  # noqa: SLF001 - its own class
         return found
 
     @property

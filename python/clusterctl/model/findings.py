@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from clusterctl.model.base import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
-
 
 Severity: TypeAlias = Literal["error", "warning"]
 

@@ -447,7 +447,6 @@ class PartLedger(Record):
     stays: tuple[Stay, ...] = ()
 
     def of_host(self, host: str) -> tuple[Stay, ...]:
-        """Return the stays of parts in a node."""
         return tuple(stay for stay in self.stays if stay.host == host)
 
 

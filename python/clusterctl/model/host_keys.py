@@ -7,11 +7,8 @@ import binascii
 import hashlib
 import hmac
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 _SSH_PORT = 22
 _TYPE = r"(?:ssh|ecdsa|sk)-[a-z0-9@.-]+"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from clusterctl.model.layout import DEFAULT_PREFIX, Layout
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 OF_SLURM = "slurm:"  # begins the source of an inventory whose nodes Slurm has named
 OF_KUBERNETES = "kubernetes:"  # begins the source of hosts that are pods
@@ -209,7 +206,6 @@ class Inventory:
     parts: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def host(self, name: str) -> Host:
-        """Return the host of that name."""
         for host in self.hosts:
             if host.name == name:
                 return host

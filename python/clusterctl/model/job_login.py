@@ -39,7 +39,6 @@ def can_carry_a_launch(shell: str) -> bool:
 
 
 def is_csh(shell: str) -> bool:
-    """Whether a login shell speaks the language of csh."""
     return shell.rpartition("/")[2] in {"csh", "tcsh", "bsd-csh"}
 
 

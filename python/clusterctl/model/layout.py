@@ -20,10 +20,12 @@ class Layout:
 
     ``prefix`` is the inventory variable ``cluster_prefix``: the folder of the artifacts and of their links.
     ``environment`` is the folder of a project's Python environment that takes the place of the cluster's own.
+    ``by_path``: other nodes of the job have it in another folder, and each finds its own by ``PATH``.
     """
 
     prefix: str = DEFAULT_PREFIX
     environment: str = ""
+    by_path: bool = False
 
     def link(self, name: str) -> str:
         """Return the link that leads to the version in use of an artifact."""
@@ -46,12 +48,16 @@ class Layout:
 
     @property
     def python(self) -> str:
-        """The interpreter of the cluster's Python environment."""
+        """The interpreter of the job's Python environment, as all nodes of the job know it."""
+        return "python" if self.by_path else self.own_python
+
+    @property
+    def own_python(self) -> str:
+        """The interpreter of the job's Python environment on the node."""
         return f"{self.environment or self.link('python_env')}/bin/python"
 
     @property
     def horovodrun(self) -> str:
-        """The launcher of Horovod."""
         return f"{self.link('horovod')}/bin/horovodrun"
 
     @property
@@ -65,7 +71,6 @@ class Layout:
         return self.program("pace")
 
     def program(self, name: str) -> str:
-        """Return the path of such a program."""
         return f"{self.programs}/{name}"
 
 

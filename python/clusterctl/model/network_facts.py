@@ -69,6 +69,7 @@ class Interface(NodeFact):
     driver: str = ""
     master: str = ""
     is_function: bool = False  # a virtual function of a card, whose wire it shares
+    has_both_ends: bool = False  # of a veth pair whose other end is on this node too
     addresses: tuple[Address, ...] = ()
     rx_bytes: int | None = None  # since the interface came up
     tx_bytes: int | None = None

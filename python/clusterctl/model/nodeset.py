@@ -6,13 +6,10 @@ import contextlib
 import fnmatch
 import math
 import re
+from collections.abc import Collection, Iterable
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from clusterctl.support.errors import TooManyHostsError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
 MOST_HOSTS = 100_000  # of one inventory; a larger number is a typing error, and would fill the memory
 _MOST_DIGITS, _TOO_MANY = 9, 1_000_000_000

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 AN_HOUR_S = 3600.0
 START_WITHIN_S = 300.0
@@ -29,7 +27,6 @@ class SlurmOptions:
 
     @property
     def by_srun(self) -> bool:
-        """Whether srun starts the ranks."""
         return self.launcher == "srun"
 
     @property

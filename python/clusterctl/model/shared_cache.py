@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Literal
 
 SCHEMA = 1
 NAMESPACE = "artifact@clusterctl"  # a signature of another namespace says nothing about an artifact
@@ -39,12 +37,10 @@ class EntryName:
 
     @staticmethod
     def parse(text: str) -> EntryName:
-        """Return the name that an index holds."""
         kind, _, name = text.partition("/")
         return EntryName("pack" if kind == "pack" else "lock" if kind == "lock" else _refuse(text), name)
 
     def __str__(self) -> str:
-        """Return the name as an index holds it."""
         return f"{self.kind}/{self.name}"
 
     @property
@@ -188,7 +184,6 @@ class Envelope:
     signature: str
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file."""
         fields = {"schema": SCHEMA, "statement": self.statement.decode(), "signature": self.signature}
         return (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode()
 
@@ -211,12 +206,10 @@ def _fields(data: bytes) -> Any:
 
 
 def index_bytes(names: list[EntryName]) -> bytes:
-    """Return the content of an index."""
     return (json.dumps({"schema": SCHEMA, "entries": [str(name) for name in sorted(names)]}, indent=1) + "\n").encode()
 
 
 def index_names(data: bytes) -> list[EntryName]:
-    """Return the names in an index."""
     try:
         return sorted({EntryName.parse(str(text)) for text in _fields(data)["entries"]})
     except _UNREADABLE as error:

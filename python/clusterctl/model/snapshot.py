@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
 from clusterctl.model.base import Record, Text
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 # --- Drift: how the hosts of a cluster differ from what their last run left -------------------------------------------
 

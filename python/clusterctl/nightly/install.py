@@ -28,9 +28,9 @@ from clusterctl.validation.checks import registry
 if TYPE_CHECKING:
     from datetime import time
 
-    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import AnyInventory, Inventory
     from clusterctl.model.scheduler_options import SlurmOptions
+    from clusterctl.model.slurm_drain_choice import DrainOptions
     from clusterctl.nightly.records import HookTarget, Night, SchedulePlace, Scope
 
 
@@ -299,7 +299,6 @@ _BROKEN_OFF = "It did not end: the machine or the process was stopped."
 
 
 def status(job: Job, now: datetime | None = None, *, most: int = 14) -> JobStatus:
-    """Return the status of a job."""
     now = now or datetime.now(timezone.utc)
     at, zone = schedule.parse_at(job.at), scheduler.zone()
     running = storage.is_running(job.job)

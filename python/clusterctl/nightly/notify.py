@@ -19,19 +19,17 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from clusterctl.nightly import schedule
 from clusterctl.nightly.records import HookResult, HookTarget
 from clusterctl.remote.shared_cache.http import Proxies
 from clusterctl.support.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 RECORD = "CLUSTERCTL_NIGHT"
 VALIDATION = "CLUSTERCTL_VALIDATION"

@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 from pydantic import Field
 
 from clusterctl.model.base import Record
-from clusterctl.model.drains import DrainOptions
 from clusterctl.model.hosts import InventorySources
 from clusterctl.model.results import Culprit, Verdict
 from clusterctl.model.scheduler_options import SlurmOptions
+from clusterctl.model.slurm_drain_choice import DrainOptions
 
 Scope: TypeAlias = Literal["user", "system"]
 Method: TypeAlias = Literal["systemd", "cron"]

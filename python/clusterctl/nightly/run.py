@@ -342,7 +342,6 @@ def _unwritten(path: Path, error: Exception) -> str:
 
 
 def metrics(night: Night, record: ValidationRecord) -> str:
-    """Return the metrics of the validation and those of the night."""
     from clusterctl.report import prometheus  # noqa: PLC0415 - its import is slow
 
     about = {"inventory": record.inventory}

@@ -42,7 +42,6 @@ def job_name(inventory: AnyInventory) -> str:
 
 
 def folder_of(job: str) -> Path:
-    """Return the folder of a job."""
     return paths.nightly_job_dir(job)
 
 
@@ -95,7 +94,6 @@ def new_night(job: str, started: datetime) -> tuple[str, Path]:
 
 
 def write_night(night: Night) -> Path:
-    """Write the record of a night and return its path."""
     path = paths.night_record(Path(night.folder))
     files.write_atomically(path, night.model_dump_json(indent=1) + "\n")
     return path
@@ -150,7 +148,6 @@ def lock(job: str) -> Iterator[None]:
 
 
 def is_running(job: str) -> bool:
-    """Whether a night of the job runs now."""
     return locks.is_held(paths.nightly_lock(folder_of(job)))
 
 

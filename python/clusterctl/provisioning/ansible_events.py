@@ -9,15 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterctl.model.run_record import Event, HostResult, Note, Outcome, StageStarted, TaskStartedOnHost
 from clusterctl.provisioning.software import ROLE_TAGS
 from clusterctl.support import content
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _MOST_COMPLAINTS = 40
 _MOST_WORDS = 2000  # characters of a sentence of a node
@@ -99,7 +97,6 @@ class Translator:
         self.is_complete = False
 
     def handle(self, raw: Mapping[str, Any]) -> None:
-        """Take one event."""
         event = translate(raw, keep_diff=self._keep_diff)
         if event is not None:
             self._on_event(event)
@@ -243,7 +240,7 @@ def _why(outcome: Outcome, result: Mapping[str, Any], host: str) -> str:
         found = content.module_util("preflight_rules").look_failure(host, text)
         return text if found.check == "error" else f"{host}: {found.problem}; {found.cure}."
     unstarted = any(words in text for words in _UNSTARTED)  # a module that started names the path itself
-    known = content.module_util("known_messages").find("module", text) if unstarted else None
+    known = content.module_util("error_meanings").find("module", text) if unstarted else None
     return f"{host}: {known.row.cause}; {known.row.cure}." if known else text
 
 

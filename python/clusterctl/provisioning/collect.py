@@ -381,7 +381,6 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         return self._remove(old, files)
 
     def _trees(self) -> dict[str, tuple[Tree, ...]]:
-        """Return the artifacts of each host."""
         found: dict[str, tuple[Tree, ...]] = {}
         for result in self.task_results.results:
             try:

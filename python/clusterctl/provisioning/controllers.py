@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventorySources, is_host_list
 from clusterctl.model.nodeset import folded
-from clusterctl.provisioning import partial
+from clusterctl.provisioning import batches_and_losses
 from clusterctl.provisioning.worker import NAME
 from clusterctl.remote import python, reach, ssh_failure
 from clusterctl.state import runs
@@ -77,7 +77,6 @@ def equal(hosts: Sequence[str], workers: Sequence[str], only_here: Collection[st
 
 
 def without(found: Shares, hosts: Collection[str]) -> Shares:
-    """Return the shares without these hosts."""
     return {worker: tuple(name for name in its if name not in hosts) for worker, its in found.items()}
 
 
@@ -107,24 +106,24 @@ def share(
     ends = [meet()]
     if _is_over(ends[-1]):
         return SharedRun(ends[-1])
-    lost = partial.lost_hosts(ends)
+    lost = batches_and_losses.lost_hosts(ends)
     first = tuple(name for its in found.values() for name in its if name in builders and name not in lost)
     if first:
         ends += parts({OWN: first})
-        if failed := partial.lost_hosts(ends[1:]):
+        if failed := batches_and_losses.lost_hosts(ends[1:]):
             words = f"The workers did not begin, because {folded(failed)} failed, which goes ahead of the others."
-            return SharedRun(partial.as_one(ends), message=words)
+            return SharedRun(batches_and_losses.as_one(ends), message=words)
         if _is_over(ends[-1]):
-            return SharedRun(partial.as_one(ends))
+            return SharedRun(batches_and_losses.as_one(ends))
     rest = without(found, {*builders, *lost})
     if any(rest.values()):
         ends += parts(rest)
-    return SharedRun(partial.as_one(ends), rest)
+    return SharedRun(batches_and_losses.as_one(ends), rest)
 
 
 def _is_over(end: End) -> bool:
     """Whether a play was stopped, or ended badly for another reason than single hosts."""
-    return end.status == "canceled" or (end.rc != 0 and not partial.lost_hosts([end]))
+    return end.status == "canceled" or (end.rc != 0 and not batches_and_losses.lost_hosts([end]))
 
 
 NODES = "worker_nodes"  # variable of a worker: a pattern for its nodes, as --limit takes it
@@ -300,7 +299,6 @@ class Controllers:
         return cls(hosts, divide(hosts, cluster, read, options))
 
     def __bool__(self) -> bool:
-        """Whether there is a worker."""
         return bool(self.hosts)
 
     def get_ready(self, observer: RunObserver) -> None:

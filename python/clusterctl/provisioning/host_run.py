@@ -6,21 +6,21 @@ import contextlib
 import dataclasses
 import platform
 from datetime import datetime, timezone
-from functools import partial as partial_function
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import HostSummary, RunObserver
-from clusterctl.provisioning import node_claims, partial, playbook, software, worker_part
+from clusterctl.provisioning import batches_and_losses, node_ownership, playbook, software, worker_part
 from clusterctl.provisioning.controllers import OWN, Shares, Worker, words
 from clusterctl.provisioning.look import HostRequest, look
-from clusterctl.provisioning.node_claims import NodeClaims, Wanted
+from clusterctl.provisioning.node_ownership import NodeClaims, Wanted
 from clusterctl.provisioning.task_results import TaskResults, verdict_of
 from clusterctl.remote import reach
 from clusterctl.state import clusters, locks, paths, runs, snapshots
-from clusterctl.state.certificates import Certificates
+from clusterctl.state.certificate_status import Certificates
 from clusterctl.support import content
-from clusterctl.support.errors import ClusterctlError, ExitCode
+from clusterctl.support.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -48,27 +48,9 @@ def started(verb: str, cluster: Inventory, request: HostRequest, locked: Sequenc
     Raises:
         LockedError: another run holds a host.
     """
-    with locks.HostLock(locked, " ".join(request.argv)) if locked else contextlib.nullcontext():
-        run = runs.start(verb, cluster.sources, request.argv, runs.versions())
-        with _recorded(run):
-            yield run
-
-
-@contextlib.contextmanager
-def _recorded(run: runs.Run) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
-        raise
-    except ClusterctlError as error:
-        run.update(outcome="failed", exit_code=int(error.exit_code), message=str(error), finished=now())
-        raise
-    except BaseException as error:
-        run.update(outcome="failed", exit_code=int(ExitCode.BAD_CONFIG), message=type(error).__name__, finished=now())
-        raise
-    finally:
-        run.close()
+    lock = locks.HostLock(locked, " ".join(request.argv)) if locked else contextlib.nullcontext()
+    with lock, runs.recorded(verb, cluster.sources, request.argv) as run:
+        yield run
 
 
 RequestT = TypeVar("RequestT", bound=HostRequest)
@@ -91,7 +73,7 @@ class HostRun(Generic[RequestT, ObserverT]):
         self.all_selected = cluster.selected  # with those that are left out later
         self._unfinished = _unfinished(run, cluster)
         self._forgotten: dict[str, HostSnapshot] = {}
-        owner = node_claims.Owner(
+        owner = node_ownership.Owner(
             paths.stem(cluster.sources), f"{run.record.user}@{platform.node()}", str(paths.resolved(cluster.sources))
         )
         self.claims = NodeClaims(run.record, owner, request.become_password)
@@ -107,7 +89,6 @@ class HostRun(Generic[RequestT, ObserverT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the nodes."""
         with self._kept:
             self.claims.release()
 
@@ -132,10 +113,10 @@ class HostRun(Generic[RequestT, ObserverT]):
         if claimed.problems:
             return self.refuse(claimed.problems, unreached=claimed.unreached)
         if not request.check:
-            self.messages = (*self.messages, *node_claims.unlocked((*self.cluster.selected_hosts, *also)))
+            self.messages = (*self.messages, *node_ownership.unlocked((*self.cluster.selected_hosts, *also)))
         if claimed.adopted:
             self.run.update(adopted=claimed.adopted)
-            self.messages = (*self.messages, *node_claims.messages(claimed.adopted), *claimed.told)
+            self.messages = (*self.messages, *node_ownership.messages(claimed.adopted), *claimed.told)
         return None
 
     def look(
@@ -205,7 +186,7 @@ class HostRun(Generic[RequestT, ObserverT]):
                     parts.append(worker_part.WorkerPart(crew[worker], part, hosts, text, trees))
             cancel = playbook.Cancel()
             with cancel.on_signals(self.observer.stopping):
-                here = partial_function(self._play_here, own) if shares[OWN] else None
+                here = partial(self._play_here, own) if shares[OWN] else None
                 return worker_part.play_all(here, parts, self.run.log, self._hear, cancel)
 
     def _play_here(self, play: playbook.Play, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
@@ -222,33 +203,27 @@ class HostRun(Generic[RequestT, ObserverT]):
         skip_tags: tuple[str, ...],
         check: bool | None,
     ) -> playbook.Play:
-        request, options = self.request, self.request.options
+        request = self.request
         return playbook.Play(
             playbook=content.playbook(name),
             inventory=self.cluster.sources,
             limit=limit,
             tags=tags,
             skip_tags=skip_tags,
-            extra_vars=options.extra_vars,
+            options=request.options,
             check=request.check if check is None else check,
             diff=request.diff,
             verbosity=request.verbosity,
             forks=request.forks,
             retries=_RETRIES if reach.through_one(self.cluster.hosts) else 0,
-            become=options.become,
-            user=options.user,
-            private_key=options.private_key,
-            vault_ids=options.vault_ids,
-            vault_password_files=options.vault_password_files,
             variables={**self._run_variables(), **self._unfinished, **variables},
             become_password=request.become_password,
-            vault_passwords=options.vault_passwords,
         )
 
     def _run_variables(self) -> dict[str, Any]:
         """Return what audit lines say of the run, and what preflight needs for nodes that only Ansible reaches."""
         return {
-            "clusterctl_run": node_claims.who(self.run.record),
+            "clusterctl_run": node_ownership.who(self.run.record),
             "preflight_claimed": self.claims.claimed,
             "preflight_cluster": snapshots.read_identity(self.run.record.cluster_id),
             "preflight_adopt": self.request.adopt,
@@ -266,10 +241,9 @@ class HostRun(Generic[RequestT, ObserverT]):
 
     def can_leave_out(self, problems: Sequence[run_record.Problem]) -> bool:
         """Whether the run goes on without the hosts of these problems: the user asked for it, and others are left."""
-        return self.request.skip_unreachable and partial.can_be_left_out(problems, self.cluster.selected)
+        return self.request.skip_unreachable and batches_and_losses.can_be_left_out(problems, self.cluster.selected)
 
     def leave_out(self, problems: Sequence[run_record.Problem]) -> None:
-        """Go on without the hosts of these problems."""
         if not problems:
             return
         for problem in problems:
@@ -324,7 +298,6 @@ class HostRun(Generic[RequestT, ObserverT]):
         return [self.summary_of_left_out(name) if name in self.left_out else found[name] for name in self.all_selected]
 
     def summary_of_left_out(self, name: str) -> HostSummary:
-        """Return the summary of a host that the run leaves out."""
         words = f"left out: {self.left_out[name].problem}"
         return HostSummary(host=name, outcome="unreachable", failed_stage=CONNECTION, message=words)
 
@@ -350,7 +323,6 @@ class HostRun(Generic[RequestT, ObserverT]):
         )
 
     def finish(self, outcome: run_record.RunOutcome, code: ExitCode, **fields: Any) -> run_record.RunRecord:
-        """Write the end of the run into its record."""
         told = (*clusters.begins_anew(self.cluster.sources), *self.messages, *self.task_results.messages())
         return self.run.update(
             outcome=outcome,

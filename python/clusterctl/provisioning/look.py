@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
     from clusterctl.model.probe import Probe
     from clusterctl.model.snapshot import HostSnapshot
-    from clusterctl.provisioning import partial
+    from clusterctl.provisioning import batches_and_losses
     from clusterctl.provisioning.task_results import Stopwatch
 
 
@@ -173,8 +173,8 @@ class ProvisionRequest(HostRequest):
     every_role: bool = False  # play all roles on all hosts, also where nothing differs
     slices: tuple[int, ...] = ()  # compare the content of these slices only
     while_busy: bool = False  # switch links also where jobs run
-    max_fail: partial.Amount | None = None  # None: the others finish, however many hosts fail
-    batch: partial.Amount | None = None  # None: all hosts at once
+    max_fail: batches_and_losses.Amount | None = None  # None: the others finish, however many hosts fail
+    batch: batches_and_losses.Amount | None = None  # None: all hosts at once
     workers: str = ""  # other controllers that play a part: an inventory of them, or their names
     cache: SharedCache = NO_SHARED_CACHE  # in place of the inventory's
     asked_after: AskedAfter | None = None  # what the look after the run asks, so that a validation can use it

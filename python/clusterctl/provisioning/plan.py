@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.model.hosts import Inventory, InventoryOptions
     from clusterctl.model.run_record import HostResult
     from clusterctl.model.snapshot import Snapshot
-    from clusterctl.state.certificates import Certificates
+    from clusterctl.state.certificate_status import Certificates
 
 
 _MOST_NAMED = 5

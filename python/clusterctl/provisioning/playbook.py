@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from clusterctl.inventory import ansible_call, ansible_settings
 from clusterctl.inventory.ansible_call import ansible_program, for_ansible
+from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.run_record import Finished, Problem
 from clusterctl.provisioning.ansible_events import Translator, complaints_in, first_complaint
 from clusterctl.remote import reach
@@ -34,12 +35,13 @@ from clusterctl.support.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from clusterctl.model.hosts import Inventory, InventoryOptions, InventorySources
+    from clusterctl.model.hosts import Inventory, InventorySources
     from clusterctl.model.probe import ProbeFailure
     from clusterctl.model.run_record import Event
 
 
 DEFAULT_FORKS = 32
+NO_OPTIONS = InventoryOptions()
 _GRACE_S = 8.0  # for ansible-playbook to end its workers; measured 0.5 s, a loaded machine takes longer
 _NOTICE_SILENCE = shlex.join(reach.NOTICE_SILENCE)
 _SHARING = "-o ControlMaster=auto -o ControlPersist=60s"
@@ -91,20 +93,14 @@ class Play:
     limit: str | None = None
     tags: tuple[str, ...] = ()
     skip_tags: tuple[str, ...] = ()
-    extra_vars: tuple[str, ...] = ()
+    options: InventoryOptions = NO_OPTIONS  # the user's
     check: bool = False
     diff: bool = False
     verbosity: int = 0
     forks: int = DEFAULT_FORKS
     retries: int = 0  # how often ssh tries again to connect
-    become: bool = False
-    user: str | None = None
-    private_key: str | None = None
-    vault_ids: tuple[str, ...] = ()
-    vault_password_files: tuple[str, ...] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)  # of the wrapper itself; no secrets
     become_password: str | None = field(default=None, repr=False)
-    vault_passwords: Mapping[str, str] = field(default_factory=dict, repr=False)  # label → what the user typed
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,6 @@ class Cancel:
 
     @property
     def requested(self) -> bool:
-        """Whether the run is to stop."""
         return self.requests > 0
 
     @contextlib.contextmanager
@@ -160,25 +155,26 @@ def arguments(play: Play, variables: Sequence[str] = ()) -> list[str]:
 
     ``variables`` are the options that name the files of variables; the last one stands above the others.
     """
+    options = play.options
     argv = [f"--inventory={word}" for word in for_ansible(play.inventory)]  # with '=', no value is taken for an option
     argv.append(f"--forks={play.forks}")
     argv += [f"--limit={play.limit}"] if play.limit is not None else []
     argv.append(f"--tags={','.join(play.tags or ('all',))}")
     argv += [f"--skip-tags={','.join(play.skip_tags)}"] if play.skip_tags else []
     argv += variables
-    argv += [f"--vault-id={value}" for value in play.vault_ids]
-    argv += [f"--vault-password-file={value}" for value in play.vault_password_files]
+    argv += [f"--vault-id={value}" for value in options.vault_ids]
+    argv += [f"--vault-password-file={value}" for value in options.vault_password_files]
     for wanted, option in (
         (play.check, "--check"),
         (play.diff, "--diff"),
-        (play.become, "--become"),
+        (options.become, "--become"),
         (play.become_password is not None, "--ask-become-pass"),
         (play.verbosity > 0, "-" + "v" * play.verbosity),
     ):
         if wanted:
             argv.append(option)
-    argv += [f"--user={play.user}"] if play.user is not None else []
-    argv += [f"--private-key={play.private_key}"] if play.private_key is not None else []
+    argv += [f"--user={options.user}"] if options.user is not None else []
+    argv += [f"--private-key={options.private_key}"] if options.private_key is not None else []
     return argv
 
 
@@ -330,14 +326,14 @@ def passwords_of(play: Play) -> dict[str, str]:
     found = {}
     if play.become_password is not None:
         found[r"^(?:BECOME|SUDO)[^:\n]* password[^:\n]*:\s*?$"] = play.become_password
-    for label, password in play.vault_passwords.items():
+    for label, password in play.options.vault_passwords.items():
         found[rf"^Vault password \({re.escape(label)}\):\s*?$"] = password
     return found
 
 
 def values_of(play: Play) -> list[str]:
     """Return the values of extra variables; the user's own stand above those of the wrapper."""
-    return [*([ansible_call.data_text(play.variables)] if play.variables else []), *play.extra_vars]
+    return [*([ansible_call.data_text(play.variables)] if play.variables else []), *play.options.extra_vars]
 
 
 class Stop:
@@ -429,7 +425,7 @@ def connection_problem(failure: ProbeFailure) -> Problem:
     )
 
 
-# --- Start ansible-playbook under ansible-runner, which this module and ``runner_stream`` alone import ----------------
+# --- Start ansible-playbook under ansible-runner, which this module alone imports -------------------------------------
 #
 # ansible-runner finds its events in the text of the screen, which also holds what nodes say. They are not used: the
 # collection's callback ``run_events`` writes events into a file of the run.
@@ -458,14 +454,12 @@ def execute(
     poll: Callable[[], bool],
     *,
     project: Path | None = None,
-    **handlers: Callable[..., object],
 ) -> int:
     """Start ansible-playbook under ansible-runner, and wait for its end.
 
     ``hear`` hears each event that the callback ``run_events`` writes. ``poll`` says whether the play is to end at once;
     it is called about every 0.2 s. ``project`` is the folder in which the play runs, by default the user's: relative
-    paths among the options mean it. ``handlers`` are ``status_handler``, ``artifacts_handler`` and
-    ``finished_callback`` of ansible-runner.
+    paths among the options mean it.
 
     Returns:
         The exit code; 254 where a signal ended it.
@@ -499,7 +493,7 @@ def execute(
     config.pexpect_timeout = POLL_S
     config.env["ANSIBLE_STDOUT_CALLBACK"] = "default"  # ansible-runner's own would write its events into the text
     config.env["ANSIBLE_CALLBACK_PLUGINS"] = settings["ANSIBLE_CALLBACK_PLUGINS"]  # nor is it loaded
-    runner = Runner(config, cancel_callback=look, **handlers)
+    runner = Runner(config, cancel_callback=look)
     runner.run()
     channel.drain()
     return _KILLED if runner.rc is None else int(runner.rc)

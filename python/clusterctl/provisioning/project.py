@@ -54,7 +54,6 @@ class NotInstalledError(ClusterctlError):
     """The environment of a project could not be installed; the run's record has told why."""
 
     def __init__(self, record: RunRecord) -> None:
-        """Take the record of the run."""
         super().__init__(record.message or "The environment of the project was not installed.")
         self.record = record
         self.exit_code = ExitCode(record.exit_code or ExitCode.HOST_FAILED)
@@ -170,15 +169,17 @@ def environment(
     *,
     gone_from: Collection[str] = (),
     tell: Callable[[str], None] = lambda _text: None,
-) -> str:
-    """Return the folder of the project's environment on the nodes; install it where it is not known to be.
+) -> dict[str, str]:
+    """Return the folder of the project's environment on each node; install it where it is not known to be.
+
+    Nodes of different platforms have different folders.
 
     ``observer`` makes what shows the installation; None where nothing may be installed. ``gone_from`` are hosts that
     were found without it. ``tell`` takes the warnings of an installation, such as where uv's choice of versions is
     kept.
 
     Raises:
-        ConfigError: the inventory is wrong, or nodes of different platforms take part.
+        ConfigError: the inventory is wrong.
         NotInstalledError: it could not be installed.
     """
     whole = Cluster.of(inventory, options)
@@ -207,21 +208,7 @@ def environment(
         trees |= found.trees
     kept = Environment(project=str(project.folder), lock=project.lock.name, trees=trees, used=now())
     environments.keep(cluster_id, digest, kept)
-    return _one({name: trees[name] for name in cluster.selected})
-
-
-def _one(trees: Mapping[str, str]) -> str:
-    """Return the folder that all hosts have."""
-    by_tree: dict[str, list[str]] = {}
-    for host, tree in trees.items():
-        by_tree.setdefault(tree, []).append(host)
-    if len(by_tree) > 1:
-        groups = " and ".join(folded(hosts) for hosts in list(by_tree.values())[:2])
-        raise ConfigError(
-            f"{groups} are of different platforms, and each has its own environment of the project; choose the nodes "
-            "of one with --limit."
-        )
-    return next(iter(by_tree))
+    return {name: trees[name] for name in cluster.selected}
 
 
 # --- Install it on the nodes ------------------------------------------------------------------------------------------

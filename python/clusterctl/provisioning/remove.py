@@ -17,7 +17,7 @@ from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import nodeset, run_record
 from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import members, node_claims, plan, playbook, software
+from clusterctl.provisioning import members, node_ownership, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, started
 from clusterctl.provisioning.look import HostRequest, look, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview, UninstallPreview
@@ -127,7 +127,7 @@ class _Remove(HostRun[RemoveRequest, AskingObserver[MembersPreview]]):
         if not self.observer.confirm(self._preview()):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
         cleaned = [host for host in self._with_them.hosts if self.request.clean and host.name in self._to_clean]
-        if stop := self.claim(node_claims.members_of(self.cluster.hosts, ()), also=cleaned):
+        if stop := self.claim(node_ownership.members_of(self.cluster.hosts, ()), also=cleaned):
             return stop
         return self._play(before, probe)
 

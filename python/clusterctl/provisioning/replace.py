@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model import host_keys, nodeset, run_record
 from clusterctl.model.run_record import AskingObserver, RunObserver
-from clusterctl.provisioning import members, node_claims, partial, plan, playbook, software
+from clusterctl.provisioning import batches_and_losses, members, node_ownership, plan, playbook, software
 from clusterctl.provisioning.host_run import HostRun, started
 from clusterctl.provisioning.look import HostRequest, plain, state_of
 from clusterctl.provisioning.preview import MembersPreview
 from clusterctl.provisioning.software import SoftwareHold
 from clusterctl.remote import host_key
 from clusterctl.state import clusters, locks, paths, runs, snapshots
-from clusterctl.state.certificates import Certificates
+from clusterctl.state.certificate_status import Certificates
 from clusterctl.support.errors import ConfigError, ExitCode, HostFailedError
 from clusterctl.support.words import and_more
 
@@ -181,7 +181,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
         self.certificates.refuse_lost(probe.facts)
         if lacking := self._held.problems((self._node,), probe.facts, before):
             return self.refuse(lacking)
-        if stop := self.claim(node_claims.members_of(self.cluster.hosts, ())):
+        if stop := self.claim(node_ownership.members_of(self.cluster.hosts, ())):
             return stop
         self.messages = (*self.messages, *self._other_offers(before, probe))
         self.forget(self.cluster.selected)
@@ -215,7 +215,7 @@ class _Replace(HostRun[ReplaceRequest, Observer]):
             variables={
                 "preflight_left_out": list(left_out),
                 "preflight_distrusted": [self._node],
-                **partial.join_variables(self.cluster.selected, others, before),
+                **batches_and_losses.join_variables(self.cluster.selected, others, before),
             },
         )
 
@@ -295,7 +295,7 @@ class _Rotate(HostRun[RotateRequest, AskingObserver[MembersPreview]]):
         line = f"{self.cluster.sources}: {nodeset.folded(self.cluster.selected)} get new {what}."
         if not self.observer.confirm(MembersPreview((line,))):
             return self.finish("interrupted", ExitCode.INTERRUPTED, message="Not confirmed; nothing was changed.")
-        if stop := self.claim(node_claims.members_of(self.cluster.hosts, ())):
+        if stop := self.claim(node_ownership.members_of(self.cluster.hosts, ())):
             return stop
         self.forget(self.cluster.selected)
         self.run.update(reasons=dict.fromkeys(self.cluster.selected, f"a rotation of {what}"))

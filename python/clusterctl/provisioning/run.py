@@ -12,7 +12,7 @@ from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.nodeset import folded
 from clusterctl.model.run_record import AskingObserver
 from clusterctl.model.snapshot import Snapshot
-from clusterctl.provisioning import controllers, node_claims, partial, plan, playbook
+from clusterctl.provisioning import batches_and_losses, controllers, node_ownership, plan, playbook
 from clusterctl.provisioning import software as switching
 from clusterctl.provisioning.controllers import Controllers
 from clusterctl.provisioning.host_run import PREFLIGHT, HostRun, now, started
@@ -108,7 +108,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         if refused and not self.can_leave_out(refused):
             return self._stop_before_anything(refused)
         self.leave_out(refused)
-        if stop := partial.too_many(len(self.left_out), self._allowed):
+        if stop := batches_and_losses.too_many(len(self.left_out), self._allowed):
             return self.refuse(refused, unreached=self.left_out, message=f"{stop} ")
         return self._provision(probe, states, before)
 
@@ -160,7 +160,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """Return the members after the run: all hosts but those removed before, or left out and not known to a node."""
         known = {str(member.get("name")) for member in self._before.members}
         strangers = [name for name in self.left_out if name not in known]
-        return node_claims.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
+        return node_ownership.members_of(self.cluster.hosts, {*strangers, *still_removed(self._before, self.cluster)})
 
     def _decide(self, states: Mapping[str, NodeState], before: Snapshot) -> tuple[dict[str, str], dict[str, str]]:
         """Return why hosts have to be changed, and what drifted on them."""
@@ -171,7 +171,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         reasons = {**due, **decision.reasons}
         in_parts = request.batch or request.max_fail or request.workers
         if reasons and request.is_full and not (request.verify or request.every_role or in_parts):
-            self._join_only = partial.join_only(decision.as_left, before.hosts, snapshots.cached_trees())
+            self._join_only = batches_and_losses.join_only(decision.as_left, before.hosts, snapshots.cached_trees())
             self._roles = () if self._held or due else decision.roles
         self.messages = (*self.messages, *self.certificates.told(selected, now()))
         if not reasons and not request.is_full and not request.trust_snapshots:
@@ -190,19 +190,21 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         end = self._play_under(links, limit, before, probe.facts)
         while (gone := self.task_results.problems()) and self.can_leave_out(gone):  # only Ansible can reach these hosts
             self.leave_out(gone)
-            if partial.too_many(len(self.left_out), self._allowed):
+            if batches_and_losses.too_many(len(self.left_out), self._allowed):
                 break
             self.task_results = TaskResults()
             end = self._play_under(links, self.cluster.limit, before, probe.facts)
-        stop = partial.too_many(len(self.left_out) + len(partial.lost_hosts([end])), self._allowed)
+        stop = batches_and_losses.too_many(
+            len(self.left_out) + len(batches_and_losses.lost_hosts([end])), self._allowed
+        )
         if self.cluster.limit is not None:
             self.messages = (*self.messages, *switching.mixed(self.links_left(probe, self._watch)))
         record = self.judge(end, message=stop)
         is_whole = not (stop or record.problems) and record.outcome in {"done", "failed", "unreachable"}
         if not is_whole:
             return record, ()
-        return record, partial.finished(
-            self.cluster.selected, self.task_results.results, partial.lost_hosts([end]), self._last_stages
+        return record, batches_and_losses.finished(
+            self.cluster.selected, self.task_results.results, batches_and_losses.lost_hosts([end]), self._last_stages
         )
 
     @property
@@ -210,7 +212,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
         """The last role of each host that does not play the playbook to its end."""
         if self._roles:
             return dict.fromkeys(self.cluster.selected, self._roles[-1])
-        return dict.fromkeys(self._join_only, partial.JOINT_TAGS[-1])
+        return dict.fromkeys(self._join_only, batches_and_losses.JOINT_TAGS[-1])
 
     def _shared_among(self, before: Snapshot, probe: Probe) -> tuple[run_record.RunRecord, Sequence[str]]:
         """Play the roles on several controllers; returns the record and the hosts that are as the roles leave them."""
@@ -218,25 +220,29 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
 
         def meet() -> playbook.End:
             self.observer.phase(f"{folded(selected)} meet each other")
-            return self._play(self.cluster.limit, partial.JOINT_TAGS, before.members)
+            return self._play(self.cluster.limit, batches_and_losses.JOINT_TAGS, before.members)
 
         def parts(found: Shares) -> Sequence[playbook.End]:
             variables = self._own_variables(self._knowing(before).members)
             variables["preflight_distrusted"] = self._distrusted(before)
             trees = switching.trees_of(entry for result in self.task_results.results for entry in result.watch)
-            return self.play_shared(found, self._others.workers, trees, partial.JOINT_TAGS, variables)
+            return self.play_shared(found, self._others.workers, trees, batches_and_losses.JOINT_TAGS, variables)
 
         done = controllers.share(self._others.shares, self._builders(probe), meet, parts)
         self.run.update(controllers={worker: its for worker, its in done.shares.items() if worker and its})
         record = self.judge(done.end, message=done.message)
-        return record, partial.finished(selected, self.task_results.results, partial.lost_hosts([done.end]))
+        return record, batches_and_losses.finished(
+            selected, self.task_results.results, batches_and_losses.lost_hosts([done.end])
+        )
 
     def _roll(
         self, links: Mapping[str, Mapping[str, str]], before: Snapshot, probe: Probe
     ) -> tuple[run_record.RunRecord, Sequence[str]]:
         """Play the roles batch by batch, after a look at all hosts for what stands in the way of any of them."""
         size, selected = self.request.batch, self.cluster.selected
-        batches = partial.batches(selected, max(1, size.of(len(selected)) if size else 0), self._builders(probe))
+        batches = batches_and_losses.batches(
+            selected, max(1, size.of(len(selected)) if size else 0), self._builders(probe)
+        )
         self.run.update(batches=batches)
         self.observer.phase("looking for problems of all hosts before the first batch")
         end = self._play(limit=self.cluster.limit, tags=(PREFLIGHT,), known_members=before.members)
@@ -254,12 +260,14 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             if not self.request.is_full:
                 return playbook.End("successful", 0)
             self.observer.phase(f"{folded(names)} meet each other")
-            return self._play(",".join(names), partial.JOINT_TAGS, self._knowing(before).members)
+            return self._play(",".join(names), batches_and_losses.JOINT_TAGS, self._knowing(before).members)
 
         def reached(names: Sequence[str]) -> Sequence[str]:
-            return partial.finished(names, self.task_results.results, ()) if self.request.is_full else names
+            return batches_and_losses.finished(names, self.task_results.results, ()) if self.request.is_full else names
 
-        rolled = partial.roll(batches, partial.Steps(begin, play, join, reached), self._still_allowed or 0)
+        rolled = batches_and_losses.roll(
+            batches, batches_and_losses.Steps(begin, play, join, reached), self._still_allowed or 0
+        )
         if rolled.stopped is None:
             return self.judge(rolled.end), rolled.done
         how = "was interrupted" if rolled.end.status == "canceled" else "failed"
@@ -269,7 +277,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
 
     def _builders(self, probe: Probe) -> tuple[str, ...]:
         platforms = {name: node.platform for name, node in probe.facts.items()}
-        return partial.builders(self.cluster.selected_hosts, platforms)
+        return batches_and_losses.builders(self.cluster.selected_hosts, platforms)
 
     @property
     def _still_allowed(self) -> int | None:
@@ -293,7 +301,9 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
             if end.status != "successful":
                 return end
         own: dict[str, Any] = {"preflight_distrusted": self._distrusted(before)}
-        own |= partial.join_variables(self.cluster.selected, self._join_only, before) if self._join_only else {}
+        own |= (
+            batches_and_losses.join_variables(self.cluster.selected, self._join_only, before) if self._join_only else {}
+        )
         tags = self.request.tags or self._roles
         return self._play(limit=limit, tags=tags, known_members=before.members, variables=own)
 
@@ -305,7 +315,7 @@ class _Provision(HostRun[ProvisionRequest, AskingObserver[Preview]]):
     @property
     def _watch(self) -> dict[str, tuple[dict[str, Any], ...]]:
         joined = self.cluster.selected if self._roles else self._join_only
-        return partial.joined_watch(self.task_results.results, joined, self._before.hosts, self._roles)
+        return batches_and_losses.joined_watch(self.task_results.results, joined, self._before.hosts, self._roles)
 
     def _remember_damage(self, before: Snapshot, states: Mapping[str, NodeState]) -> Snapshot:
         content = self.request.content

@@ -1,20 +1,18 @@
-"""The two ends of a play on another controller: ansible-runner's transmit and worker, and a reader of our own.
+"""The two ends of a play on another controller: one stream each way, over ssh.
 
-The play travels as one stream over ssh: the settings as a line, and the folder of the play as a plain zip. The events
-come back as lines. Neither end writes a password to a disk.
+There go the settings as a line, and the folder of the play as a plain zip. Back come the events as lines, and last the
+text of Ansible. Neither end writes a password to a disk.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
-import struct
+import shutil
 import tempfile
 import time
 import zipfile
-import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.provisioning.playbook import Call, Cancel, Stop, environment, execute, of_first
@@ -24,46 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-_OURS = "clusterctl"  # the key of a line that holds an event of the callback ``run_events``
-_BEAT = b"{}\n"  # a line without a meaning: the worker lives
+_EVENT, _END, _SIZE = "event", "rc", "size"  # keys of a line; a line without any says that the worker lives
 _BEAT_S = 1.0
-_HANDLERS = ("status_handler", "artifacts_handler", "finished_callback")
 _MOST_LINE = 64 << 20  # bytes of an event
-_MOST_ZIP = 64 << 20  # bytes
-_MOST_WORDS, _MOST_SAID = 1000, 10  # characters of an explanation, and how many
-_MOST_LOG = 1 << 30  # bytes of the text of the screen; what is longer is cut off
-_BLOCK = 1 << 20  # bytes, a multiple of 4 for base64
-_ENDS = frozenset({"successful", "failed", "canceled", "timeout"})
-
-# What JSON and a zip of another form raise.
-_OTHER_FORMS = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_MOST_LOG = 1 << 30  # bytes of Ansible's text; what is longer is cut off
+_BLOCK = 1 << 20
+# What JSON of another form raises.
+_OTHER_FORMS = (ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, TypeError, ValueError)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Received:
-    """How the play ended on the other controller; ``status`` is empty where its stream broke off."""
+    """How the play ended on the other controller: Ansible's exit code, None where its stream broke off, and why."""
 
-    status: str = ""
-    explanations: list[str] = field(default_factory=list)
-
-    def take(self, data: Mapping[str, Any]) -> None:
-        """Hear a status of ansible-runner."""
-        status = str(data.get("status"))
-        if status in _ENDS:
-            self.status = status
-        elif status == "error":
-            self.explanations = [*self.explanations, str(data.get("job_explanation") or "")[:_MOST_WORDS]][-_MOST_SAID:]
+    rc: int | None = None
+    explanation: str = ""
 
 
 def transmit(
@@ -83,66 +56,52 @@ def transmit(
     Raises:
         OSError: the stream broke off.
     """
-    import ansible_runner  # noqa: PLC0415 - see playbook.execute
-
-    ansible_runner.run(
-        streamer="transmit",
-        _output=target,
-        private_data_dir=str(folder),
-        ident="run",
-        playbook=playbook,
-        cmdline=words,
-        passwords=dict(passwords) or None,
-        envvars=dict(settings),
-        suppress_env_files=True,
-    )
+    with tempfile.TemporaryFile(dir=folder) as packed:
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted((folder / "project").rglob("*")):
+                archive.write(path, path.relative_to(folder))
+        head = {"playbook": playbook, "words": words, "passwords": dict(passwords), "settings": dict(settings)}
+        target.write(json.dumps({**head, _SIZE: packed.tell()}).encode() + b"\n")
+        packed.seek(0)
+        shutil.copyfileobj(packed, target)
+    target.flush()
 
 
 def receive(source: IO[bytes], folder: Path, hear: Callable[[dict[str, Any]], object]) -> Received:
     """Read the events of a play from the stream to its end, or until the other controller breaks its form.
 
-    ansible-runner's own reader would unpack a zip whose members may climb out of the folder. ``folder`` gets
-    ``artifacts/run/stdout``, and ``hear`` each event of the callback ``run_events``.
+    ``folder`` gets ``artifacts/run/stdout``, and ``hear`` each event of the callback ``run_events``.
     """
-    received = Received()
     try:
         while line := source.readline(_MOST_LINE):
             data = json.loads(line)
-            if "status" in data:
-                received.take(data)
-            elif "zipfile" in data:
-                _take_log(source, data["zipfile"], folder / "artifacts" / "run" / "stdout")
-            elif "eof" in data:
-                break
-            elif data.get(_OURS):
-                hear(data[_OURS])
+            if _END in data:
+                _take_log(source, data[_SIZE], folder / "artifacts" / "run" / "stdout")
+                return Received(_whole(data[_END]))
+            if _EVENT in data:
+                hear(data[_EVENT])
     except _OTHER_FORMS as error:
-        received.status = ""
-        received.explanations.append(f"it sent something else than a play ({type(error).__name__})")
-    return received
+        return Received(explanation=f"it sent something else than a play ({type(error).__name__})")
+    return Received()
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(value)
+    return value
 
 
 def _take_log(source: IO[bytes], size: object, target: Path) -> None:
-    """Take the text of the screen out of a zip in base64; no other member is unpacked."""
-    if not isinstance(size, int) or not 0 < size <= _MOST_ZIP or target.exists():
+    left = _whole(size)
+    if not 0 <= left <= _MOST_LOG:
         raise ValueError(size)
-    with tempfile.TemporaryFile(dir=target.parents[2]) as packed:
-        left = -(-size // 3) * 4
+    target.parent.mkdir(parents=True, mode=0o700)
+    with target.open("xb") as out:
         while left:
-            block = source.read(min(left, _BLOCK))
-            if not block or len(block) % 4:
-                raise ValueError(size)
+            if not (block := source.read(min(left, _BLOCK))):
+                raise EOFError
+            out.write(block)
             left -= len(block)
-            packed.write(base64.b64decode(block, validate=True))
-        with zipfile.ZipFile(packed) as archive, archive.open("stdout") as text:
-            if archive.getinfo("stdout").compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise ValueError(size)
-            target.parent.mkdir(parents=True, mode=0o700)
-            with target.open("xb") as out:
-                rest = _MOST_LOG
-                while rest and (block := text.read(min(rest, _BLOCK))):
-                    out.write(block)
-                    rest -= len(block)
 
 
 def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_alone: Callable[[], bool]) -> None:
@@ -151,44 +110,40 @@ def serve(source: IO[bytes], target: IO[bytes], folder: Path, retries: int, is_a
     ``folder`` is private and gets the play's files. ``is_alone`` says whether the other controller is gone or wants the
     play to stop.
     """
-    from ansible_runner.streaming import Worker  # noqa: PLC0415 - see playbook.execute
-    from ansible_runner.utils.streaming import unstream_dir  # noqa: PLC0415
-
+    head = json.loads(source.readline())
+    with tempfile.TemporaryFile(dir=folder) as packed:
+        packed.write(source.read(head[_SIZE]))
+        zipfile.ZipFile(packed).extractall(folder)
+    (folder / "project").mkdir(exist_ok=True)
     cancel = Cancel()
     with reach.control_folder() as control_dir:
         stop = Stop(cancel, mark=str(folder), control_dir=control_dir)
         told = 0.0
+
+        def say(**line: object) -> None:
+            target.write(json.dumps(line).encode() + b"\n")
+            target.flush()
 
         def poll() -> bool:
             nonlocal told
             if time.monotonic() - told > _BEAT_S:
                 told = time.monotonic()
                 with contextlib.suppress(OSError):
-                    target.write(_BEAT)
-                    target.flush()
+                    say()
             if not cancel.requested and is_alone():
                 cancel.request()
             return stop.poll()
 
-        class Player(Worker):  # type: ignore[misc] # ansible-runner carries no types
-            """Plays with our own events: those of ansible-runner come out of the text of the screen."""
-
-            def run(self) -> None:
-                given: dict[str, Any] = {}
-                while not (data := json.loads(source.readline())).get("eof"):
-                    given = data.get("kwargs") or given
-                    if "zipfile" in data:
-                        unstream_dir(source, data["zipfile"], str(folder))
-                call = Call(given["playbook"], given["cmdline"], given.get("passwords") or {})
-                settings = environment(folder, control_dir, retries, of_first(given.get("envvars")))
-                handlers = {name: getattr(self, name) for name in _HANDLERS}
-                execute(call, folder, settings, self.hear, poll, project=folder / "project", **handlers)
-
-            def hear(self, event: dict[str, Any]) -> None:
-                self.event_handler({_OURS: event})
-
         try:
-            Player(_input=source, _output=target, private_data_dir=str(folder)).run()
+            call = Call(head["playbook"], head["words"], head["passwords"])
+            settings = environment(folder, control_dir, retries, of_first(head["settings"]))
+            rc = execute(call, folder, settings, lambda event: say(event=event), poll, project=folder / "project")
+            with (folder / "artifacts" / "run" / "stdout").open("rb") as log:
+                size = min(log.seek(0, 2), _MOST_LOG)
+                log.seek(0)
+                say(rc=rc, size=size)
+                for at in range(0, size, _BLOCK):
+                    target.write(log.read(min(_BLOCK, size - at)))
         except OSError:  # the other controller is gone, so nobody hears how the play goes on
             stop.end()
         finally:

@@ -234,7 +234,6 @@ class SoftwareHold:
         self._release = f"'clusterctl rollback --release {inventory.shown}'"
 
     def __bool__(self) -> bool:
-        """Whether there is a hold."""
         return self._hold is not None
 
     @property
@@ -256,7 +255,6 @@ class SoftwareHold:
         return (TAG,) if self._hold else ()
 
     def refuse(self, tags: Iterable[str]) -> None:
-        """Refuse tags of software that is held."""
         asked = [tag for tag in tags if tag in ROLE_TAGS]
         if self._hold and asked:
             raise ConfigError(

@@ -44,7 +44,6 @@ class TaskResults:
         self._began: dict[str, float] = {}
 
     def add(self, event: Event) -> None:
-        """Take an event into account."""
         if isinstance(event, HostResult):
             self.results.append(event)
             self.hosts[event.host].append(event)
@@ -86,9 +85,9 @@ class TaskResults:
         ]
 
     def members(self) -> tuple[dict[str, Any], ...]:
-        """Return what preflight made of the nodes: the members of the cluster."""
+        """Return what preflight made of the nodes: the members of the cluster, without what they had installed then."""
         found = [result.data["members"] for result in self.results if result.data.get("members")]
-        return tuple(found[-1]) if found else ()
+        return tuple({key: of for key, of in one.items() if key != "trees"} for one in found[-1]) if found else ()
 
     def planned_trees(self) -> dict[str, dict[str, str]]:
         """Return by host the folders of the artifacts that it gets, by name, as the plan of the software says."""
@@ -100,7 +99,6 @@ class TaskResults:
         return tuple(dict.fromkeys(text for result in self.results for text in result.data.get("told") or ()))
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the warnings of roles, each once."""
         return tuple(dict.fromkeys(text for result in self.results for text in result.warnings))
 
     def summaries(self, names: Sequence[str], end: End) -> list[run_record.HostSummary]:
@@ -143,7 +141,6 @@ def _phrases(result: HostResult) -> tuple[str, ...]:
 
 
 def _problems_of(result: HostResult) -> list[run_record.Problem]:
-    """Return the problems that one result carries."""
     found = [
         run_record.Problem(
             host=str(item.get("host") or result.host),
@@ -244,7 +241,6 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a block as a stage."""
         self.begin(name)
         try:
             yield
@@ -252,7 +248,6 @@ class Stopwatch:
             self.begin("")
 
     def take(self, event: Event) -> None:
-        """Take an event into account."""
         if isinstance(event, StageStarted):
             self._step(event.stage, event.at, event.task)
         elif isinstance(event, Finished):
@@ -328,21 +323,17 @@ class TimedObserver(Generic[PreviewT]):
     """Passes a run on to another observer, and measures its stages."""
 
     def __init__(self, observer: AskingObserver[PreviewT], watch: Stopwatch) -> None:
-        """Begin."""
         self._observer, self._watch = observer, watch
 
     def phase(self, text: str) -> None:
-        """Begin a stage."""
         self._watch.begin(text)
         self._observer.phase(text)
 
     def event(self, event: Event) -> None:
-        """Take the event into account."""
         self._watch.take(event)
         self._observer.event(event)
 
     def stopping(self, requests: int) -> None:
-        """Pass it on."""
         self._observer.stopping(requests)
 
     def confirm(self, preview: PreviewT) -> bool:

@@ -14,17 +14,15 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from clusterctl import __version__
 from clusterctl.provisioning import runner_stream
 from clusterctl.state import files, paths, processes
 from clusterctl.support import content, held_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 HEARTBEAT_S = 0.5  # keep-alive interval
 BEGINS = b"clusterctl works in "  # the line before the stream of events; what a login script prints comes before it
@@ -36,7 +34,6 @@ NAME = re.compile(r"(?:artifacts|locks)/[A-Za-z0-9_][A-Za-z0-9._+-]*")
 
 
 def main(words: Sequence[str]) -> None:
-    """Do one of the four things."""
     task, rest = words[0], words[1:]
     if task == "check":
         held_files.remove_folders_of_killed()

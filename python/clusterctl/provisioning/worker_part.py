@@ -103,15 +103,12 @@ class _Awaited:
         self._stream, self._patience = stream, patience
 
     def readline(self, most: int) -> bytes:
-        """Read a line."""
         return bytes(self._patience.timed(self._stream.readline, most))
 
     def read(self, most: int) -> bytes:
-        """Read a block."""
         return bytes(self._patience.timed(self._stream.read, most))
 
     def write(self, data: bytes) -> int:
-        """Write a block."""
         return int(self._patience.timed(self._stream.write, data))
 
 
@@ -177,7 +174,7 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
     translator = Translator(hear_own, keep_diff=part.play.diff)
     try:
         give_cache(part.worker, part.trees, cancel)
-        status, complaints = _streamed(part, log, translator, cancel)
+        rc, complaints = _streamed(part, log, translator, cancel)
     except (BrokenOffError, OSError) as error:
         if cancel.requested:
             return playbook.End("canceled", 254)
@@ -189,8 +186,8 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
         return playbook.End("failed", 2, (words,), failed=failed, unreachable=unreachable)
     told = tuple(f"{part.worker.host.name}: {text}" for text in complaints)
     return playbook.End(
-        "canceled" if cancel.requested else "successful" if status == "successful" else "failed",
-        0 if status == "successful" else 2,
+        "canceled" if cancel.requested else "failed" if rc else "successful",
+        2 if rc else 0,
         told,
         failed=own & translator.failed,
         unreachable=own & translator.unreachable,
@@ -235,12 +232,8 @@ def give_cache(worker: Worker, trees: Collection[str], cancel: playbook.Cancel) 
 
 def _streamed(
     part: WorkerPart, log: Path, translator: Translator, cancel: playbook.Cancel
-) -> tuple[str, tuple[str, ...]]:
-    """Transmit the play, and process its events to the end.
-
-    Returns:
-        ansible-runner's word for how it ended, and the errors that Ansible wrote.
-    """
+) -> tuple[int | None, tuple[str, ...]]:
+    """Transmit the play, and process its events to the end; returns Ansible's exit code, and the errors it wrote."""
     with held_files.folder() as folder:
         options = _project(part, folder / "project")
         passwords, settings = playbook.passwords_of(part.play), playbook.travelling()
@@ -271,12 +264,12 @@ def _streamed(
                 for thread in threads:
                     thread.join()
         complaints = playbook.keep_log(folder, log)
-    if received.status or cancel.requested:
-        return received.status, complaints
+    if received.rc is not None or cancel.requested:
+        return received.rc, complaints
     _end(part.worker, there)
     if patience.is_lost:
         raise BrokenOffError(_SILENT)
-    said = python.last_line(errors.decode("utf-8", "replace")) or "; ".join(received.explanations)
+    said = python.last_line(errors.decode("utf-8", "replace")) or received.explanation
     raise BrokenOffError(f"broke off in the middle of its part ({said or 'its process ended'})")
 
 
@@ -295,7 +288,8 @@ def _project(part: WorkerPart, project: Path) -> list[str]:
     # The keys of a certificate authority stay here; the nodes have met each other, so no part needs them.
     values += ["--extra-vars=ssh_mesh_trust=keys"]
     vaults = []
-    for number, given in enumerate((*part.play.vault_ids, *part.play.vault_password_files)):
+    options = part.play.options
+    for number, given in enumerate((*options.vault_ids, *options.vault_password_files)):
         label, at, source = given.rpartition("@")
         if source.startswith("prompt"):
             vaults.append(f"--vault-id={given}")
@@ -304,8 +298,9 @@ def _project(part: WorkerPart, project: Path) -> list[str]:
         vaults.append(
             f"--vault-id={label or 'default'}@vault-{number}" if at else f"--vault-password-file=vault-{number}"
         )
-    bare = dataclasses.replace(part.play, inventory=InventorySources(()), vault_ids=(), vault_password_files=())
-    return [f"--inventory={_INVENTORY}", *playbook.arguments(bare, values), *vaults]
+    bare = dataclasses.replace(options, vault_ids=(), vault_password_files=())
+    play = dataclasses.replace(part.play, inventory=InventorySources(()), options=bare)
+    return [f"--inventory={_INVENTORY}", *playbook.arguments(play, values), *vaults]
 
 
 def _numbered(value: str, number: int, project: Path) -> list[str]:
@@ -316,7 +311,6 @@ def _numbered(value: str, number: int, project: Path) -> list[str]:
 
 
 def _vault_password(path: Path) -> str:
-    """Return the content of a vault password file."""
     if path.stat().st_mode & 0o111:
         raise BrokenOffError(f"cannot get the vault's password from the program {path}; give a file or LABEL@prompt")
     return path.read_text(encoding="utf-8")

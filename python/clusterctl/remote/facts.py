@@ -82,7 +82,6 @@ def gather(
 
 
 def requests(hosts: Iterable[Host], **questions: Unpack[Questions]) -> dict[Host, bytes]:
-    """Return what the program reads on each host."""
     watch, users = questions.get("watch") or {}, questions.get("job_users") or {}
     artifacts, resolve = questions.get("artifacts"), questions.get("resolve")
     asked = {

@@ -10,15 +10,13 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clusterctl.remote import kubectl_text, python
+from clusterctl.remote import kubectl_output, python
 from clusterctl.support import node_json
 from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _ANSWER_S = 60.0
 _REQUEST = "--request-timeout=20s"
@@ -84,31 +82,29 @@ class Kubectl:
             return True
         if answer.startswith("no"):
             return False
-        raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))
+        raise kubectl_output.refusal(done.errors.decode("utf-8", "replace"))
 
     def check(self, *documents: Mapping[str, Any]) -> None:
         """Have the API server check documents without keeping them."""
         for document in documents:
             self._asked(["create", "--dry-run=server", "--output=name", *self._place(), "--filename=-"], document)
 
-    def create(self, document: Mapping[str, Any]) -> kubectl_text.PodJobStatus:
-        """Create a resource."""
-        return kubectl_text.job(self._json(["create", "--output=json", *self._place(), "--filename=-"], document))
+    def create(self, document: Mapping[str, Any]) -> kubectl_output.PodJobStatus:
+        return kubectl_output.job(self._json(["create", "--output=json", *self._place(), "--filename=-"], document))
 
-    def job(self, resource: str, name: str) -> kubectl_text.PodJobStatus | None:
+    def job(self, resource: str, name: str) -> kubectl_output.PodJobStatus | None:
         """Return the state of a job, None where it does not exist."""
         done = self._ran(["get", resource, name, "--output=json", *self._place()])
         errors = done.errors.decode("utf-8", "replace")
-        if done.returncode != 0 and kubectl_text.is_missing(errors):
+        if done.returncode != 0 and kubectl_output.is_missing(errors):
             return None
         if done.returncode != 0:
-            raise kubectl_text.refusal(errors)
-        return kubectl_text.job(_read(done.output))
+            raise kubectl_output.refusal(errors)
+        return kubectl_output.job(_read(done.output))
 
-    def pods(self, selector: str) -> tuple[kubectl_text.Pod, ...]:
-        """Return the pods with a label."""
+    def pods(self, selector: str) -> tuple[kubectl_output.Pod, ...]:
         asked = ["get", "pods", f"--selector={selector}", "--output=json", *self._place()]
-        return kubectl_text.pods(self._json(asked))
+        return kubectl_output.pods(self._json(asked))
 
     def delete(self, resource: str, name: str) -> str:
         """Delete a resource with what it owns, and return why that failed, '' where it did not."""
@@ -141,10 +137,9 @@ class Kubectl:
     def _asked(
         self, words: Sequence[str], document: Mapping[str, Any] | None = None, *, is_local: bool = False
     ) -> bytes:
-        """Run a command and return what it says."""
         done = self._ran(words, document, is_local=is_local)
         if done.returncode != 0:
-            raise kubectl_text.refusal(done.errors.decode("utf-8", "replace"))
+            raise kubectl_output.refusal(done.errors.decode("utf-8", "replace"))
         return done.output
 
     def _ran(

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol, final
 
-from clusterctl.remote import kubectl_text
+from clusterctl.remote import kubectl_output
 from clusterctl.support.errors import ClusterctlError, ValidationCouldNotRunError
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ class PodJob:
         self._kubectl, self._submitted, self._tell = kubectl, submitted, tell
         self._start_within_s, self._time_s = start_within_s, time_s
         self._created = False
-        self._pods: tuple[kubectl_text.Pod, ...] = ()
+        self._pods: tuple[kubectl_output.Pod, ...] = ()
         self.left = ""  # after the block: a sentence about what could not be deleted
         self.gone = ""  # why the job ended before its pods said that they are done, a clause with its cure
 
     @property
-    def pods(self) -> tuple[kubectl_text.Pod, ...]:
+    def pods(self) -> tuple[kubectl_output.Pod, ...]:
         """The pods as they were last seen."""
         return self._pods
 
@@ -128,7 +128,7 @@ class PodJob:
                 f"'kubectl delete {self._called} configmap/{name} -n {self._kubectl.namespace}'. {why}"
             )
 
-    def wait(self) -> tuple[kubectl_text.Pod, ...]:
+    def wait(self) -> tuple[kubectl_output.Pod, ...]:
         """Wait until all pods have started, and return them.
 
         Raises:
@@ -139,7 +139,7 @@ class PodJob:
         while True:
             status = self._kubectl.job(self._submitted.resource, self._submitted.name)
             self._pods = self._kubectl.pods(self._submitted.selector)
-            words = kubectl_text.waiting(self._pods, self._submitted.pod_count)
+            words = kubectl_output.waiting(self._pods, self._submitted.pod_count)
             if len(self._pods) >= self._submitted.pod_count and not words:
                 return self._pods
             if status is None:
@@ -227,7 +227,7 @@ class PodJob:
                 return True
         return False
 
-    def _ended_words(self, status: kubectl_text.PodJobStatus) -> str:
+    def _ended_words(self, status: kubectl_output.PodJobStatus) -> str:
         said = " ".join(f"{status.reason} {status.message}".split())
         if _TIME_IS_UP in said:
             return f"{self._called} was ended by its {self._limit}; give a longer --time, or name fewer --checks"
@@ -241,7 +241,7 @@ def _read(process: subprocess.Popen[bytes], heard: queue.Queue[tuple[str, str, f
     is_whole = True
     while process.stdout and (line := process.stdout.readline(_MOST_OF_A_LINE)):
         if is_whole:
-            pod, text = kubectl_text.log_line(line.decode("utf-8", "replace").rstrip("\n"))
+            pod, text = kubectl_output.log_line(line.decode("utf-8", "replace").rstrip("\n"))
             heard.put((pod, text, time.monotonic()))
         is_whole = line.endswith(b"\n")
     heard.put(None)

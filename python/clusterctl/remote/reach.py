@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from module_utils import known_messages  # mypy finds it by mypy_path
+    from module_utils import error_meanings  # mypy finds it by mypy_path
 
     from clusterctl.model.hosts import Host, SlurmStep
     from clusterctl.model.probe import FailureKind
 else:
-    known_messages = content.module_util("known_messages")
+    error_meanings = content.module_util("error_meanings")
 
 # What every call of ssh says against settings for people in somebody's ssh configuration.
 NOT_INTERACTIVE: tuple[str, ...] = content.module_util("login_probe").NOT_INTERACTIVE
@@ -165,7 +165,7 @@ def classify(host: Host, returncode: int, stderr: str, output: bytes = b"") -> P
         )
     lines = [line for line in stderr.splitlines() if not _TASK_ENDED.match(line)]
     said = ssh_failure.shortened("\n".join(lines) if any(line.strip() for line in lines) else stderr)
-    found = known_messages.find("srun", stderr) if slurm_speaks else None
+    found = error_meanings.find("srun", stderr) if slurm_speaks else None
     if found is None:
         return ProbeFailure(host.name, "error", f"{where(host)}: the probe ended with status {returncode}. {said}")
     cause, cure = found.meaning(job=step.job, node=step.node, python=host.python)

@@ -18,11 +18,11 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from module_utils import known_messages  # mypy finds it by mypy_path
+    from module_utils import error_meanings  # mypy finds it by mypy_path
 
     from clusterctl.model.hosts import Host
 else:
-    known_messages = content.module_util("known_messages")
+    error_meanings = content.module_util("error_meanings")
 
 # Partition ('*': the default one), node, address, sockets, cores of each, threads of each, gres, state, reason.
 # The reason comes last, since it is a text of people.
@@ -337,7 +337,7 @@ def refusal(said: str, request: SlurmRequest | None = None, *, place: str = "thi
     if missing is not None:
         return f"{place} has no {missing.group(1)}; install Slurm's client there, or name a --submit-host that has it."
     evidence = ssh_failure.shortened(said)
-    found = known_messages.find("salloc", said)
+    found = error_meanings.find("salloc", said)
     if found is None:
         return f"Slurm refused the request ({evidence}); try the same by hand: 'salloc --nodes=1 true'."
     return _told(found, evidence, request)
@@ -349,13 +349,13 @@ def hopeless(job: int, state: JobState | None, request: SlurmRequest) -> str:
     Slurm refuses such a job at once only where its administrator has set EnforcePartLimits.
     """
     waits = state is not None and state.state == "PENDING"
-    found = known_messages.find("queue", state.reason) if state is not None and waits else None
+    found = error_meanings.find("queue", state.reason) if state is not None and waits else None
     if state is None or found is None:
         return ""
     return _told(found, f"Slurm job {job} would wait with the reason {state.reason}, and is cancelled", request)
 
 
-def _told(found: known_messages.Message, evidence: str, request: SlurmRequest | None) -> str:
+def _told(found: error_meanings.Message, evidence: str, request: SlurmRequest | None) -> str:
     account = f"the account '{request.account}'" if request and request.account else "your default account"
     partition = f"partition '{request.partition}'" if request and request.partition else "the default partition"
     cause, cure = found.meaning(account=account, partition=partition)
@@ -380,7 +380,7 @@ def tells_end(state: JobState) -> bool:
 def ended(job: int, state: JobState | None, limit_minutes: int) -> str:
     """Return the sentence for an allocation that ended while checks ran in it."""
     by_time = state is not None and state.reason == _BY_TIME  # it is COMPLETING for a moment
-    found = known_messages.find("job state", "TIMEOUT" if by_time else state.state if state is not None else "")
+    found = error_meanings.find("job state", "TIMEOUT" if by_time else state.state if state is not None else "")
     cause, cure = (
         found.meaning(job=job, minutes=limit_minutes) if found else ("it has ended", f"see 'scontrol show job {job}'")
     )

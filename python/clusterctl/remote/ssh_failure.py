@@ -14,13 +14,13 @@ from clusterctl.support import content
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from module_utils import known_messages  # mypy finds it by mypy_path
+    from module_utils import error_meanings  # mypy finds it by mypy_path
     from module_utils import plain_text as _plain
 
     from clusterctl.model.hosts import Host
     from clusterctl.model.probe import FailureKind
 else:
-    known_messages = content.module_util("known_messages")
+    error_meanings = content.module_util("error_meanings")
     _plain = content.module_util("plain_text")
 
 _SSH_FAILED = 255
@@ -53,7 +53,7 @@ def _classified(host: Host, returncode: int, stderr: str, output: bytes) -> Prob
     place = where(host)
     if returncode == _SSH_FAILED:
         return _classify_ssh(host, place, stderr)
-    found = known_messages.find("session", stderr or output.decode("utf-8", "replace"))  # nologin speaks on stdout
+    found = error_meanings.find("session", stderr or output.decode("utf-8", "replace"))  # nologin speaks on stdout
     if found is not None:
         cause, cure = found.meaning(login=_login(host), python=host.python)
         return ProbeFailure(host.name, cast("FailureKind", found.row.kind), f"{place} {cause}; {cure}.")
@@ -140,7 +140,7 @@ def _classify_ssh(host: Host, place: str, stderr: str) -> ProbeFailure:
     else:
         program, way, said = "ssh", "", shortened(stderr)
         unknown = f"{place}: ssh failed ({said}); try {by_hand(host)}."
-    found = known_messages.find(program, stderr)
+    found = error_meanings.find(program, stderr)
     if found is None:
         return ProbeFailure(host.name, "unreachable" if way else "error", unknown)
     cause, cure = found.meaning(bastion=way, login=_login(host), let_in=_refused_cure(host))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from clusterctl.model.results import Verdict
-from clusterctl.report import actions, figure_words
+from clusterctl.report import figure_words, what_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ def _case(suite: ET.Element, check: CheckResult) -> None:
         verdict = ET.SubElement(case, kind, {"message": printable(check.reason)})
         if kind != "skipped":
             verdict.set("type", check.verdict.value)
-            named = [culprit.words for culprit in actions.culprits(check)]
+            named = [culprit.words for culprit in what_to_do.culprits(check)]
             missed = [one.words for one in check.comparisons if one.verdict is Verdict.FAIL]
             found = [check.search.words] if check.search else []
             lines = dict.fromkeys([check.reason, *named, *missed, *found])
@@ -174,7 +174,7 @@ def _objects(record: ValidationRecord) -> Iterator[tuple[str, dict[str, Any]]]:
             yield "figure", {"check": check.check, **figure.model_dump(mode="json", exclude={"samples"})}
         for one in check.comparisons:
             yield "comparison", {"check": check.check, **one.model_dump(mode="json", exclude={"figure": {"samples"}})}
-        for culprit in actions.culprits(check):
+        for culprit in what_to_do.culprits(check):
             yield "culprit", {"check": check.check, **culprit.model_dump(mode="json")}
         if check.search:
             yield "search", check.search.model_dump(mode="json")

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from clusterctl.model.results import Verdict
-from clusterctl.report import actions
+from clusterctl.report import what_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -67,12 +67,7 @@ class Gauge(NamedTuple):
 
 
 def document(record: ValidationRecord, more: Iterable[Gauge] = ()) -> str:
-    """Return the whole file; it ends in a line feed, as the collector demands.
-
-    Args:
-        record: of the validation.
-        more: metrics that follow those of the validation.
-    """
+    """Return the whole file; it ends in a line feed, as the collector demands."""
     return text([*gauges(record), *more])
 
 
@@ -94,7 +89,7 @@ def gauges(record: ValidationRecord) -> list[Gauge]:
             one = {**about, "verdict": verdict.value}
             samples["clusterctl_check_verdict"].append(Sample(one, float(check.verdict is verdict)))
         samples["clusterctl_check_duration_seconds"].append(Sample(about, check.seconds))
-        for culprit in actions.culprits(check):
+        for culprit in what_to_do.culprits(check):
             one = {
                 **about,
                 "kind": culprit.kind,
@@ -108,7 +103,7 @@ def gauges(record: ValidationRecord) -> list[Gauge]:
             if culprit.since is not None:
                 since = culprit.since.timestamp()
                 samples["clusterctl_culprit_since_timestamp_seconds"].append(Sample(one, since))
-        told = {node for culprit in actions.culprits(check) for node in culprit.nodes}
+        told = {node for culprit in what_to_do.culprits(check) for node in culprit.nodes}
         for node in check.named:
             if node not in told:
                 one = {**about, "kind": "node", "nodes": node, "quantity": "", "size_bytes": ""}
@@ -132,7 +127,7 @@ def _run(samples: dict[str, list[Sample]], record: ValidationRecord, about: dict
         "start_timestamp_seconds": record.started.timestamp(),
         "end_timestamp_seconds": record.finished.timestamp(),
         "nodes": float(len(record.hosts)),
-        "actions": float(len(actions.of(record))),
+        "actions": float(len(what_to_do.of(record))),
     }.items():
         samples[f"clusterctl_validation_{name}"].append(Sample(about, value))
 

@@ -37,13 +37,7 @@ class Slowdown:
 
 
 def sentences(history: Store, cluster: str, record: ValidationRecord) -> tuple[str, ...]:
-    """Return who became slower over the runs, or after how many more runs that would show.
-
-    Args:
-        history: the runs.
-        cluster: their cluster.
-        record: the last run; its checks and nodes are looked at.
-    """
+    """Return who became slower over the runs, or after how many more runs that would show."""
     return tuple(words for check in record.checks for words in _of_check(history, cluster, record, check))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
-from clusterctl.report import actions
+from clusterctl.report import what_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,12 +63,7 @@ _HEAD = "#!/bin/sh\n# Cures of 'clusterctl doctor'. Read each command before you
 
 
 def fix_script(found: Diagnosis, hosts: Mapping[str, Host]) -> str:
-    """Return the script; a finding that no command cures is a comment.
-
-    Args:
-        found: what doctor said.
-        hosts: the hosts of the inventory by name.
-    """
+    """Return the script; a finding that no command cures is a comment."""
     lines = [_HEAD]
     for finding in found.findings:
         lines.append(_comment(f"{', '.join(finding.hosts)}: {finding.cause}"))
@@ -116,7 +111,9 @@ class ValidationRow:
 def validation_opening(record: ValidationRecord) -> tuple[str, ...]:
     """Return the lines above the table: actions, figures that miss their reference, searches, next steps."""
     lines = []
-    todo = [one for one in actions.of(record) if one.kind != "check"]  # a check without a culprit is a row of the table
+    todo = [
+        one for one in what_to_do.of(record) if one.kind != "check"
+    ]  # a check without a culprit is a row of the table
     if todo:
         lines.append("What to do:")
     for number, one in enumerate(todo[:_MOST], start=1):

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.sandbox import apt
+from clusterctl.sandbox.container_engine import PACKAGES, File, failure, pack
 from clusterctl.sandbox.model import IMAGES, RpmVendor
-from clusterctl.sandbox.podman import PACKAGES, File, failure, pack
 from clusterctl.state import files, paths
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from clusterctl.sandbox.container_engine import Podman, Report
     from clusterctl.sandbox.model import Image, Vendor
-    from clusterctl.sandbox.podman import Podman, Report
 
 
 _RECIPE = Path(__file__).with_name("image")

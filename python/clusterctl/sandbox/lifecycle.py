@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from clusterctl.sandbox import apt, images, podman, slurm
+from clusterctl.sandbox import apt, container_engine, images, slurm
+from clusterctl.sandbox.container_engine import File, pack
 from clusterctl.sandbox.model import (
     IMAGES,
     INVENTORY_MARK,
@@ -36,7 +37,6 @@ from clusterctl.sandbox.model import (
     why_not,
     without_credentials,
 )
-from clusterctl.sandbox.podman import File, pack
 from clusterctl.state import clusters, files, locks, paths
 from clusterctl.support import held_path
 from clusterctl.support.errors import ConfigError, HostFailedError
@@ -44,8 +44,8 @@ from clusterctl.support.errors import ConfigError, HostFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from clusterctl.sandbox.container_engine import Podman, Report
     from clusterctl.sandbox.model import Image, State, Subnet
-    from clusterctl.sandbox.podman import Podman, Report
 
 Result = TypeVar("Result")
 
@@ -74,7 +74,7 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
     """
     folder = _folder(spec.name)
     check_plain_path(folder)
-    engine = podman.find()
+    engine = container_engine.find()
     with _changing(report):
         recorded = _recorded(spec.name)
         if recorded is None or not recorded.private_key.is_file():
@@ -89,7 +89,7 @@ def up(spec: SandboxSpec, report: Report = lambda _text: None) -> Sandbox:
         extras = tuple(dict.fromkeys((*(recorded.extras if recorded is not None else ()), *spec.extras)))
         if not engine.succeeds("network", "exists", network_name(spec.name)):
             _remove(engine, spec.name)  # containers of a vanished network have addresses without a network
-        sandbox = _describe(spec, podman.ensure(engine, spec, _folder(spec.name)), inventory, extras)
+        sandbox = _describe(spec, container_engine.ensure(engine, spec, _folder(spec.name)), inventory, extras)
         _remember(sandbox)
         _ensure_key(sandbox)
         _ensure_nodes(engine, sandbox, references, report)
@@ -133,7 +133,7 @@ def status(name: str) -> Sandbox:
         ConfigError: there is none of that name, or no podman to ask.
     """
     recorded = load(name)
-    found = _containers(podman.find(), name)
+    found = _containers(container_engine.find(), name)
 
     def state(node: SandboxNode) -> State:
         if node.container not in found:
@@ -161,7 +161,7 @@ def down(name: str, report: Report = lambda _text: None) -> bool:
         HostFailedError: podman, or the file system, could not remove something.
     """
     check_name(name)
-    engine = podman.find()
+    engine = container_engine.find()
     with _changing(report):
         recorded = _recorded(name)
         removed = _remove(engine, name)
@@ -195,7 +195,7 @@ def _changing(report: Report) -> Iterator[None]:
         ):
             yield
     except OSError as error:
-        raise podman.failure(
+        raise container_engine.failure(
             f"writing to {paths.state_dir().value} or {paths.cache_dir().value}", str(error)
         ) from error
 
@@ -296,7 +296,7 @@ def _ensure_key(sandbox: Sandbox) -> None:
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", sandbox.network, "-f", str(sandbox.private_key)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise podman.failure("ssh-keygen", done.stderr)
+        raise container_engine.failure("ssh-keygen", done.stderr)
 
 
 def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], report: Report) -> None:
@@ -329,7 +329,7 @@ def _ensure_nodes(engine: Podman, sandbox: Sandbox, references: dict[str, str], 
 
     report(f"starting {len(todo)} node{'s' if len(todo) > 1 else ''}")
     _each(bring, todo)
-    podman.pin_bridge(engine, sandbox.name)
+    container_engine.pin_bridge(engine, sandbox.name)
 
 
 def outfit_of(engine: Podman, sandbox: Sandbox, image: str, reference: str, report: Report) -> bytes:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from clusterctl.sandbox.container_engine import Podman, Report
     from clusterctl.sandbox.model import Sandbox, SandboxNode
-    from clusterctl.sandbox.podman import Podman, Report
 
 _PACKAGES = ("munge", "slurmd", "slurm-client", "libpmix2")
 _CONTROLLER_PACKAGES = ("slurmctld",)

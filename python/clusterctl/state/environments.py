@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from clusterctl.model.base import Record
 from clusterctl.state import files, paths
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 _LEAST_DIGEST = 4  # characters
 KEPT_FOR = timedelta(days=30)  # since the last use; then gc may remove it
@@ -42,37 +39,38 @@ class _Environments(Record):
 def read(cluster: str) -> dict[str, Environment]:
     """Return the environments by the digest of their lock; an unreadable file counts as missing."""
     try:
-        return dict(_Environments.model_validate_json(paths.environments_file(cluster).read_bytes()).known)
+        return _parsed(paths.environments_file(cluster).read_bytes())
     except (OSError, ValueError):
         return {}
+
+
+def _parsed(content: bytes) -> dict[str, Environment]:
+    return dict(_Environments.model_validate_json(content).known)
 
 
 def keep(cluster: str, digest: str, environment: Environment) -> None:
     """Keep an environment, in place of the former one of this digest.
 
     Raises:
-        ConfigError: the state folder cannot be written.
+        ConfigError: the state folder cannot be read or written.
     """
-    found = _Environments(known={**read(cluster), digest: environment})
-    files.keep(paths.environments_file(cluster), found.model_dump_json() + "\n")
+    path = paths.environments_file(cluster)
+    found = _Environments(known={**files.known(path, _parsed, dict[str, Environment]()), digest: environment})
+    files.keep(path, found.model_dump_json() + "\n")
 
 
 def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> None:
-    """Forget folders of environments on hosts, and an environment that is on no host any more.
-
-    Args:
-        cluster: the cluster's id.
-        trees: by host, the folders that are gone.
+    """Forget folders of environments, given by host, and an environment that is on no host any more.
 
     Raises:
-        ConfigError: the state folder cannot be written.
+        ConfigError: the state folder cannot be read or written.
     """
-    left = {}
-    for digest, one in read(cluster).items():
+    left, path = {}, paths.environments_file(cluster)
+    for digest, one in files.known(path, _parsed, dict[str, Environment]()).items():
         there = {host: tree for host, tree in one.trees.items() if tree not in trees.get(host, ())}
         if there:
             left[digest] = one.model_copy(update={"trees": there})
-    files.keep(paths.environments_file(cluster), _Environments(known=left).model_dump_json() + "\n")
+    files.keep(path, _Environments(known=left).model_dump_json() + "\n")
 
 
 def chosen(environments: Mapping[str, Environment], word: str) -> dict[str, Environment]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import IO, TYPE_CHECKING
+import time
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from clusterctl.state import paths
 from clusterctl.support import held_files
+from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 
@@ -65,6 +67,34 @@ def write_atomically(
     with replacing(path, mode) as stream:
         for part in parts:
             stream.write(part if isinstance(part, bytes) else part.encode("utf-8", errors))
+
+
+KnownT = TypeVar("KnownT")
+
+
+def known(path: Path, parse: Callable[[bytes], KnownT], without: KnownT) -> KnownT:
+    """Return what a file holds that is about to be replaced; ``without`` where it does not exist.
+
+    A file with another content is moved aside: nothing that it holds is lost.
+
+    Raises:
+        ConfigError: it cannot be read or moved.
+    """
+    try:
+        return parse(path.read_bytes())
+    except FileNotFoundError:
+        return without
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}) and has to be changed; make it readable."
+        ) from None
+    except (ValueError, TypeError, AttributeError):
+        aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        raise ConfigError(f"{path} is damaged and cannot be moved to {aside.name}: {error.strerror}.") from None
+    return without
 
 
 def keep(path: Path, content: str | bytes) -> None:

@@ -66,8 +66,9 @@ def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> None:
     without = {host: _to_keep(look) for host, look in seen.items()}
     place = paths.hardware_dir(cluster) / f"{at.astimezone(timezone.utc).strftime(_STAMP)}{_SUFFIX}"
     files.keep(place, files.compress(_LOOKS.dump_json(without)))
-    updated = part_ledger.updated(ledger(cluster), seen, at)
-    files.write_atomically(paths.parts_file(cluster), updated.model_dump_json() + "\n")
+    parts = paths.parts_file(cluster)
+    updated = part_ledger.updated(files.known(parts, PartLedger.model_validate_json, PartLedger()), seen, at)
+    files.write_atomically(parts, updated.model_dump_json() + "\n")
     for old in _files(cluster)[:-KEEP]:
         old.unlink(missing_ok=True)
 
@@ -134,8 +135,9 @@ def keep_errors(cluster: str, findings: Iterable[Finding], inventory: Collection
     for one in findings:
         for host in one.hosts if one.severity == "error" else ():
             checks.setdefault(host, {})[one.check] = None
-    before = read_errors(cluster)
+    path = paths.doctor_errors_file(cluster)
+    before = files.known(path, _Kept.model_validate_json, _Kept()).hosts
     new = {host: DoctorErrors(at=at, checks=tuple(found)) for host, found in checks.items()}
     kept = {host: errors for host, errors in {**before, **new}.items() if host in inventory}
     if kept != before:
-        files.keep(paths.doctor_errors_file(cluster), _Kept(hosts=kept).model_dump_json() + "\n")
+        files.keep(path, _Kept(hosts=kept).model_dump_json() + "\n")

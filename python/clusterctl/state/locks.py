@@ -157,5 +157,4 @@ class HostLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the locks."""
         self._locks.close()

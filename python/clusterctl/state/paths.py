@@ -18,7 +18,7 @@ from clusterctl.model.hosts import InventorySources, is_path
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from clusterctl.model.hosts import AnyInventory
 
@@ -69,19 +69,28 @@ def signing_key() -> Path:
 # --- folders and files of the state -----------------------------------------------------------------------------------
 
 
-def clusters_dir() -> Path:
-    """The folders of all clusters."""
-    return state_dir().value / "clusters"
+def _of_state(name: str) -> Callable[[], Path]:
+    return lambda: state_dir().value / name
 
 
-def inventories_file() -> Path:
-    """The index of inventories: which cluster each one names, and the machines of each cluster."""
-    return state_dir().value / "inventories.json"
+def _of_cluster(name: str) -> Callable[[str], Path]:
+    return lambda cluster: cluster_dir(cluster) / name
 
 
-def inventories_lock() -> Path:
-    """The lock under which the index of inventories is written."""
-    return state_dir().value / "inventories.lock"
+def _below(name: str) -> Callable[[Path], Path]:
+    return lambda folder: folder / name
+
+
+clusters_dir = _of_state("clusters")  # the folders of all clusters
+inventories_file = _of_state("inventories.json")  # which cluster each inventory names, and the machines of each cluster
+inventories_lock = _of_state("inventories.lock")  # the lock under which that index is written
+history_file = _of_state("history.sqlite3")  # the history of all clusters
+locks_dir = _of_state("locks")  # the lock files of hosts and of the sandboxes
+listings_dir = _of_state("listings")  # cached output of ansible-inventory
+crashes_dir = _of_state("crashes")  # tracebacks of unexpected errors
+sandboxes_dir = _of_state("sandboxes")  # the folders of all sandboxes
+sandboxes_lock = _of_state("sandboxes.lock")  # the lock of every command that changes a sandbox
+nightly_dir = _of_state("nightly")  # the folders of all nightly jobs
 
 
 def cluster_dir(cluster: str) -> Path:
@@ -89,94 +98,18 @@ def cluster_dir(cluster: str) -> Path:
     return clusters_dir() / cluster
 
 
-def runs_dir(cluster: str) -> Path:
-    """The runs of one cluster, a folder each, named by the run's id."""
-    return cluster_dir(cluster) / "runs"
-
-
-def snapshot_file(cluster: str) -> Path:
-    """The snapshot of one cluster."""
-    return cluster_dir(cluster) / "snapshot.json"
-
-
-def hold_file(cluster: str) -> Path:
-    """The hold under which a rollback put one cluster."""
-    return cluster_dir(cluster) / "hold.json"
-
-
-def proofs_file(cluster: str) -> Path:
-    """The time of the last proof of each node of one cluster."""
-    return cluster_dir(cluster) / "proofs.json"
-
-
-def environments_file(cluster: str) -> Path:
-    """The environments of projects on the nodes of one cluster."""
-    return cluster_dir(cluster) / "environments.json"
-
-
-def doctor_errors_file(cluster: str) -> Path:
-    """The last errors that doctor found on each node of one cluster."""
-    return cluster_dir(cluster) / "doctor_errors.json"
-
-
-def stalls_dir(cluster: str) -> Path:
-    """What was seen of jobs of one cluster that stood still or that a death ended, a file each."""
-    return cluster_dir(cluster) / "stalls"
-
-
-def hardware_dir(cluster: str) -> Path:
-    """The looks at the hardware of the nodes of one cluster, a file each."""
-    return cluster_dir(cluster) / "hardware"
-
-
-def parts_file(cluster: str) -> Path:
-    """The ledger of the parts in the nodes of one cluster."""
-    return cluster_dir(cluster) / "parts.json"
-
-
-def identity_file(cluster: str) -> Path:
-    """The id by which the nodes of one cluster know it."""
-    return cluster_dir(cluster) / "identity.json"
-
-
-def collected_file(cluster: str) -> Path:
-    """The artifacts that ``gc`` removed from the nodes of one cluster, each with the time."""
-    return cluster_dir(cluster) / "collected.json"
-
-
-def authority_dir(cluster: str) -> Path:
-    """The certificate authority of one cluster: encrypted keys, and what they signed."""
-    return cluster_dir(cluster) / "ca"
-
-
-def history_file() -> Path:
-    """The history of all clusters."""
-    return state_dir().value / "history.sqlite3"
-
-
-def locks_dir() -> Path:
-    """The lock files of hosts and of the sandboxes."""
-    return state_dir().value / "locks"
-
-
-def listings_dir() -> Path:
-    """Cached output of ansible-inventory."""
-    return state_dir().value / "listings"
-
-
-def accepted_dir() -> Path:
-    """Digests of the artifacts that this controller accepted; the collection writes them."""
-    return state_dir().value / "artifacts"
-
-
-def crashes_dir() -> Path:
-    """Tracebacks of unexpected errors."""
-    return state_dir().value / "crashes"
-
-
-def sandboxes_dir() -> Path:
-    """The folders of all sandboxes."""
-    return state_dir().value / "sandboxes"
+runs_dir = _of_cluster("runs")  # a folder for each run, named by the run's id
+snapshot_file = _of_cluster("snapshot.json")
+hold_file = _of_cluster("hold.json")  # the hold under which a rollback put the cluster
+proofs_file = _of_cluster("proofs.json")  # the time of the last proof of each node
+environments_file = _of_cluster("environments.json")  # the environments of projects on the nodes
+doctor_errors_file = _of_cluster("doctor_errors.json")  # the last errors that doctor found on each node
+stalls_dir = _of_cluster("stalls")  # what was seen of jobs that stood still or that a death ended, a file each
+hardware_dir = _of_cluster("hardware")  # the looks at the hardware of the nodes, a file each
+parts_file = _of_cluster("parts.json")  # the ledger of the parts in the nodes
+identity_file = _of_cluster("identity.json")  # the id by which the nodes know the cluster
+collected_file = _of_cluster("collected.json")  # the artifacts that ``gc`` removed from the nodes, each with the time
+authority_dir = _of_cluster("ca")  # the certificate authority: encrypted keys, and what they signed
 
 
 def sandbox_dir(name: str) -> Path:
@@ -184,19 +117,7 @@ def sandbox_dir(name: str) -> Path:
     return sandboxes_dir() / name
 
 
-def sandbox_record(sandbox: Path) -> Path:
-    """The record in the folder of a sandbox."""
-    return sandbox / "sandbox.json"
-
-
-def sandboxes_lock() -> Path:
-    """The lock of every command that changes a sandbox."""
-    return state_dir().value / "sandboxes.lock"
-
-
-def nightly_dir() -> Path:
-    """The folders of all nightly jobs."""
-    return state_dir().value / "nightly"
+sandbox_record = _below("sandbox.json")  # in the folder of a sandbox
 
 
 def nightly_job_dir(job: str) -> Path:
@@ -204,72 +125,22 @@ def nightly_job_dir(job: str) -> Path:
     return nightly_dir() / job
 
 
-def nightly_job(folder: Path) -> Path:
-    """The file of the job in the folder of a nightly job."""
-    return folder / "job.json"
+# in the folder of a nightly job
+nightly_job = _below("job.json")
+nightly_notification = _below("told.json")  # the last notification
+nightly_lock = _below("lock")
+nights_dir = _below("nights")  # a folder for each night, named by its start
+night_record = _below("night.json")  # in the folder of a night
 
-
-def nightly_notification(folder: Path) -> Path:
-    """The last notification in the folder of a nightly job."""
-    return folder / "told.json"
-
-
-def nightly_lock(folder: Path) -> Path:
-    """The lock in the folder of a nightly job."""
-    return folder / "lock"
-
-
-def nights_dir(folder: Path) -> Path:
-    """The nights in the folder of a nightly job, a folder each, named by their start."""
-    return folder / "nights"
-
-
-def night_record(night: Path) -> Path:
-    """The record in the folder of a night."""
-    return night / "night.json"
-
-
-# --- files of a run ---------------------------------------------------------------------------------------------------
-
-
-def run_record(run: Path) -> Path:
-    """The record of a run: what every command keeps."""
-    return run / "run.json"
-
-
-def validation_record(run: Path) -> Path:
-    """The record of a validation: the verdicts and figures of its checks."""
-    return run / "validation.json"
-
-
-def events_file(run: Path) -> Path:
-    """The events of a run, one JSON object a line."""
-    return run / "events.jsonl"
-
-
-def facts_file(run: Path) -> Path:
-    """The facts of the hosts that a run gathered."""
-    return run / "facts.json"
-
-
-def software_file(run: Path) -> Path:
-    """The set of links that a run left on the hosts."""
-    return run / "software.json"
-
-
-def logs_dir(run: Path) -> Path:
-    """The raw output of the checks of a validation."""
-    return run / "logs"
-
-
-def ansible_log(run: Path) -> Path:
-    """The output of Ansible."""
-    return run / "ansible.log"
-
-
-def ansible_dir(run: Path) -> Path:
-    """The private files of ansible-runner. They hold the environment, so the folder goes when the run ends."""
-    return run / "ansible"
+# in the folder of a run
+run_record = _below("run.json")  # what every command keeps
+validation_record = _below("validation.json")  # the verdicts and figures of the checks
+events_file = _below("events.jsonl")  # the events, one JSON object a line
+facts_file = _below("facts.json")  # the facts of the hosts
+software_file = _below("software.json")  # the set of links that the run left on the hosts
+logs_dir = _below("logs")  # the raw output of the checks of a validation
+ansible_log = _below("ansible.log")  # the output of Ansible
+ansible_dir = _below("ansible")  # of ansible-runner; it holds the environment, so the folder goes when the run ends
 
 
 # --- names and modes --------------------------------------------------------------------------------------------------

@@ -9,14 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterctl.model.run_record import ProcessIdentity
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def this_process() -> ProcessIdentity:
@@ -95,7 +92,6 @@ PROC = Path("/proc")
 
 
 def all_numbers() -> list[int]:
-    """Return the numbers of all processes of this machine."""
     if _has_proc():
         return [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
     return [int(word) for word in _ps("-A", "-o", "pid=").split()]
@@ -116,7 +112,6 @@ def started_ticks(pid: int) -> int | None:
 
 
 def children(parent: int) -> list[int]:
-    """Return the numbers of the children of a process."""
     if _has_proc():
         return [pid for pid in all_numbers() if _stat(pid)[1:2] == [str(parent)]]
     rows = (line.split() for line in _ps("-A", "-o", "pid=,ppid=").splitlines())

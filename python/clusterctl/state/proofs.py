@@ -45,7 +45,7 @@ def keep(cluster: str, hosts: Iterable[str], at: datetime) -> None:
     Raises:
         ConfigError: the state folder cannot be written.
     """
-    found = _read(cluster)
+    found = _to_change(cluster)
     _write(cluster, found.model_copy(update={"hosts": {**found.hosts, **dict.fromkeys(hosts, at)}}))
 
 
@@ -55,7 +55,7 @@ def take_turns(cluster: str, hosts: Iterable[str], at: datetime) -> None:
     Raises:
         ConfigError: the state folder cannot be written.
     """
-    found = _read(cluster)
+    found = _to_change(cluster)
     _write(cluster, found.model_copy(update={"turns": {**found.turns, **dict.fromkeys(hosts, at)}}))
 
 
@@ -64,6 +64,10 @@ def _read(cluster: str) -> _Proofs:
         return _Proofs.model_validate_json(paths.proofs_file(cluster).read_bytes())
     except (OSError, ValueError):
         return _Proofs()
+
+
+def _to_change(cluster: str) -> _Proofs:
+    return files.known(paths.proofs_file(cluster), _Proofs.model_validate_json, _Proofs())
 
 
 def _write(cluster: str, found: _Proofs) -> None:

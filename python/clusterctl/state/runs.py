@@ -23,6 +23,7 @@ from clusterctl.model.job_outcome import StallRecord
 from clusterctl.model.run_record import RunRecord
 from clusterctl.state import files, paths, processes
 from clusterctl.support import held_files
+from clusterctl.support.errors import ClusterctlError, ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,12 +71,10 @@ class Run:
         return paths.ansible_log(self.folder)
 
     def event(self, event: Event) -> None:
-        """Append one event."""
         self._events.write(json.dumps(event_data(event), default=str) + "\n")
         self._events.flush()
 
     def facts(self, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep the facts of the nodes."""
         files.write_atomically(
             paths.facts_file(self.folder), json.dumps(facts, indent=1, sort_keys=True, default=str) + "\n"
         )
@@ -89,7 +88,6 @@ class Run:
         return self.record
 
     def close(self) -> None:
-        """Close the files."""
         self._events.close()
 
     def _save(self) -> None:
@@ -140,6 +138,29 @@ def start(verb: str, inventory: AnyInventory, argv: Sequence[str], versions: dic
     latest.symlink_to(run_id, target_is_directory=True)
     latest.replace(runs / "latest")
     return run
+
+
+@contextlib.contextmanager
+def recorded(verb: str, inventory: AnyInventory, argv: Sequence[str]) -> Iterator[Run]:
+    """Start a run, keep in its record which error ended it, and close it.
+
+    Raises:
+        ConfigError: the state folder cannot be written.
+    """
+    run = start(verb, inventory, argv, versions())
+    try:
+        yield run
+    except BaseException as error:
+        code, words = ExitCode.BAD_CONFIG, type(error).__name__
+        if isinstance(error, KeyboardInterrupt):
+            code, words = ExitCode.INTERRUPTED, ""
+        elif isinstance(error, ClusterctlError):
+            code, words = error.exit_code, str(error)
+        outcome = "interrupted" if code is ExitCode.INTERRUPTED else "failed"
+        run.update(outcome=outcome, exit_code=int(code), message=words, finished=datetime.now(timezone.utc))
+        raise
+    finally:
+        run.close()
 
 
 def _in_order(now: datetime, runs: Path) -> datetime:

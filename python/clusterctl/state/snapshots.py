@@ -94,17 +94,21 @@ def forget_software(cluster: str, hosts: Container[str]) -> None:
 def collected(cluster: str) -> dict[str, datetime]:
     """Return the folders that ``gc`` removed from nodes, each with the time; an unreadable file counts as missing."""
     try:
-        found = json.loads(paths.collected_file(cluster).read_bytes())
-        return {str(tree): datetime.fromisoformat(when) for tree, when in found.items()}
+        return _collected(paths.collected_file(cluster).read_bytes())
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
+def _collected(content: bytes) -> dict[str, datetime]:
+    return {str(tree): datetime.fromisoformat(when) for tree, when in json.loads(content).items()}
+
+
 def note_collected(cluster: str, trees: Iterable[str], when: datetime) -> None:
     """Keep which folders ``gc`` removed, so that a rollback to one of them can say so."""
-    known = {tree: at.isoformat() for tree, at in collected(cluster).items()}
+    path = paths.collected_file(cluster)
+    known = {tree: at.isoformat() for tree, at in files.known(path, _collected, dict[str, datetime]()).items()}
     known.update(dict.fromkeys(trees, when.isoformat()))
-    files.keep(paths.collected_file(cluster), json.dumps(known, indent=1, sort_keys=True) + "\n")
+    files.keep(path, json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
 def hold(cluster: str) -> Hold | None:

@@ -85,7 +85,6 @@ class Catalogue:
         )
 
     def ordered(self, options: Mapping[str, CheckOptions]) -> dict[str, CheckOptions]:
-        """Return options in the order in which the checks run."""
         return {name: options[name] for name in self.checks if name in options}
 
     def options(self, name: str) -> CheckOptions:
@@ -94,7 +93,6 @@ class Catalogue:
         return one.tuned.get("nightly") or one.options()
 
     def builtin(self, name: str) -> Suite:
-        """Return a built-in suite."""
         if name not in self.suites:
             raise ConfigError(f"Unknown suite '{name}'; {nearest(name, self.suites, 'the suites are')}")
         return self.suites[name]
@@ -163,13 +161,11 @@ class SuiteFile:
     _KEYS = ("name", "extends", "checks", "references", "external", "outliers", "history")
 
     def __init__(self, text: str, place: str, known: Catalogue) -> None:
-        """Read the text as YAML."""
         self._document = read(text, place)
         self._known = known
         self._base: Suite | None = None
 
     def suite(self) -> Suite:
-        """Return the suite."""
         data = self._document.data
         if data is None:
             raise ConfigError(f"{self._document.name} is empty; begin with 'extends: nightly'.")
@@ -404,7 +400,6 @@ class Document:
 
 
 def read(text: str, name: str) -> Document:
-    """Read a YAML document."""
     lines: dict[Place, int] = {}
     try:
         loader = _Loader(text)

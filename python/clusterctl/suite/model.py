@@ -5,17 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
 from clusterctl.model import units
 from clusterctl.model.base import Record
 from clusterctl.model.results import Better, Unit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
 
 # Values of a suite file: sizes, times, fractions and lists, each checked when it is read; the nearest known name.
 
@@ -46,7 +43,6 @@ def between(low: float, high: float, what: str) -> Callable[[float], float]:
 
 
 def whole(value: object) -> int:
-    """Return a whole number."""
     figure, words = units.number(value)
     if words or figure != int(figure):
         raise ValueError(f"'{value}' is not a whole number")
@@ -301,7 +297,6 @@ class ExternalCheck(Record):
 
     @property
     def measures(self) -> str:
-        """The quantity of its figure."""
         return self.quantity or self.name
 
 
@@ -316,8 +311,19 @@ class CheckOptions(Record):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the program of the check takes them."""
-        return ()
+        """These options as the program of the check takes them: ``--budget 2 --sizes 8,64`` (seconds, bytes)."""
+        return self.words_of(type(self))
+
+    def words_of(self, kind: type[CheckOptions]) -> tuple[str, ...]:
+        """Return the words of those options alone that checks of a kind have."""
+        named = (name for name in kind.model_fields if name not in CheckOptions.model_fields)
+        return tuple(word for name in named for word in _option(name, getattr(self, name)))
+
+
+def _option(name: str, value: object) -> tuple[str, str]:
+    given = value if isinstance(value, tuple) else (value,)
+    words = (f"{one:g}" if isinstance(one, float) else str(one) for one in given)
+    return f"--{name.removesuffix('_s').replace('_', '-')}", ",".join(words)
 
 
 class MeasuringOptions(CheckOptions):
@@ -330,12 +336,6 @@ class MeasuringOptions(CheckOptions):
     budget_s: Seconds = 0.5
     confidence: Confidence = 0.95
     precision: Precision = 0.02
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """How long the program measures."""
-        named = (("--budget", self.budget_s), ("--confidence", self.confidence), ("--precision", self.precision))
-        return tuple(word for name, value in named for word in (name, f"{value:g}"))
 
 
 class Suite(Record):

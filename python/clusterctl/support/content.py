@@ -92,6 +92,7 @@ def _package(folder: Path) -> str:
     return spec.name
 
 
+@cache
 def node_module(path: str) -> Any:
     """Return a module that the role ``validation`` puts on nodes, by its path among the role's files.
 

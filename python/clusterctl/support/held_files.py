@@ -9,11 +9,8 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 FOLDER = "clusterctl-held-"
 # A control socket lies in such a folder. Its path ends at 104 bytes on macOS and at 108 on Linux: the folder's own name

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 # Control characters but tab and line feed, other ends of lines, characters without a width, those that change the
 # direction of text, and lone surrogates.

@@ -69,7 +69,6 @@ class CheckResults:
         self._found: dict[str, CheckResult] = {}
 
     def __contains__(self, check: str) -> bool:
-        """Whether the check has a result."""
         return check in self._found
 
     def __getitem__(self, check: str) -> CheckResult:
@@ -87,7 +86,6 @@ class CheckResults:
         self._tell(CheckFinished(self[result.check]))
 
     def skip(self, check: str, why: str, verdict: Verdict = Verdict.SKIP, **fields: Mapping[str, str]) -> None:
-        """Finish a check that does not run."""
         self.finish(CheckResult.model_validate({"check": check, "verdict": verdict, "reason": why, **fields}))
 
     def skip_rest(self, checks: Iterable[str], why: str, verdict: Verdict = Verdict.SKIP) -> None:

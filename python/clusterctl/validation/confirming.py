@@ -226,7 +226,6 @@ class MeasuringOn:
         policy: OutlierPolicy,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare."""
         self._check, self._take, self._tell, self._policy, self._clock = check, take, tell, policy, clock
 
     def pursued(self, first: CheckResult, assessed: CheckResult) -> Pursued:

@@ -17,10 +17,10 @@ from clusterctl.validation.checks import registry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.hosts import Inventory, InventorySources
     from clusterctl.model.probe import Probe
     from clusterctl.model.scheduler_options import PodsOptions, SlurmOptions
+    from clusterctl.model.slurm_drain_choice import DrainOptions
     from clusterctl.suite import Suite
 
 _MOST_NAMED = 6
@@ -62,7 +62,6 @@ class ValidationOptions:
         return self.suite.name != DEFAULT if self.search is None else self.search
 
     def refuse_unknown_launch_node(self, cluster: Inventory) -> None:
-        """Check the launch node."""
         names = [host.name for host in cluster.selected_hosts]
         if self.launch_node is not None and self.launch_node not in names:
             shown = and_more(names, _MOST_NAMED)

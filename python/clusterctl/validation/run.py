@@ -18,9 +18,9 @@ from clusterctl.analysis.trend import noise_of
 from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.rules import launchable
 from clusterctl.inventory.ansible_inventory import Cluster
-from clusterctl.model import drains, nodeset
-from clusterctl.model.drains import SlurmState
+from clusterctl.model import nodeset, slurm_drain_choice
 from clusterctl.model.results import ValidationRecord, Verdict, worst
+from clusterctl.model.slurm_drain_choice import SlurmState
 from clusterctl.remote import reach, slurm_text
 from clusterctl.remote.slurm import Slurm
 from clusterctl.state import files, history, locks, paths, runs
@@ -39,11 +39,11 @@ from clusterctl.validation.team import Team
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.model.drains import DrainOptions
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory, InventorySources
     from clusterctl.model.job_outcome import JobOutcome
     from clusterctl.model.results import CheckResult, ValidationEvent
+    from clusterctl.model.slurm_drain_choice import DrainOptions
     from clusterctl.validation.checks.base import Check
 
 
@@ -94,7 +94,7 @@ def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: Dr
         return (f"Slurm was not told of this run: {error}",)
     nodes = slurm_text.of_hosts(hosts, found)
     states = {host: SlurmState(node.state, node.reason) for host, node in nodes.items()}
-    decided = drains.decide(record, states, wish)
+    decided = slurm_drain_choice.decide(record, states, wish)
     done: dict[str, str] = {}
     resumed: list[str] = []
     refused: list[str] = []
@@ -110,7 +110,7 @@ def tell(slurm: Slurm, hosts: Sequence[Host], record: ValidationRecord, wish: Dr
             resumed.append(host)
         except ValidationCouldNotRunError as error:
             refused.append(f"{host} stays drained: {error}")
-    return (*drains.words_of(done, resumed), *decided.notes, *refused)
+    return (*slurm_drain_choice.words_of(done, resumed), *decided.notes, *refused)
 
 
 __all__ = ["ValidationOptions", "exit_code", "validate"]
@@ -177,31 +177,21 @@ def of_cluster(
 
 
 def in_a_run(
-    sources: InventorySources, options: ValidationOptions, work: Callable[[runs.Run], ValidationRecord], failed: int = 1
+    sources: InventorySources, options: ValidationOptions, work: Callable[[runs.Run], ValidationRecord]
 ) -> ValidationRecord:
-    """Validate in a run of its own, and keep in it how that ended; ``failed`` is the exit code after an error."""
-    run = runs.start("validate", sources, options.argv, runs.versions())
-    try:
+    """Validate in a run of its own, and keep in it how that ended."""
+    with runs.recorded("validate", sources, options.argv) as run:
         record = work(run)
-    except KeyboardInterrupt:
-        run.update(outcome="interrupted", exit_code=int(ExitCode.INTERRUPTED), finished=now())
-        raise
-    except BaseException as error:
-        run.update(outcome="failed", exit_code=failed, message=str(error), finished=now())
-        raise
-    finally:
-        run.close()
-    run.update(
-        outcome="done" if record.verdict is Verdict.PASS else "failed",
-        exit_code=int(exit_code(record)),
-        message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
-        finished=now(),
-    )
+        run.update(
+            outcome="done" if record.verdict is Verdict.PASS else "failed",
+            exit_code=int(exit_code(record)),
+            message="; ".join(f"{check.check}: {check.reason}" for check in record.checks if check.is_bad),
+            finished=now(),
+        )
     return record
 
 
 def saved(run: runs.Run, record: ValidationRecord) -> ValidationRecord:
-    """Keep the record in the folder of its run, and return it."""
     files.write_atomically(paths.validation_record(run.folder), record.model_dump_json(indent=1) + "\n")
     return record
 
@@ -243,7 +233,6 @@ class _Validation:
         tell: Callable[[ValidationEvent], None],
         gone: Gone,
     ) -> None:
-        """Pass the gate."""
         self._look_whether_gone, self._gone = gone, ""
         self._cluster, self._options, self._checks, self._run, self._tell = cluster, options, checks, run, tell
         self._started = now()
@@ -272,7 +261,6 @@ class _Validation:
         self._expectations = Expectations(options.suite, measured, nodes, remembered=options.remembered)
 
     def go(self) -> ValidationRecord:
-        """Run the checks, and keep the record of the run."""
         try:
             if not self._team.nodes:
                 self._skip_rest("no node can take part")

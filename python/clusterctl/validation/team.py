@@ -226,7 +226,6 @@ class Team:
         return {**allocation, **own}
 
     def only(self, names: Iterable[str]) -> Team:
-        """Return the team of these nodes."""
         return Team({name: self.nodes[name] for name in names}, self.chosen)
 
     def launched_by(self, launcher: str, names: Iterable[str]) -> Team:

@@ -28,12 +28,12 @@ from clusterctl.model.results import (
     Verdict,
     worst,
 )
-from clusterctl.remote import kubectl_text
+from clusterctl.remote import kubectl_output
 from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
 from clusterctl.state import files, paths, runs
 from clusterctl.support import node_json
-from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
+from clusterctl.support.errors import ConfigError, ValidationCouldNotRunError
 from clusterctl.validation.check_results import CheckResults, ended_during
 from clusterctl.validation.checks import base, judging, registry
 from clusterctl.validation.expectations import Expectations, MeasuredRun
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from clusterctl.model.job_outcome import Ending
     from clusterctl.model.results import ValidationEvent
     from clusterctl.model.scheduler_options import PodsOptions
-    from clusterctl.remote.kubectl_text import Pod
+    from clusterctl.remote.kubectl_output import Pod
     from clusterctl.validation.checks.base import Check, Site
     from clusterctl.validation.options import ValidationOptions
 
@@ -313,7 +313,7 @@ def checked(kubectl: Kubectl, job: ValidationJob) -> None:
     for verb, named in _RIGHTS:
         resource = named or job.resource
         if not kubectl.may(verb, resource):
-            raise ValidationCouldNotRunError(kubectl_text.no_right(verb, resource, kubectl.namespace))
+            raise ValidationCouldNotRunError(kubectl_output.no_right(verb, resource, kubectl.namespace))
 
 
 def validate(
@@ -336,7 +336,7 @@ def validate(
     def work(run: runs.Run) -> ValidationRecord:
         return _PodsRun(kubectl, plan, job, run, sources, options, wish, on_event or ignore).go()
 
-    return in_a_run(sources, options, work, int(ExitCode.VALIDATION_ERROR))
+    return in_a_run(sources, options, work)
 
 
 class _PodsRun:
@@ -365,7 +365,6 @@ class _PodsRun:
         self._expectations = self._expected({})
 
     def go(self) -> ValidationRecord:
-        """Run the checks, and keep the record of the run."""
         wish = self._wish
         held = PodJob(self._kubectl, self._job, wish.start_within_s, wish.time_s, lambda w: self._say(JOB, w))
         try:

@@ -60,7 +60,6 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look, and say what was found."""
     asked = options(arguments)
     began = time.monotonic()
     found, last, was_killed = [], "", True

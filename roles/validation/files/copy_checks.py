@@ -127,7 +127,6 @@ class Crew:
             raise self.problem
 
     def toil(self, core: int) -> None:
-        """Make the copies of one core."""
         try:
             os.sched_setaffinity(0, {core})  # of this thread alone
             self.copies(Core(self.numpy, core, self.size, seed=self.rank.rank * MOST_THREADS + core))
@@ -152,7 +151,6 @@ class Crew:
             self.rank.findings.compared += own.made * own.words
 
     def note(self, own: Core, found: dict[str, Any]) -> None:
-        """Report a copy that is wrong."""
         where = f"copy {own.made:,} of {own.words * WORD:,} bytes on core {own.core}, byte {found['byte']:,}"
         count = f"({found['words']} of {own.words:,} words wrong)"
         with self.lock:

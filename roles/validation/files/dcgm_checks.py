@@ -60,7 +60,6 @@ class Outcome(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Whether it failed."""
         return self.status.startswith("fail")
 
     @property
@@ -78,7 +77,6 @@ class Report(NamedTuple):
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
-        """The tests that failed."""
         return tuple(one for one in self.outcomes if one.failed)
 
     @property
@@ -88,7 +86,6 @@ class Report(NamedTuple):
 
     @property
     def passed(self) -> int:
-        """How many passed."""
         return sum(1 for one in self.outcomes if one.status == "pass")
 
     @property

@@ -124,7 +124,6 @@ def known(job: str) -> State | None:
 
 
 def is_kept(pid: object, job: str) -> bool:
-    """Whether a process is the keeper of a job."""
     if not isinstance(pid, int) or pid <= 0:
         return False
     words = job_members.read_bytes(f"/proc/{pid}/cmdline").split(b"\0")
@@ -132,7 +131,6 @@ def is_kept(pid: object, job: str) -> bool:
 
 
 def jobs() -> list[State]:
-    """Return the jobs of this node, the newest first."""
     try:
         names = [path.name for path in place().iterdir() if job_supervisor.JOB_ID.fullmatch(path.name)]
     except OSError:
@@ -212,7 +210,6 @@ class Log:
     """The log that a keeper writes: two files at most, the older of which goes when the newer is full."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin with nothing."""
         self.folder = folder
         self.at = 0
         self.starts: list[int] = []
@@ -318,7 +315,6 @@ class Keeper:
         self.note(state="ended", remains=remains, tail=tail, ended_at=time.time(), **ended)
 
     def take(self, line: bytes) -> None:
-        """Take a line of the supervisor."""
         try:
             event = json.loads(line)
             kind = event["event"]
@@ -368,7 +364,6 @@ def keep(job: str) -> int:
 
 
 def say(**event: Any) -> None:
-    """Write one line."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
@@ -445,7 +440,6 @@ def nobody_reads() -> bool:
 
 
 def has_rank(job: str) -> bool:
-    """Whether a rank of the job is up on this node."""
     given = [b"\0" + job_members.read_bytes(f"/proc/{pid}/environ") for pid in job_members.members(job)]
     return any(b"\0" + rank in environment for environment in given for rank in RANKS)
 

@@ -55,7 +55,6 @@ def pass_on(running: subprocess.Popen[bytes], rank: rank_program.Rank) -> None:
 
 
 def work(rank: rank_program.Rank) -> int:
-    """Run the program and report."""
     rank.libraries = ()  # the program is another process
     arguments = rank.arguments
 

@@ -207,7 +207,6 @@ def read(job: str, rank: int) -> dict[str, Any] | None:
 
 
 def main() -> int:
-    """Answer with one line."""
     parser = argparse.ArgumentParser(description="Make or remove the folder of a job's flight records.")
     parser.add_argument("job", help="the job's id")
     what = parser.add_mutually_exclusive_group(required=True)

@@ -191,7 +191,7 @@ class Compute:
             self.at_once(kind)
         watch.stop()
         looks = watch.looks
-        gpu_state.report(rank, looks)
+        gpu_state.report(rank, looks, watch.lost)
         rank.figures.update(gpu_state.clock_figures(looks))
         for card in self.node.cards:
             rank.facts[f"gpu{card.index}_digests"] = " ".join(self.digests[card.index])
@@ -410,7 +410,6 @@ class Copies:
             rank.findings.note(f"{what} of {card.name}", expected, got)
 
     def to_peer(self, card: Card, peer: Card) -> dict[tuple[int, int], float]:
-        """Copy from a GPU to another one."""
         one, other = self.empty(card), self.empty(peer)
         one.copy_(self.source)
         direct = self.torch.cuda.can_device_access_peer(card.index, peer.index)
@@ -420,7 +419,6 @@ class Copies:
         return {(card.index, peer.index): rate}
 
     def empty(self, card: Card) -> Any:
-        """Return memory of a GPU."""
         return self.torch.empty(self.size, dtype=self.torch.uint8, device=card.device)
 
     def measured(
@@ -479,7 +477,6 @@ class Copies:
 
 
 def prove(rank: rank_program.Rank, ends: float) -> None:
-    """Run one of the checks."""
     rank.doing("import torch")
     import numpy as np  # noqa: PLC0415 - "started" is said before anything that can fail
     import torch  # noqa: PLC0415 - the same

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import statistics
 import sys
 import threading
@@ -42,11 +43,15 @@ REASONS = {
     0x080: "hardware power brake",
     0x100: "clocks set by a display",
 }
+_LOST = re.compile(r"GPU is lost|device handle for GPU")
+_PLACE = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 HARDWARE = 0x008 | 0x040 | 0x080
 
 
 class StateError(Exception):
-    """``nvidia-smi`` gave no answer; the sentence says why."""
+    """``nvidia-smi`` gave no answer; the sentence says why. ``lost`` has the PCI addresses of GPUs that it lost."""
+
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,10 @@ def look(program: str = PROGRAM) -> tuple[Gpu, ...]:
         said = " ".join((done.output + done.errors).split())
         if UNKNOWN_FIELD not in said.lower():
             break
-    raise StateError(f"{program} ended with an error: {said[:120]}")
+    failure = StateError(f"{program} ended with an error: {said[:120]}")
+    lines = [line for line in (done.output + "\n" + done.errors).splitlines() if _LOST.search(line)]
+    failure.lost = tuple(place.lower() for line in lines for place in _PLACE.findall(line))
+    raise failure
 
 
 class Watch:
@@ -157,11 +165,11 @@ class Watch:
         self.program, self.pause_s = program, pause_s
         self.looks: list[tuple[Gpu, ...]] = []
         self.problem = ""
+        self.lost: tuple[str, ...] = ()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go, daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -174,7 +182,7 @@ class Watch:
             try:
                 self.looks.append(look(self.program))
             except StateError as problem:
-                self.problem = str(problem)
+                self.problem, self.lost = str(problem), problem.lost
                 return
             if self._over.wait(self.pause_s):
                 return
@@ -211,13 +219,29 @@ def held(looks: Sequence[Sequence[Gpu]], count: int = LOOKS) -> dict[int, int]:
     return {index: mask for index, mask in found.items() if mask}
 
 
-def report(rank: Any, looks: Sequence[Sequence[Gpu]]) -> None:
+def vanished(looks: Sequence[Sequence[Gpu]], lost: Sequence[str] = ()) -> list[Gpu]:
+    """Return the GPUs of the first look that the last one lacks, and those that nvidia-smi lost after it."""
+    left = {gpu.index for gpu in looks[-1]} if looks else set()
+    return [
+        gpu for gpu in (looks[0] if looks else ()) if gpu.index not in left or gpu.place.lower().endswith(tuple(lost))
+    ]
+
+
+def report(rank: Any, looks: Sequence[Sequence[Gpu]], lost: Sequence[str] = ()) -> None:
     """Note the state of a node's GPUs in a rank's result: facts ``gpu0_state``, and a wrong answer for each slow one.
+
+    A GPU that vanished meanwhile is a wrong answer as well.
 
     Args:
         rank: ``rank_program.Rank`` of the one rank that speaks for the node.
         looks: what was seen, oldest first.
+        lost: PCI addresses of the GPUs that nvidia-smi lost after the last look.
     """
+    for gpu in vanished(looks, lost):
+        rank.findings.compared += 1
+        rank.findings.note(
+            f"GPU {gpu.index} ({gpu.name}, {gpu.place})", "an answer to the end", "it is lost to nvidia-smi"
+        )
     if not looks or not looks[-1]:
         return
     slow = held(looks)

@@ -222,7 +222,6 @@ def model_from_rank_0(bench: Bench) -> None:
 
 
 def objects(bench: Bench) -> None:
-    """Python objects, from one rank and from all."""
     what = bench.doing("broadcast of an object from rank 0")
     bench.findings.value(what, bench.hvd.broadcast_object({"rank": bench.rank, "text": "Grüße"})["rank"], 0)
     what = bench.doing("allgather of objects")
@@ -249,7 +248,6 @@ class Mover:
         self.got: Any = None
 
     def gathered(self, value: float) -> list[float]:
-        """Return the numbers of all ranks."""
         mine = self.torch.tensor([value], dtype=self.torch.float64)
         return [float(number) for number in self.hvd.allgather(mine, name="clusterctl.gathered")]
 
@@ -259,7 +257,6 @@ class Mover:
         return float(self.hvd.broadcast(mine, 0, name="clusterctl.first_says"))
 
     def meet(self) -> None:
-        """Wait for all ranks."""
         self.gathered(0.0)
 
     def wait(self) -> None:
@@ -290,7 +287,6 @@ class Mover:
         return self.given.cpu().numpy()
 
     def received(self) -> Any:
-        """Return what arrived."""
         return self.got.cpu().numpy()
 
 
@@ -371,7 +367,6 @@ BODIES: dict[str, Callable[[rank_program.Rank], None]] = {
 
 
 def work(rank: rank_program.Rank) -> NoReturn:
-    """Run one of the checks and report."""
     rank.libraries = ("libmpi", "libnccl") if "cuda" in rank.arguments.devices else ("libmpi",)
     if not rank.attempt(lambda: BODIES[rank.arguments.check](rank)):
         os._exit(1)  # mpirun ends the others, who would wait for this rank until the deadline

@@ -116,7 +116,6 @@ class Answers:
     """JSON lines to the controller, never waiting for it: a controller that hangs must not stop the deadline."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take over the descriptor."""
         self.descriptor = descriptor
         self.pending = bytearray()
         self.broken = False
@@ -156,7 +155,6 @@ class Lines:
     """Cut a stream into lines, however the reads fall."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.rest = b""
 
     def feed(self, data: bytes) -> list[str]:
@@ -364,7 +362,6 @@ def reserved_port() -> socket.socket:
 
 
 def supervise() -> int:
-    """Serve one request."""
     answers = Answers(1)
     try:
         request = checked(json.loads(receive()))

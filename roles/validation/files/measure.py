@@ -125,7 +125,6 @@ class Samples:
 
     @property
     def median(self) -> float:
-        """The middle of the samples."""
         return median(self.values)
 
     @property
@@ -219,7 +218,6 @@ class Sampling:
 
     @property
     def samples(self) -> Samples:
-        """What was taken so far."""
         return Samples(tuple(self.values), self.ended, self.confidence)
 
 
@@ -299,7 +297,6 @@ class CpuWatch:
     """Tells how busy the machine's processors are with something other than this process."""
 
     def __init__(self) -> None:
-        """Begin to count."""
         self.began, self.own_s, self.busy_s = time.monotonic(), time.process_time(), busy_s()
 
     def report(self, rank: Any) -> None:

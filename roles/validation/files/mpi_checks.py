@@ -46,7 +46,6 @@ class Contents:
     """Tells once what a rank has mapped, as soon as its loader is done."""
 
     def __init__(self, say: Callable[..., None]) -> None:
-        """Take the voice of the rank."""
         self.say = say
         self.before: set[str] = set()
 
@@ -66,7 +65,6 @@ class Bench:
     """What every check works with: the communicator, numpy and the findings."""
 
     def __init__(self, mpi: Any, numpy: Any, rank: rank_program.Rank) -> None:
-        """Keep them together."""
         self.mpi, self.numpy = mpi, numpy
         self.findings, self.doing = rank.findings, rank.doing
         self.facts, self.figures = rank.facts, rank.figures
@@ -236,7 +234,8 @@ def network(bench: Bench) -> None:
     A node's first rank reports: ``sent_bytes`` and ``received_bytes`` that its ranks had to send and get, and by how
     much the counters of every carrier rose meanwhile (``eth0_rx_bytes``, ``mlx5_0/1_tx_bytes``). Where the node has
     rails, it tells how fast each took what two other nodes sent, at most and as a median (``rail0_from_2_bytes_per_s``
-    and ``rail0_from_2_usual_bytes_per_s``, with the sender's rank).
+    and ``rail0_from_2_usual_bytes_per_s``, with the sender's rank). Where it has cables, it tells so of each
+    (``cable10000_from_2_bytes_per_s``, with the speed in Mb/s).
     """
     nodes: dict[str, list[int]] = {}
     for rank, host in enumerate(bench.comm.allgather(bench.host)):
@@ -247,7 +246,7 @@ def network(bench: Bench) -> None:
     routes = routes_of(list(nodes.values()))
     exchange(bench, [(source, target, 1) for source, target, _unused in routes])  # opens the connections
     here = nodes[bench.host]
-    if try_rails(bench, [ranks[0] for ranks in nodes.values()]):
+    if try_carriers(bench, [ranks[0] for ranks in nodes.values()]):
         return
     speaks = bench.rank == here[0]
     before = measure.counters(measure.SYS) if speaks else {}
@@ -273,21 +272,23 @@ def network(bench: Bench) -> None:
         bench.facts["ucx"] = " ".join(ucx_transports(UCX_LOG.text()))
 
 
-def try_rails(bench: Bench, first: list[int]) -> bool:
-    """Let the first ranks of the nodes send to each other over one rail after the other.
+def try_carriers(bench: Bench, first: list[int]) -> bool:
+    """Let the first ranks of the nodes send to each other over one rail or cable after the other.
 
     Returns:
-        Whether a rail is too slow for the exchange.
+        Whether one is too slow for the exchange.
     """
-    own = rail_rates.rails() if bench.rank in first else []
+    has_cables, own = rail_rates.carriers() if bench.rank in first else (False, [])
     with contextlib.ExitStack() as stack:
         listeners = []
         with contextlib.suppress(OSError):
             listeners = [stack.enter_context(rail_rates.listener(one.address)) for one in own]
         mine = [(*one, its.getsockname()[1]) for one, its in zip(own, listeners)]  # noqa: B905 - strict= came with Python 3.10
-        table = {rank: its for rank, its in enumerate(bench.comm.allgather(mine)) if rank in first}
-        count = len(table[first[0]])
-        if count < 2 or any(len(its) != count for its in table.values()):  # noqa: PLR2004 - one is no rail
+        speeds = [(one.cidr, rail_rates.speed(one.interface)) for one in own[: len(mine)]]
+        told = bench.comm.allgather((mine, (has_cables, speeds)))
+        table = {rank: ends for rank, (ends, _unused) in enumerate(told) if rank in first}
+        rounds = rail_rates.rounds(first, {rank: told[rank][1] for rank in first})
+        if not rounds:
             return False
         samples: dict[int, dict[int, list[float]]] = {}
         end, passes = time.monotonic() + rail_rates.MORE_S, 0
@@ -295,33 +296,42 @@ def try_rails(bench: Bench, first: list[int]) -> bool:
             bench.comm.allgather(rail_rates.doubtful(samples) and time.monotonic() < end)
         ):
             passes += 1
-            for distance in rail_rates.distances(len(first)):
-                for rail in range(count):
-                    bench.doing(f"rail {rail} between nodes that are {distance} apart")
-                    wait_idly(bench)
-                    if bench.rank in first:
-                        at = first.index(bench.rank)
-                        target, source = first[(at + distance) % len(first)], first[at - distance]
-                        rate = try_rail(table, listeners[rail], rail, (source, bench.rank, target))
-                        samples.setdefault(source, {}).setdefault(rail, []).append(rate)
+            for number, ways in enumerate(rounds):
+                bench.doing(f"{'cables' if has_cables else 'rails'} between nodes, round {number + 1}")
+                wait_idly(bench)
+                if bench.rank in first:
+                    sends = next(way for way in ways if way.source == bench.rank)
+                    hears = next(way for way in ways if way.target == bench.rank)
+                    rate = try_carrier(table, listeners[hears.at_target], hears, sends)
+                    samples.setdefault(hears.group, {}).setdefault(hears.number, []).append(rate)
             wait_idly(bench)
-    for source, rail, rates in (
-        (source, rail, rates) for source, its in samples.items() for rail, rates in its.items()
-    ):
-        bench.figures[f"rail{rail}_from_{source}_bytes_per_s"] = max(rates)
-        bench.figures[f"rail{rail}_from_{source}_usual_bytes_per_s"] = statistics.median(rates)
-    for rail, one in enumerate(own):
-        bench.facts[f"rail{rail}"] = f"{one.interface} {one.cidr}"
+    ends = {way.source: way.at_target for ways in rounds for way in ways if way.target == bench.rank}
+    tell_rates(bench, samples, ends if has_cables else {}, own)
     slowest = min((max(rates) for its in samples.values() for rates in its.values()), default=rail_rates.LEAST)
     return any(bench.comm.allgather(slowest < rail_rates.LEAST))
 
 
-def try_rail(table: Any, listens: Any, rail: int, ranks: tuple[int, int, int]) -> float:
-    """Receive from the first of these ranks, send to the last, and return how much arrives in bytes per second."""
-    source, own, target = ranks
-    arrival = rail_rates.Arrival(listens, table[source][rail][2])
+def tell_rates(
+    bench: Bench, samples: dict[int, dict[int, list[float]]], cables: dict[int, int], own: list[Any]
+) -> None:
+    """Tell what each rail or cable took; ``cables`` has the place of the cable from each rank, {} of rails."""
+    for group, its in samples.items():
+        for number, rates in its.items():
+            name = f"cable{group}_from_{number}" if cables else f"rail{number}_from_{group}"
+            bench.figures[f"{name}_bytes_per_s"] = max(rates)
+            bench.figures[f"{name}_usual_bytes_per_s"] = statistics.median(rates)
+    for rail, one in enumerate(own):
+        if samples and not cables:
+            bench.facts[f"rail{rail}"] = f"{one.interface} {one.cidr}"
+    for source, place in cables.items():
+        bench.facts[f"cable_from_{source}"] = f"{own[place].interface} {own[place].cidr}"
+
+
+def try_carrier(table: Any, listens: Any, hears: Any, sends: Any) -> float:
+    """Receive by one way and send by another at a time, and return how much arrives in bytes per second."""
+    arrival = rail_rates.Arrival(listens, table[hears.source][hears.at_source][2])
     arrival.start()
-    rail_rates.send(table[own][rail][2], *table[target][rail][2:])
+    rail_rates.send(table[sends.source][sends.at_source][2], *table[sends.target][sends.at_target][2:])
     arrival.join()
     return arrival.rate
 

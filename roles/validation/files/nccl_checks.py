@@ -87,7 +87,6 @@ class Answers:
     """Run every operation with known values, and note each wrong answer."""
 
     def __init__(self, team: Communicator) -> None:
-        """Take a communicator that the ranks have joined."""
         self.team, self.numpy, self.nccl, self.cuda = team, team.numpy, team.nccl, team.cuda
         self.ranks, self.report, self.rank, self.size = team.ranks, team.report, team.rank, team.size
 
@@ -107,7 +106,6 @@ class Answers:
         return numbers.astype(kind.storage)
 
     def read(self, stored: Any, kind: Kind) -> Any:
-        """Return the numbers of stored bytes."""
         return (stored.astype("u4") << 16).view("f4") if kind.name == "bf16" else stored
 
     def counts(self) -> Iterator[int]:
@@ -445,7 +443,6 @@ def under_torchrun(report: rank_program.Rank) -> int:
 
 
 def work(report: rank_program.Rank) -> int:
-    """Run the check."""
     report.libraries = ("libmpi", "libnccl")
     if report.arguments.launcher == "torchrun":
         return under_torchrun(report)
@@ -453,7 +450,6 @@ def work(report: rank_program.Rank) -> int:
 
 
 def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
     words = rank_program.parser("Prove that NCCL gives right answers. Started by mpirun or torchrun.", CHECKS)
     sweep_checks.add_options(words)
     words.add_argument("--library", default=LIBRARY, help="the libnccl to load; a bare name is left to the loader")

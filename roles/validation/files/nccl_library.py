@@ -31,7 +31,6 @@ class Mpi:
         self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
 
     def gathered(self, value: Any) -> list[Any]:
-        """Return the values of all ranks."""
         return list(self._comm.allgather(value))
 
     def first_says(self, value: Any) -> Any:
@@ -124,7 +123,6 @@ class Cuda:
 
     @property
     def version(self) -> str:
-        """The CUDA version that the driver offers."""
         number = ctypes.c_int()
         self("cuDriverGetVersion", ctypes.byref(number))
         return f"{number.value // 1000}.{number.value % 1000 // 10}"
@@ -164,7 +162,6 @@ class Cuda:
         return address.value
 
     def release(self) -> None:
-        """Free the buffers."""
         for address in (self.send, self.receive):
             if address:
                 self("cuMemFree_v2", ctypes.c_uint64(address))

@@ -127,7 +127,6 @@ class Log:
                 return
 
     def lines(self) -> list[str]:
-        """Return all that NCCL has written until now."""
         if self.handle < 0:
             return []
         text = b""
@@ -176,7 +175,6 @@ class _Found:
         self.gids: dict[int, tuple[int, str]] = {}
 
     def take(self, text: str) -> None:
-        """Take what one line says."""
         self.some = True
         self.no_device |= text.startswith(_NO_DEVICE)
         for pattern, take in (

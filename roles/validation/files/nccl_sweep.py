@@ -60,7 +60,6 @@ class Timing:
     """Time every operation at every size."""
 
     def __init__(self, team: Communicator) -> None:
-        """Take a communicator that the ranks have joined."""
         self.team, self.numpy, self.nccl, self.cuda = team, team.numpy, team.nccl, team.cuda
         self.ranks, self.report, self.rank, self.size = team.ranks, team.report, team.rank, team.size
 
@@ -136,14 +135,12 @@ class Mover:
     name = "nccl"
 
     def __init__(self, team: Communicator) -> None:
-        """Take the ranks of a communicator."""
         self.team, self.rank, self.size = team, team.rank, team.size
         self.run: Callable[[], None] = team.wait
         self.given: Any = None
         self.room = 0
 
     def gathered(self, value: float) -> list[float]:
-        """Return the numbers of all ranks."""
         return [float(number) for number in self.team.ranks.gathered(value)]
 
     def first_says(self, value: float) -> float:
@@ -203,7 +200,6 @@ class Mover:
         return self._downloaded(self.team.cuda.send, len(self.given))
 
     def received(self) -> Any:
-        """Return what arrived."""
         return self._downloaded(self.team.cuda.receive, self.room)
 
 
@@ -217,7 +213,7 @@ def sweep(report: rank_program.Rank, team: Communicator) -> None:
     sweep_checks.Sweep(report, Mover(team), team.numpy).go(room)
     if watch:
         watch.stop()
-        gpu_state.report(report, watch.looks)
+        gpu_state.report(report, watch.looks, watch.lost)
         for index, values in gpu_state.clocks(watch.looks).items():
             measure.say(
                 report.voice, values, quantity="gpu_clock", unit="Hz", better="higher", operation=f"gpu {index}"
@@ -304,7 +300,6 @@ class Sweep(sweep_checks.Sweep):
     way, kind, peer = "", "", ""
 
     def tell(self, point: sweep_checks.Point, samples: Sequence[float]) -> None:
-        """Print the figures of a point."""
         bus = point.size_bytes * bus_factor(point.operation, self.backend.size)
         measure.say(
             self.report.voice,

@@ -269,7 +269,6 @@ def samples_of(crew: Crew, bench: Bench) -> measure.Samples:
 
 
 def work(rank: rank_program.Rank) -> int:
-    """Measure this node and report."""
     deadline = rank.began + RESERVE * rank.arguments.deadline
 
     def body(mpi: Any) -> None:

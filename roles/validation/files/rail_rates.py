@@ -1,4 +1,4 @@
-"""How fast each rail of a node takes what another node sends to it: by TCP, one rail at a time.
+"""How fast each rail or cable of a node takes what another node sends to it: by TCP, one at a time.
 
 The programs import this module by its bare name, because it lies in their folder. It needs Python 3.9 or newer.
 
@@ -37,15 +37,78 @@ class Rail(NamedTuple):
     address: str
 
 
-def rails(record: Path = RECORD) -> list[Rail]:
-    """Return the networks that share the messages of this node; none where it has one network, or cables."""
+class Way(NamedTuple):
+    """From one rank to another over a rail or cable, with its place in the list of each of the two.
+
+    Ways of one ``group`` that end at the same rank are compared there; ``number`` tells them apart.
+    """
+
+    source: int
+    target: int
+    at_source: int
+    at_target: int
+    group: int
+    number: int
+
+
+def carriers(record: Path = RECORD) -> tuple[bool, list[Rail]]:
+    """Return whether cables carry the messages of this node, and the rails or cables; none where it has one network."""
     try:
         with record.open(encoding="utf-8") as stream:
             told = json.loads(stream.read(_LARGEST_RECORD))
         found = [Rail(str(one["interface"]), str(one["cidr"]), str(one["address"])) for one in told.get("carriers", ())]
-        return found if any(one.cidr in told["cidrs"] for one in found) else []
+        return bool(found) and all(one.cidr not in told["cidrs"] for one in found), found
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False, []
+
+
+def speed(interface: str) -> int:
+    """Return the speed of an interface in Mb/s, 0 where the kernel tells none."""
+    try:
+        return max(0, int(Path(f"/sys/class/net/{interface}/speed").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return 0
+
+
+def rounds(first: Sequence[int], carrying: Mapping[int, tuple[bool, Sequence[tuple[str, int]]]]) -> list[list[Way]]:
+    """Return what is tried at a time: in each round, a rank sends to one and hears from one.
+
+    Args:
+        first: the first rank of each node.
+        carrying: by these, whether they have cables; network and speed of each rail or cable.
+
+    Returns:
+        No rounds where the nodes do not have equal rails, nor a cable between each two.
+    """
+    if all(has_cables for has_cables, _own in carrying.values()):
+        return _over_cables(first, {rank: own for rank, (_unused, own) in carrying.items()})
+    count = len(carrying[first[0]][1])
+    if count < 2 or any(has_cables or len(own) != count for has_cables, own in carrying.values()):  # noqa: PLR2004 - one is no rail
         return []
+    return [
+        [Way(source, target, rail, rail, source, rail) for source, target in _apart(first, distance)]
+        for distance in range(1, min(len(first), 3))  # two others, where there are two
+        for rail in range(count)
+    ]
+
+
+def _over_cables(first: Sequence[int], own: Mapping[int, Sequence[tuple[str, int]]]) -> list[list[Way]]:
+    found = []
+    for distance in range(1, len(first)):
+        ways = []
+        for source, target in _apart(first, distance):
+            theirs = [name for name, _speed in own[target]]
+            joined = [place for place, (name, _speed) in enumerate(own[source]) if name in theirs]
+            if not joined:
+                return []
+            at = theirs.index(own[source][joined[0]][0])
+            ways.append(Way(source, target, joined[0], at, own[target][at][1], source))
+        found.append(ways)
+    return found
+
+
+def _apart(first: Sequence[int], distance: int) -> list[tuple[int, int]]:
+    return [(source, first[(place + distance) % len(first)]) for place, source in enumerate(first)]
 
 
 def listener(address: str) -> socket.socket:
@@ -125,18 +188,13 @@ def send(source: str, address: str, port: int) -> None:
 
 
 def doubtful(samples: Mapping[int, Mapping[int, Sequence[float]]]) -> bool:
-    """Whether a rail seems slow: the fastest of its rates from a node is far below the median of another rail.
+    """Whether a rail or cable seems slow: the fastest of its rates is far below the median of another of its group.
 
     Args:
-        samples: by the sender's rank and by rail, the rates.
+        samples: by :class:`Way`'s group and number, the rates.
     """
     return any(
-        max(rates) * SLOWER < max(map(statistics.median, rails.values()))
-        for rails in samples.values()
-        for rates in rails.values()
+        max(rates) * SLOWER < max(map(statistics.median, ways.values()))
+        for ways in samples.values()
+        for rates in ways.values()
     )
-
-
-def distances(nodes: int) -> Sequence[int]:
-    """Return how far on in the ring the nodes are to whom each node sends: two others, where there are two."""
-    return range(1, min(nodes, 3))

@@ -383,7 +383,6 @@ def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object
 
 
 def main() -> int:
-    """Answer with one line."""
     parser = argparse.ArgumentParser(description="Say what the ranks of a job do on this node.")
     parser.add_argument("job", help="the job's id")
     parser.add_argument("--stacks", action="store_true", help="take their stacks too")

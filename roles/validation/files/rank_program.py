@@ -207,7 +207,6 @@ class Voice:
         self.began = time.monotonic()
 
     def say(self, event: str, **figures: Any) -> None:
-        """Print one line."""
         os.write(1, self.line(event, figures))
 
     def beat(self, step: str) -> None:
@@ -229,7 +228,6 @@ class Voice:
         os.write(2, self.line(event, figures))
 
     def line(self, event: str, figures: dict[str, Any]) -> bytes:
-        """Return a line with its end."""
         head = {"clusterctl": 1, "event": event, "check": self.check, "rank": self.rank, "host": self.host}
         return (json.dumps({**head, **figures}) + "\n").encode()
 
@@ -354,7 +352,6 @@ class Rank:
 
     @property
     def code(self) -> int:
-        """What this rank ends with."""
         return 0 if self.findings.wrong == 0 else 1
 
 
@@ -467,7 +464,6 @@ class HeldBack:
     """Tells for how long the control group held this node back since the start."""
 
     def __init__(self, voice: Voice) -> None:
-        """Count from now on."""
         self.voice, self.counts = voice, is_first_of_node()
         self.before = control_group.count() if self.counts else control_group.Count()
 
@@ -548,7 +544,6 @@ def gradient_size(model: Any, loss: Any) -> float:
 
 
 def parser(description: str, checks: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the options that all programs have."""
     words = argparse.ArgumentParser(description=description)
     words.add_argument("--check", required=True, choices=list(checks))
     words.add_argument("--deadline", type=float, default=60.0, help="seconds after which the job is ended from outside")

@@ -222,7 +222,6 @@ def stacks(
 
 
 def main() -> int:
-    """Answer with one line."""
     parser = argparse.ArgumentParser(description="Say where the ranks of a job are on this node.")
     parser.add_argument("job", help="the job's id")
     arguments = parser.parse_args()

@@ -196,7 +196,6 @@ class Node:
         return self.ended[pid], [line for line in lines if line.strip() and not PASSED_OVER.search(line)][-MOST_SHOWN:]
 
     def kill(self) -> None:
-        """Kill all processes below this one."""
         end = time.monotonic() + END_S
         while (left := descendants()) and time.monotonic() < end:
             for pid in left:
@@ -231,7 +230,6 @@ class Link:
     """A connection between the first node and another one: lines of JSON."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Take a connection."""
         self.connection = connection
         self.rest = b""
         self.rank = 0
@@ -264,7 +262,6 @@ class Link:
         return message if isinstance(message, dict) else None
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
 
@@ -370,7 +367,6 @@ class Asked:
     """What this node is asked for, from the environment and the command line."""
 
     def __init__(self, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        """Read both."""
         at = list(arguments).index("--")
         parser = argparse.ArgumentParser(description="Start Ray on this node for one job.", allow_abbrev=False)
         parser.add_argument("--addresses", default="", help="of the nodes in the cluster's network, by rank")
@@ -390,7 +386,6 @@ class Asked:
 
 
 def free_port() -> int:
-    """Return a port that is free now."""
     with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as one:
         one.bind(("", 0))
         return int(one.getsockname()[1])

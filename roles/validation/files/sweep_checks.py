@@ -55,7 +55,6 @@ class Point(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The point as a reader knows it."""
         return f"{self.operation.replace('_', '-')} of {self.size_bytes} bytes"
 
 
@@ -78,7 +77,6 @@ class Data:
         return numpy.resize((places % PERIOD).sum(axis=1).astype("f4"), count)
 
     def sent(self, point: Point) -> Any:
-        """Return what this rank gives."""
         count = point.size_bytes // VALUE_BYTES
         share = count // self.size
         if point.operation == "allgather":
@@ -88,7 +86,6 @@ class Data:
         return self.of(self.rank, 0, count)
 
     def expected(self, point: Point) -> Any:
-        """Return what this rank must get."""
         numpy, rank, everybody = self.numpy, self.rank, range(self.size)
         count = point.size_bytes // VALUE_BYTES
         share = count // self.size
@@ -130,7 +127,6 @@ class Mpi:
     name = "mpi"
 
     def __init__(self, mpi: Any, numpy: Any) -> None:
-        """Take all ranks."""
         self.comm, self.numpy = mpi.COMM_WORLD, numpy
         self.rank, self.size = int(self.comm.Get_rank()), int(self.comm.Get_size())
         self.run: Callable[[], object] = self.comm.Barrier
@@ -138,7 +134,6 @@ class Mpi:
         self.got: Any = None
 
     def gathered(self, value: float) -> list[float]:
-        """Return the numbers of all ranks."""
         return list(self.comm.allgather(value))
 
     def first_says(self, value: float) -> float:
@@ -146,7 +141,6 @@ class Mpi:
         return float(self.comm.bcast(value, root=0))
 
     def meet(self) -> None:
-        """Wait for all ranks."""
         self.comm.Barrier()
 
     def wait(self) -> None:
@@ -171,7 +165,6 @@ class Mpi:
         return self.given
 
     def received(self) -> Any:
-        """Return what arrived."""
         return self.got
 
 
@@ -291,7 +284,6 @@ def _listed(left_out: Sequence[Point]) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a sweep can be told."""
     parser.add_argument("--operations", type=_words, default=OPERATIONS, help="joined by commas")
     parser.add_argument("--sizes", type=_numbers, default=[8, 1024, 65536, 1048576], help="bytes, joined by commas")
     parser.add_argument("--budget", type=float, default=0.5, help="seconds for one operation and size")
@@ -314,8 +306,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def work(rank: rank_program.Rank) -> int:
-    """Measure MPI."""
-
     def body(mpi: Any) -> None:
         import numpy as np  # noqa: PLC0415 - "started" is said before anything that can fail
 

@@ -175,7 +175,6 @@ def collectives(rank: rank_program.Rank, torch: Any, device: Any) -> None:
 
 
 def work(rank: rank_program.Rank) -> NoReturn:
-    """Do what one worker does and report."""
     used: list[Any] = []
     rank.libraries = ("libnccl",)
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from clusterctl.cli.hostfile import HostfileFormat
 from clusterctl.cli.main import main
-from clusterctl.launch import hostfile
+from clusterctl.launch import hostfile_formats
 from factory import provisioned
 from launching import Site
 
 
 def test_the_formats_are_those_of_the_table() -> None:
-    assert [one.value for one in HostfileFormat] == list(hostfile.FORMATS)
+    assert [one.value for one in HostfileFormat] == list(hostfile_formats.FORMATS)
 
 
 @pytest.mark.parametrize(

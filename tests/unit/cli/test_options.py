@@ -13,8 +13,8 @@ from clusterctl.cli import main, options
 from clusterctl.cli.app import application
 from clusterctl.cli.run import joined
 from clusterctl.cli.slurm_options import AllocationGroup, NodeSource, RankStarter, SlurmGroup, Way
-from clusterctl.model.drains import DrainOptions
 from clusterctl.model.scheduler_options import SlurmOptions
+from clusterctl.model.slurm_drain_choice import DrainOptions
 from clusterctl.remote import slurm_text
 from clusterctl.support.errors import ExitCode
 from clusterctl.validation import via_slurm

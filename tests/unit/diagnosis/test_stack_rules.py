@@ -143,6 +143,18 @@ def test_an_environment_of_the_user_is_named_with_its_nodes() -> None:
     assert training_stack.environment_notes(cluster()) == ()
 
 
+def test_packages_of_mpi_that_come_from_an_environment_of_the_user_are_named_with_its_nodes() -> None:
+    place = "/opt/pytorch/lib/python3.11/site-packages/mpi4py"
+
+    def theirs(record: Record) -> None:
+        artifact(record, "mpi4py")["inputs"]["taken_from"] = place
+
+    nodes = cluster(node1=theirs, node2=theirs)
+    version = nodes["node1"].artifact("mpi4py").version
+    note = f"node[1-2]: mpi4py {version} is that of {place}, built against the cluster's Open MPI."
+    assert training_stack.environment_notes(nodes) == (note,)
+
+
 def test_an_open_mpi_of_others_is_named_with_its_nodes() -> None:
     def theirs(record: Record) -> None:
         artifact(record, "openmpi")["inputs"] |= {"existing": "/opt/hpcx/ompi", "library": "/opt/hpcx-v2/ompi/lib"}

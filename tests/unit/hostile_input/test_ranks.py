@@ -10,7 +10,7 @@ from typing import Any
 import captured_cluster
 import factory
 import pytest
-from clusterctl.jobs.prefixer import NoiseFilter, Prefixer
+from clusterctl.jobs.output_lines import NoiseFilter, Prefixer
 from clusterctl.model.hosts import Host
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import CheckResult, Verdict

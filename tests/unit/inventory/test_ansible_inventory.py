@@ -295,6 +295,14 @@ def test_a_limit_with_brackets_selects_hosts_by_name(tmp_path: Path, limit: str,
         ),
         ("older.ini", "node1 ansible_ssh_host=a=b\n", "ansible_ssh_host of node1 is 'a=b', which is neither"),
         ("address.ini", "node1 ansible_host='-oProxyCommand=x'\n", "neither a name nor an address"),
+        (
+            "link.ini",
+            "node1 ansible_host=fe80::7\n",
+            (
+                "ansible_host of node1 is fe80::7, a link-local address without its interface; write fe80::7%eth0, "
+                "with the name of the interface of this machine that leads there."
+            ),
+        ),
         ("user.ini", "node1 ansible_user=-lroot\n", "which is not a valid user name"),
         ("job.ini", "node1 cluster_user=root\n", "node1: cluster_user is 'root', .*; name another user"),
         ("jobs.ini", "node1 cluster_user='a b'\n", "node1: cluster_user is 'a b', which is not a valid user name"),

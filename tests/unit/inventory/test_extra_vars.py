@@ -43,7 +43,8 @@ def play(folder: Path, values: tuple[str, ...], more: dict[str, Any]) -> None:
     (folder / "play.yml").write_text(PLAY, encoding="utf-8")
     (folder / "i.ini").write_text("here ansible_connection=local\n", encoding="utf-8")
     heard: list[Event] = []
-    asked = Play(folder / "play.yml", InventorySources.of(folder / "i.ini"), extra_vars=values, variables=more)
+    options = InventoryOptions(extra_vars=values)
+    asked = Play(folder / "play.yml", InventorySources.of(folder / "i.ini"), options=options, variables=more)
     (folder / "private").mkdir(mode=0o700)
     end = playbook.run(asked, folder / "private", folder / "log", heard.append, Cancel())
     assert end.status == "successful", (folder / "log").read_text(encoding="utf-8")

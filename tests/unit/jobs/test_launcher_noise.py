@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from clusterctl.jobs.prefixer import NoiseFilter
+from clusterctl.jobs.output_lines import NoiseFilter
 
 # From tests/data/sweeps/mpi-5.0.7.log and tests/data/validation/asleep-4.1.8.log.
 OF_5 = b"[node1:00894] plm:ssh: Warning: setpgid(897,897) failed in parent with errno=Permission denied(13)\n"

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 from clusterctl.analysis import step_times
+from clusterctl.jobs.output_lines import Prefixer
 from clusterctl.jobs.pace import PaceTaker
-from clusterctl.jobs.prefixer import Prefixer
 from clusterctl.jobs.run import RankPlaces
 from clusterctl.support import content
 

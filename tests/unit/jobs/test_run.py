@@ -149,6 +149,11 @@ def looks(monkeypatch: Any, *without: str, runs: bool = True, folder: bool = Tru
         (("--", "a.out"), NODES, "a.out is missing on all nodes (looked in the PATH of the nodes' sessions)"),
         (("--", "/opt/a.out"), ("node1",), "/opt/a.out is missing on node1; --sync DIR"),
         (("--launcher", "torchrun", "--", "train.py"), ("node1",), "./train.py is missing on node1"),
+        (
+            ("--", "python", "a.py"),
+            ("node2",),
+            "python_env/bin/python, the cluster's Python, is missing on node2 (its environment was removed); put",
+        ),
     ],
 )
 def test_a_missing_program_is_named_with_its_nodes(

@@ -42,6 +42,24 @@ def test_no_value_of_the_user_becomes_an_option_or_shell_text(launcher: Launcher
     assert pasted.stdout.splitlines()[-1] == nasty
 
 
+TREES = ("/usr/local/python_env-3.11-0123456789abcdef", "/usr/local/python_env-3.13-fedcba9876543210")
+
+
+@pytest.mark.parametrize("launcher", [one for one in Launcher if one is not Launcher.HOROVODRUN])
+def test_nodes_of_two_platforms_find_the_python_of_a_project_by_path(launcher: Launcher) -> None:
+    nodes = {
+        "node1": provisioned("node1").with_project(*TREES),
+        "node2": provisioned("node2").with_project(*TREES[::-1]),
+    }
+    members = {name: Member(node, 2, "5.0.7") for name, node in nodes.items()}
+    plan = compose.compose(members, "node1", JobOptions(("python", "a.py"), launcher))
+    assert not [word for word in plan.argv if word.startswith(TREES)], plan.argv
+    assert "python" in plan.argv
+    assert plan.argv[plan.argv.index("PATH") - 1] == "-x", "the launch node's own has both"
+    with pytest.raises(ConfigError, match="-x PATH hides the environment of the project"):
+        compose.compose(members, "node1", JobOptions(("python", "a.py"), launcher, exported=("PATH=/usr/bin",)))
+
+
 @pytest.mark.parametrize(("version", "count", "waits"), [("5.0.7", 2, True), ("5.0.7", 1, False), ("4.1.4", 2, False)])
 def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: str, count: int, waits: bool) -> None:
     names = [f"node{number}" for number in range(1, count + 1)]

@@ -126,9 +126,9 @@ def test_a_state_folder_that_cannot_be_written_is_named_with_the_cure(tmp_path: 
 
 def test_digests_lie_in_the_state_folder_of_clusterctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert a.default_folder() == paths.accepted_dir() == tmp_path / "clusterctl" / "artifacts"
+    assert a.default_folder() == paths.state_dir().value / "artifacts" == tmp_path / "clusterctl" / "artifacts"
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert a.default_folder() == paths.accepted_dir()
+    assert a.default_folder() == paths.state_dir().value / "artifacts"
 
 
 # --- the controller's cache trusts nothing that lies in it ---

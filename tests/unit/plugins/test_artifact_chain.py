@@ -157,7 +157,7 @@ def test_a_copy_of_another_node_that_is_not_whole_installs_nothing_and_is_told_a
     elif copied == "link":
         pack.symlink_to("/etc/passwd")
     described = {"sha256": "0" * 64, "size": 14, "compression": "gz", "manifest_sha256": "0", "inputs": {}}
-    asked = {"name": "demo", "version": "1", "key": "0123456789abcdef", "cache_dir": str(tmp_path), "root": str(root)}
+    asked = {"name": "demo", "version": "1", "key": "0123456789abcdef", "root": str(root)}
     asked["pack"] = {"path": str(pack), **described}
     result = run_module("artifact_install", artifacts=[asked], phase="apply", host="n1")["artifacts"]["demo"]
     assert result["failed"]

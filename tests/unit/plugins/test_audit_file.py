@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_ownership import audit_file
 
 SAID = json.dumps({"run": "20261122T180000Z-provision-1", "user": "operator", "controller": "desk", "secret": "word"})
 
@@ -75,7 +75,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 def test_the_address_of_the_login_is_found_beyond_the_programs_that_take_it_away() -> None:
     """Sudo takes the variable away, so that only a process above it has it."""
     ask = (
-        "from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import audit_file\n"
+        "from ansible_collections.clusterctl.hpc.plugins.module_utils.node_ownership import audit_file\n"
         "print(audit_file.login_address())"
     )
     inner = ["env", "-u", "SSH_CONNECTION", sys.executable, "-c", ask]

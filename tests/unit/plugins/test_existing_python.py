@@ -107,6 +107,9 @@ def test_paths_that_a_shell_would_read_otherwise_are_not_plain(path: str, plain:
         ("packages", {f"p{number}": "1" for number in range(9000)}, "a mapping of at most 8192"),
         ("nccl", {"path": "/x"}, "there"),
         ("folders", ["/x"] * 65, "a list of at most 64"),
+        ("mpi", {"mpi4py": {"folder": "/opt/a", "library": "libmpi.so; rm"}}, "a library"),
+        ("mpi", {"mpi4py": {"folder": "/opt/a", "library": f"{'a' * 255}/" * 65}}, "a library"),
+        ("mpi", {"mpi4py": {"folder": "../a", "library": ""}}, "an absolute path of letters"),
     ],
 )
 def test_what_a_node_invents_does_not_pass_the_gate(made: Path, field: str, value: Any, words: str) -> None:
@@ -248,6 +251,53 @@ def test_many_changes_are_counted(made: Path, tmp_path: Path) -> None:
     tree = artifact_on(made, tmp_path)
     add(packages_of(made), *(f"more{number}-1.0" for number in range(8)))
     assert artifacts.Verifier().verify(str(tree))[2].endswith("more4 1.0 and 3 more, which came after the proof")
+
+
+# --- packages of MPI ---
+
+
+def compiled(folder: Path, package: str, module: str, *linked: str) -> None:
+    """Put a compiled module into a package, linked with a libmpi and options of the linker."""
+    stub = folder / "stub"
+    stub.mkdir(exist_ok=True)
+    (folder / package).mkdir(parents=True, exist_ok=True)
+    empty = ["gcc", "-shared", "-x", "c", "/dev/null", "-o"]
+    subprocess.run([*empty, str(stub / "libmpi.so"), "-Wl,-soname,libmpi.so.40"], check=True)
+    subprocess.run([*empty, str(folder / package / module), f"-L{stub}", "-Wl,--no-as-needed", *linked], check=True)
+
+
+@pytest.mark.parametrize(
+    ("linked", "library"),
+    [
+        (["-lmpi", "-Wl,-rpath,/usr/local/openmpi/lib"], "/usr/local/openmpi/lib/libmpi.so.40"),
+        (["-lmpi", "-Wl,--disable-new-dtags,-rpath,/x:/usr/local/openmpi/lib"], "/usr/local/openmpi/lib/libmpi.so.40"),
+        (["-lmpi", "-Wl,-rpath,/opt/gone/lib"], "libmpi.so.40"),
+        (["-lmpi"], "libmpi.so.40"),
+        ([], ""),
+    ],
+)
+def test_a_compiled_package_tells_the_mpi_that_it_loads(made: Path, linked: list[str], library: str) -> None:
+    compiled(packages_of(made), "mpi4py", "MPI.cpython-311-x86_64-linux-gnu.so", *linked)
+    assert look(made)["mpi"] == {"mpi4py": {"folder": str(packages_of(made)), "library": library}}
+    assert gate.FORMS["existing_python"](json.loads(json.dumps(look(made))))["mpi"]["mpi4py"]["library"] == library
+
+
+def test_a_library_beside_the_package_is_told_by_its_path(made: Path) -> None:
+    folder = packages_of(made)
+    compiled(folder, "horovod/torch", "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so", "-lmpi", "-Wl,-rpath,$ORIGIN/own")
+    own = folder / "horovod/torch/own"
+    own.mkdir()
+    (own / "libmpi.so.40").touch()
+    assert look(made)["mpi"] == {"horovod-pytorch": {"folder": str(folder), "library": f"{own}/libmpi.so.40"}}
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF\2\1" + b"\xff" * 400, b"#!/bin/sh\n"])
+def test_a_module_that_is_no_library_names_none(made: Path, content: bytes) -> None:
+    (packages_of(made) / "mpi4py").mkdir()
+    (packages_of(made) / "mpi4py" / "MPI.x.so").write_bytes(content)
+    assert look(made)["mpi"]["mpi4py"]["library"] == ""
+    (packages_of(made) / "mpi4py" / "MPI.y.so").symlink_to("/dev/zero")
+    assert look(made)["mpi"]["mpi4py"]["library"] == ""
 
 
 # --- the environment that leads to it ---

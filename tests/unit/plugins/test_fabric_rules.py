@@ -144,6 +144,28 @@ def test_an_overlay_with_a_subnet_for_each_node_is_none() -> None:
     assert words(found) == {"cni0": "leads to a network of its own on each node"}
 
 
+def test_a_fast_card_with_the_address_of_another_node_s_is_named_and_not_taken_for_a_cable() -> None:
+    found = rules.candidates(
+        cluster(lambda number: interface("eth1", f"10.1.0.{max(number, 2)}/24", speed_mbps=100_000))
+    )
+    assert keys(found) == ["10.0.0.0/24"]
+    assert words(found) == {"eth1 10.1.0.0/24": "carries the same address 10.1.0.2 on node[1-2]"}
+
+
+@pytest.mark.parametrize(
+    ("other", "twins"),
+    [
+        (interface("eth1", "10.0.0.2/24"), {"10.0.0.2": ["eth0", "eth1"]}),
+        (interface("eth1", "10.0.0.3/24"), {}),
+        (interface("wg0", "10.0.0.2/32"), {}),
+        (interface("docker0", "10.0.0.2/24"), {}),
+        (interface("eth1", "fe80::2/64"), {}),
+    ],
+)
+def test_two_cards_of_a_node_with_the_same_address(other: dict[str, Any], twins: dict[str, list[str]]) -> None:
+    assert rules.own_twins(plain_node(2, other)) == twins
+
+
 def test_an_interface_without_address_is_told_and_a_slave_is_not() -> None:
     found = rules.candidates(
         cluster(lambda _: interface("ib0", kind="infiniband"), lambda _: interface("p0", master="bond0"))
@@ -691,5 +713,26 @@ def test_link_local_addresses_of_ipv6_alone_are_left_out_in_words() -> None:
     found = rules.candidates(cluster(lambda number: interface("eth1", f"fe80::{number}/64", speed_mbps=200_000)))
     assert keys(found) == ["10.0.0.0/24"]
     assert words(found)["eth1"] == (
-        "has link-local addresses of IPv6 alone on node[1-4], and Open MPI sends nothing over them"
+        "has link-local addresses of IPv6 alone on node[1-4], over which Open MPI sends nothing; give it addresses of "
+        "IPv4"
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, ("node1", "node2")),  # nodes that are containers
+        ({"has_both_ends": True}, ()),
+        ({"master": "cni0"}, ()),
+    ],
+)
+def test_a_veth_counts_where_it_leads_to_another_machine(more: dict[str, Any], told: tuple[str, ...]) -> None:
+    def joined(number: int) -> dict[str, Any] | None:
+        return interface("cx1", f"fe80::{number}/64", kind="veth", **more) if number < 3 else None
+
+    def alone(number: int) -> dict[str, Any]:
+        return interface(f"veth{number}", f"fe80::7:{number}/64", kind="veth")  # of a container on the node
+
+    found = rules.candidates(cluster(joined, alone))
+    assert [(one.network, one.hosts, one.on_link) for one in found.rejected] == [("cx1", told, True)] * bool(told)
+    assert rules.from_plain(rules.plain(found)) == found

@@ -305,3 +305,25 @@ def test_a_mounted_file_is_written_in_place(tmp_path: Path, run_module: RunModul
         assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target"]
     finally:
         subprocess.run(["umount", str(target)], check=True)
+
+
+def test_a_proof_runs_once_all_is_in_place_and_its_failure_is_one_sentence(
+    tmp_path: Path, run_module: RunModule, wanted: list[dict[str, Any]]
+) -> None:
+    proof = [
+        sys.executable,
+        "-c",
+        "import sys; sys.exit(open(sys.argv[1]).read() != 'a = 1\\n')",
+        f"{tmp_path}/etc/a.conf",
+    ]
+    assert run_module("file_set", check=True, files=wanted, proof=proof)["changed"] is True
+    assert run_module("file_set", files=wanted, proof=proof)["changed"] is True
+    assert run_module("file_set", files=wanted, proof=proof)["changed"] is False
+    wanted[1]["content"] = "a = 2\n"
+    failed = run_module("file_set", files=wanted, proof=[*proof[:2], "raise SystemExit('no module named b')"])
+    assert failed["failed"] is True
+    assert failed["msg"].startswith("The files are in place, but '")
+    assert failed["msg"].endswith("fails: no module named b")
+    assert failed["changes"] == [f"changed {tmp_path}/etc/a.conf"]
+    missing = run_module("file_set", files=wanted, proof=[f"{tmp_path}/python"])
+    assert "python is not on this node" in missing["msg"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, libraries
 from clusterctl.model.facts import Gpu
+from clusterctl.support import content
 
+gate = content.module_util("node_record_gate")
 RUNNING = "580.95.05"  # the driver of tests/data/node_probe/nvidia-version.open.txt
 
 
@@ -184,6 +187,89 @@ def test_a_driver_before_uuids_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(gpu, "find_program", lambda _name: "/bin/false")
     assert gpu.ask_nvidia_smi("450.80.02") == {}
     assert gpu.ask_nvidia_smi(RUNNING) == {}, "a program that lists nothing"
+
+
+# --- nvlink ----------------------------------------------------------------------------------------------------------
+
+CAPTURES = Path(__file__).resolve().parents[4] / "shared" / "captures"
+SECTION = re.compile(r"# \$ nvidia-smi nvlink -s\n#+\n(.*?)\n\n", re.DOTALL)
+
+
+def captured(path: str) -> str:
+    """Return what ``nvidia-smi nvlink -s`` printed in a capture of another project."""
+    place = CAPTURES / path
+    if not place.is_file():
+        pytest.skip(f"{place} is missing")
+    text = place.read_text()
+    found = SECTION.search(text)
+    return found[1] if found else text
+
+
+@pytest.mark.parametrize(
+    ("path", "count"),
+    [
+        ("leptonai-gpud/nvidia-smi.nvlink.status.a100", 8),
+        ("Azure-azurehpc-health-checks/bad_nvlink_status.txt", 0),
+        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01.txt", 1),
+        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-l40s__595.80.txt", 0),
+        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h100-mig__590.48.01.txt", 0),
+    ],
+)
+def test_links_that_are_up_join_a_gpu_in_captures(path: str, count: int) -> None:
+    assert len(gpu.read_linked(captured(path))) == count
+
+
+def test_a_machine_whose_one_h200_has_no_links_prints_nothing() -> None:
+    assert gpu.read_linked((gpu_trees.DATA / "gpu_h200" / "nvlink-s.txt").read_text()) == []
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, root: Path, script: str) -> None:
+    program = root / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu, "find_program", lambda _name: str(program))
+
+
+def provided(root: Path, path: str) -> list[str]:
+    return [one for one in as_member(root, path)["provides"] if one == "nvlink"]
+
+
+def test_gpus_with_a_link_that_is_up_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gpu_trees.library(tmp_path / "lib", RUNNING)
+    gpu_trees.with_modules(tmp_path)
+    names = [f"GPU {number}: NVIDIA A100-SXM4-80GB (UUID: {gpu_trees.UUIDS[number]})" for number in range(2)]
+    said = "\n".join([names[0], "\t Link 0: 25 GB/s", "\t Link 1: <inactive>", names[1], "\t Link 0: <inactive>"])
+    asked(monkeypatch, tmp_path, f"[ \"$*\" = 'nvlink -s' ] && echo '{said}'\n")
+    assert [one.nvlink for one in seen(tmp_path, path)] == [True, False]
+    assert provided(tmp_path, path) == ["nvlink"]
+    asked(monkeypatch, tmp_path, f"echo '{said.replace('25 GB/s', '<inactive>')}'\n")
+    assert [one.nvlink for one in seen(tmp_path, path)] == [False, False], "a card without its bridge tells the same"
+    assert provided(tmp_path, path) == []
+    asked(monkeypatch, tmp_path, "echo No devices were found\nexit 6\n")
+    assert [one.nvlink for one in seen(tmp_path, path)] == [False, False]
+
+
+def test_an_nvswitch_joins_all_gpus_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gpu_trees.library(tmp_path / "lib", RUNNING)
+    gpu_trees.with_modules(tmp_path)
+    monkeypatch.setattr(gpu, "find_program", lambda _name: pytest.fail("it was asked"))
+    place = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:c7:00.0"
+    gpu_trees.written(place / "vendor", "0x10de\n")
+    gpu_trees.written(place / "class", "0x068000\n")
+    assert [one.nvlink for one in seen(tmp_path, path)] == [True, True]
+    assert provided(tmp_path, path) == ["nvlink"]
+
+
+def test_a_gpu_that_is_alone_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gpu_trees.library(tmp_path / "lib", RUNNING)
+    gpu_trees.with_modules(tmp_path, 1)
+    monkeypatch.setattr(gpu, "find_program", lambda _name: pytest.fail("it was asked"))
+    assert [one.nvlink for one in seen(tmp_path, path)] == [False]
+
+
+def test_joined_gpus_pass_the_gate() -> None:
+    look = {"gpus": [{"bus": gpu_trees.bus_of(0), "uuid": gpu_trees.UUIDS[0], "driver": "nvidia", "nvlink": True}]}
+    assert gate.FORMS["gpus"](look["gpus"])[0]["nvlink"] is True
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,20 +112,22 @@ def test_a_member_that_resolves_already_may_be_left_out(tmp_path: Path, run_modu
     assert "127.0.0.1 localhost" in path.read_text()
 
 
-# --- environment_file ---
+# --- the environment of session_settings ---
+
+_NO_LIMITS = {"open_files": 0, "logins": 0}
 
 
 def test_the_environment_is_merged_and_given_back(tmp_path: Path, run_module: RunModule) -> None:
     path = tmp_path / "environment"
     path.write_text("PATH=/opt/site/bin:/usr/bin\nSITE=1\n")
     given = {"path": str(path), "lists": {"PATH": ["/x/bin"]}, "variables": {"N": 1, "F": 0.5}, "mode": "0644"}
-    first = run_module("environment_file", **given)
+    first = run_module("session_settings", environment=given, **_NO_LIMITS)
     assert first["changes"] == [f"changed variables in {path}"]
     found = read_environment_file(path.read_text())
     assert found == {"PATH": "/x/bin:/opt/site/bin:/usr/bin", "SITE": "1", "N": "1", "F": "0.5"}
-    again = run_module("environment_file", **given)
+    again = run_module("session_settings", environment=given, **_NO_LIMITS)
     assert (again["changed"], again["watch"]) == (False, first["watch"])
-    run_module("environment_file", path=str(path))
+    run_module("session_settings", environment={"path": str(path)}, **_NO_LIMITS)
     assert read_environment_file(path.read_text()) == {"PATH": "/opt/site/bin:/usr/bin", "SITE": "1"}
 
 
@@ -142,6 +145,28 @@ def test_what_it_cannot_carry_leaves_the_file_alone(
 ) -> None:
     path = tmp_path / "environment"
     path.write_text("A=1\n")
-    result = run_module("environment_file", path=str(path), **given)
+    result = run_module("session_settings", environment={"path": str(path), **given}, **_NO_LIMITS)
     assert words in result["msg"]
     assert path.read_text() == "A=1\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="limits need root")
+def test_the_environment_and_a_raised_limit_are_one_change(tmp_path: Path, run_module: RunModule) -> None:
+    path, limits = tmp_path / "environment", tmp_path / "limits"
+    path.write_text("SITE=1\n")
+    environment = {"path": str(path), "variables": {"SECRET": "word"}}
+    given = {"environment": environment, "user": "root", "logins": 0, "limits_file": str(limits), "sshd_files": []}
+    high = 1 << 30  # more than any session gets
+    planned = run_module("session_settings", check=True, diff=True, open_files=high, **given)
+    assert planned["changes"] == [f"changed variables in {path}", f"created {limits}"]
+    assert "+SECRET" not in path.read_text()
+    assert [one["after_header"] for one in planned["diff"]] == [str(path), str(limits)]
+    done = run_module("session_settings", open_files=high, **given)
+    assert done["changes"] == planned["changes"]
+    assert [one["path"] for one in done["watch"]] == [str(path), str(limits)]
+    assert "word" not in str(done)
+    again = run_module("session_settings", open_files=0, **given)
+    assert (again["changed"], [one["path"] for one in again["watch"]]) == (False, [str(path)])
+    refused = {**given, "environment": {"path": str(path), "variables": {"A": True}}, "limits_file": f"{tmp_path}/more"}
+    assert "which is not a string or a number" in run_module("session_settings", open_files=high, **refused)["msg"]
+    assert not (tmp_path / "more").exists()

@@ -111,4 +111,4 @@ def test_addresses_are_parsed_in_one_place() -> None:
         for path in (root / folder).rglob("*.py")
         if "molecule" not in path.parts and asking.search(path.read_text(encoding="utf-8"))
     }
-    assert found - {"python/clusterctl/sandbox/model.py", "python/clusterctl/sandbox/podman.py"} == ALONE
+    assert found - {"python/clusterctl/sandbox/model.py", "python/clusterctl/sandbox/container_engine.py"} == ALONE

@@ -41,6 +41,7 @@ EXISTING: dict[str, dict[str, Any]] = {
         "packages": {"numpy": "2.3.1"},
         "cuda": {},
         "nccl": {"path": "", "version": ""},
+        "mpi": {"mpi4py": {"folder": "/opt/env/lib/python3.11/site-packages", "library": "libmpi.so.40"}},
     },
     "existing_openmpi": {
         "path": "/opt/x",

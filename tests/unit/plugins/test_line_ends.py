@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     brought,
     login_probe,
-    mesh_trust_look,
+    mesh_certificates_look,
     sshd,
     text_edit,
 )
@@ -42,7 +42,7 @@ from clusterctl.support.errors import ConfigError
 # All at which str.splitlines() ends a line besides a newline; a file that is opened as text ends one at \r as well.
 SEPARATORS = ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJhZA"
-_BEGIN, _END = (of(mesh_trust_look.MARKER) for of in (text_edit.begin_of, text_edit.end_of))
+_BEGIN, _END = (of(mesh_certificates_look.MARKER) for of in (text_edit.begin_of, text_edit.end_of))
 # Each reads a text in which one line is a comment, and what follows the separator in it means nothing.
 READERS: dict[str, tuple[Callable[[str], object], str]] = {
     "environment": (reading.read_environment_file, "PATH=/evil"),
@@ -61,7 +61,7 @@ READERS: dict[str, tuple[Callable[[str], object], str]] = {
         "10.0.0.66 node1",
     ),
     "block of sshd_config": (
-        lambda text: mesh_trust_look.with_first_block(text, "x\n").startswith(_BEGIN),
+        lambda text: mesh_certificates_look.with_first_block(text, "x\n").startswith(_BEGIN),
         f"{_BEGIN}\n{_END}",
     ),
     "mounts": (

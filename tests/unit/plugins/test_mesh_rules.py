@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import pwd
 import subprocess
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_trust_look
-from ansible_collections.clusterctl.hpc.plugins.modules import mesh_trust
+from ansible_collections.clusterctl.hpc.plugins.module_utils import mesh_certificates_look
+from ansible_collections.clusterctl.hpc.plugins.modules import mesh_certificates
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
@@ -313,7 +312,7 @@ GIVEN = {
     "user_path": "/home/mpi/.ssh/id_clusterctl-cert.pub",
     "user_certificate": "USER\n",
     "host_certificate": "HOST\n",
-    "revoked": base64.b64encode(b"\0KRL").decode(),
+    "revoked": "ssh-ed25519 AAAArevoked\n",
 }
 ENTRY = pwd.getpwuid(os.getuid())
 
@@ -322,14 +321,16 @@ ENTRY = pwd.getpwuid(os.getuid())
 def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of sshd's settings in place of /etc/ssh."""
     (tmp_path / "sshd_config.d").mkdir()
-    monkeypatch.setattr(mesh_trust_look, "SSHD_CONFIG", str(tmp_path / "sshd_config"))
-    monkeypatch.setattr(mesh_trust_look, "SSHD_FOLDER", str(tmp_path / "sshd_config.d"))
-    monkeypatch.setattr(mesh_trust_look, "SSHD_DROP_IN", str(tmp_path / "sshd_config.d" / "05-clusterctl-ca.conf"))
+    monkeypatch.setattr(mesh_certificates_look, "SSHD_CONFIG", str(tmp_path / "sshd_config"))
+    monkeypatch.setattr(mesh_certificates_look, "SSHD_FOLDER", str(tmp_path / "sshd_config.d"))
+    monkeypatch.setattr(
+        mesh_certificates_look, "SSHD_DROP_IN", str(tmp_path / "sshd_config.d" / "05-clusterctl-ca.conf")
+    )
     return tmp_path
 
 
 def wanted(**changes: Any) -> dict[str, Any]:
-    found = mesh_trust.wanted_files({**GIVEN, **changes}, ENTRY)
+    found = mesh_certificates.wanted_files({**GIVEN, **changes}, ENTRY)
     return {os.path.basename(one.path): one for one in found}  # noqa: PTH119 - the name alone
 
 
@@ -342,7 +343,7 @@ def test_where_sshd_reads_its_folder_the_settings_are_a_drop_in(sshd: Path) -> N
         "clusterctl-host-cert.pub",
         "05-clusterctl-ca.conf",
     ]
-    assert found["clusterctl.krl"].content == b"\0KRL"
+    assert found["clusterctl.krl"].content == b"ssh-ed25519 AAAArevoked\n"
     assert (found["id_clusterctl-cert.pub"].user, found["id_clusterctl-cert.pub"].uid) == (ENTRY, ENTRY.pw_uid)
     settings = found["05-clusterctl-ca.conf"].content.decode()
     assert settings.startswith("HostCertificate /etc/ssh/clusterctl-host-cert.pub\n")
@@ -370,7 +371,7 @@ def test_absent_removes_all_of_it_and_touches_no_other_file(sshd: Path) -> None:
     assert {one.state for one in found.values()} == {"absent"}
     assert "sshd_config" not in found
     assert list(found) == ["id_clusterctl-cert.pub", "05-clusterctl-ca.conf"]  # the rest goes after sshd's reload
-    assert [os.path.basename(one.path) for one in mesh_trust.files_of_settings()] == [  # noqa: PTH119 - the name alone
+    assert [os.path.basename(one.path) for one in mesh_certificates.files_of_settings()] == [  # noqa: PTH119 - the name alone
         "clusterctl.krl",
         "clusterctl-host-cert.pub",
     ]
@@ -385,7 +386,7 @@ def test_a_certificate_that_check_mode_does_not_sign_stays(sshd: Path) -> None:
 @pytest.mark.parametrize("text", ["CERT\nssh-ed25519 AAAA evil\n", "CERT\0\n", "CERT\r\n", "CERT\x1b[2J\n"])
 def test_a_certificate_is_one_line(sshd: Path, field: str, text: str) -> None:
     (sshd / "sshd_config").write_text("")
-    with pytest.raises(mesh_trust.file_transaction.StageError, match=r"cert\.pub: the certificate is .*CERT"):
+    with pytest.raises(mesh_certificates.file_transaction.StageError, match=r"cert\.pub: the certificate is .*CERT"):
         wanted(**{field: text})
 
 
@@ -393,6 +394,6 @@ def test_a_certificate_is_one_line(sshd: Path, field: str, text: str) -> None:
 def test_a_certificate_to_which_its_user_added_something_is_signed_anew(tmp_path: Path, more: str) -> None:
     path = tmp_path / "cert.pub"
     path.write_text("CERT\n")
-    assert mesh_trust_look.certificate_in(str(path)) == "CERT\n"
+    assert mesh_certificates_look.certificate_in(str(path)) == "CERT\n"
     path.write_text(f"CERT\n{more}")
-    assert mesh_trust_look.certificate_in(str(path)) == ""
+    assert mesh_certificates_look.certificate_in(str(path)) == ""

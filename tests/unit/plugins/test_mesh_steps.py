@@ -66,7 +66,9 @@ def test_without_a_change_of_trust_the_final_texts_come_at_once(trust: str, text
     assert contents(steps) == (texts["authorized_keys"] + "PEOPLE\n", texts["known_hosts"])
     assert files(steps)[AUTHORIZED]["watch"] == "block"
     assert "watch" not in files(steps)[KNOWN]
-    assert [module for module, _given in steps] == (["mesh_trust", "file_set"] if trust == "ca" else ["file_set"])
+    assert [module for module, _given in steps] == (
+        ["mesh_certificates", "file_set"] if trust == "ca" else ["file_set"]
+    )
     assert [module for module, _given in mesh_steps.login(its, HOSTS)] == ["mesh_login"]
 
 
@@ -126,7 +128,7 @@ def test_roots_file_is_written_by_root_and_a_users_by_the_user() -> None:
 
 def test_a_node_gets_its_own_certificates() -> None:
     (module, given), _files = mesh_steps.lay_out(node(said(), "ca"))
-    assert module == "mesh_trust"
+    assert module == "mesh_certificates"
     assert given == {
         "user": "mpi",
         "user_path": f"{HOME}/id-cert.pub",
@@ -205,11 +207,11 @@ def test_results_of_the_modules_are_one() -> None:
 
 def test_a_step_that_fails_is_the_last_one() -> None:
     answers = {
-        "mesh_trust": {"changed": True, "changes": ["a"], "watch": [{"path": "/a"}]},
+        "mesh_certificates": {"changed": True, "changes": ["a"], "watch": [{"path": "/a"}]},
         "file_set": {"failed": True, "msg": "No space left.", "changes": [], "watch": []},
     }
     result, called = act("lay_out", answers, said())
-    assert called == ["mesh_trust", "file_set"]
+    assert called == ["mesh_certificates", "file_set"]
     assert (result["failed"], result["msg"], result["watch"]) == (True, "No space left.", [{"path": "/a"}])
     _, called = act("login", {"mesh_key": {"failed": True, "msg": "no"}}, said(), **LOGIN)
     assert called == ["mesh_key"]

@@ -286,14 +286,14 @@ def test_of_a_users_file_only_our_block_is_watched(tmp_path: Path) -> None:
 def test_a_library_and_its_entry_in_the_loaders_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     path = next(line.rpartition(" => ")[2] for line in names.splitlines() if "libc.so.6" in line)
-    monkeypatch.setattr(path_state.libraries, "LIBRARY_CACHE", "/etc/ld.so.cache")
+    monkeypatch.setattr(libraries, "LIBRARY_CACHE", "/etc/ld.so.cache")
     for kind in ("library", "loader"):
         assert path_state.watch_state(path, kind) == {"path": path, "kind": kind}
     assert path_state.watch_state(f"{tmp_path}/libc.so.6", "library")["kind"] == "absent"
     stale = tmp_path / "ld.so.cache"
     (tmp_path / "empty.conf").touch()
     subprocess.run(["/sbin/ldconfig", "-X", "-N", "-C", str(stale), "-f", str(tmp_path / "empty.conf")], check=True)
-    monkeypatch.setattr(path_state.libraries, "LIBRARY_CACHE", str(stale))
+    monkeypatch.setattr(libraries, "LIBRARY_CACHE", str(stale))
     assert path_state.watch_state(path, "loader")["kind"] == "absent"
 
 

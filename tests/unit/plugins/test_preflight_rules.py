@@ -264,7 +264,8 @@ class TestMember:
             ({"cluster_address": "10.9.9.9"}, "none of its interfaces"),
             ({"cluster_address": "127.0.0.1"}, "127.0.0.1, which every node has itself"),
             ({"cluster_address": "::ffff:127.0.0.1"}, "127.0.0.1, which every node has itself"),
-            ({"cluster_address": "fe80::1%eth0"}, "not an IP address"),
+            ({"cluster_address": "fe80::1%eth0"}, "fe80::1%eth0, a link-local address of IPv6, over which Open MPI"),
+            ({"cluster_address": "fe80::1"}, "fe80::1, a link-local address of IPv6, over which Open MPI"),
             ({"cluster_address": 'fe80::1%x"\ny'}, "not an IP address"),
             ({"reached_at": "fe80::9", "resolved": ["fe80::9"]}, "fe80::9"),
         ],
@@ -462,6 +463,21 @@ class TestClaims:
         (said,) = rules.shared_address_warnings(nodes, [member_of(i) for i in (1, 2, 3)])
         assert said.startswith("node1, node2, node3 have the same address 10.0.0.100")
         assert rules.shared_address_warnings({"node1": its(1)}, [member_of(1)]) == []
+
+
+def test_cards_with_the_same_address_or_without_a_driver_are_told() -> None:
+    links = [
+        {"name": name, "kind": "physical", "addresses": [{"address": "10.0.0.1", "prefix": 24}]}
+        for name in ("a0", "b0")
+    ]
+    assert rules.card_warnings({"node1": node(interfaces=links), "node2": node(driverless_cards=["0000:5e:00.0"])}) == [
+        "node1: a0 and b0 have the same address 10.0.0.1; give each card an address of its own.",
+        (
+            "node2: the RDMA card 0000:5e:00.0 has no driver, so jobs cannot use it; run 'modprobe mlx5_core' and"
+            " 'modprobe mlx5_ib', and look in the kernel's log."
+        ),
+    ]
+    assert rules.card_warnings({"node1": node()}) == []
 
 
 def at(offset_s: float, width_s: float = 0.4) -> rules.Clock:

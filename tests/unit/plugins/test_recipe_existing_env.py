@@ -38,6 +38,7 @@ LOOK: dict[str, Any] = {
     "packages": PACKAGES,
     "cuda": {"torch": "12.6"},
     "nccl": {"path": f"{FOLDER}/nvidia/nccl/lib/libnccl.so.2", "version": "2.26.2"},
+    "mpi": {},
 }
 OWN = {"base": "/opt/python", "real": "/opt/python/bin/python3.12", "version": "3.12.4", "headers": True}
 CPU = {"packages": {**PACKAGES, "torch": "2.7.0+cpu"}, "cuda": {}, "nccl": {"path": "", "version": ""}}
@@ -277,6 +278,48 @@ def test_mpi4py_for_an_environment_with_its_own_python_has_a_key_and_headers_of_
 def test_a_python_without_headers_is_refused_before_a_build(look: dict[str, Any], problem: str) -> None:
     found = [one.problem for one in built(mpi4py, on("node1", **look)).refusals]
     assert [one.endswith(one_line(problem)) for one in found] == ([True] if problem else [])
+
+
+def with_mpi4py(name: str, library: str, **more: Any) -> Host:
+    packages = {**PACKAGES, "mpi4py": "4.0.1"}
+    return on(name, packages=packages, mpi={"mpi4py": {"folder": FOLDER, "library": library}}, **more)
+
+
+def test_an_mpi4py_that_was_built_against_the_clusters_open_mpi_is_taken() -> None:
+    theirs = with_mpi4py("node1", "/usr/local/openmpi/lib/libmpi.so.40", given={"mpi4py_version": "9"})
+    found = built(mpi4py, theirs)
+    (one,) = found.artifacts
+    assert (one.version, one.inputs["taken_from"], list(found.warnings)) == ("4.0.1", f"{FOLDER}/mpi4py", [])
+    assert [step["name"] for step in one.build["steps"]] == ["folder", "link", "check", "load"], "nothing is compiled"
+    assert "packages" not in one.build
+    assert (one.build["links_to"], one.install["links_to"]) == ([], [])
+    ((*_mpirun, key, folder),) = (check["argv"] for check in one.proof["checks"])
+    assert (key, folder) == (one.inputs["openmpi"], f"{FOLDER}/mpi4py")
+
+
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        ("libmpi.so.40", "takes libmpi.so.40 of the system; jobs get the cluster's own mpi4py"),
+        ("/opt/mpich/lib/libmpi.so.12", "was built against /opt/mpich/lib/libmpi.so.12; jobs"),
+        ("", "finds its MPI when it starts; jobs"),
+    ],
+)
+def test_an_mpi4py_of_another_mpi_is_told_and_ours_is_built(library: str, words: str) -> None:
+    found = built(mpi4py, with_mpi4py("node1", library))
+    (one,) = found.artifacts
+    plain = built(mpi4py, on("node1"))
+    assert one.key == plain.artifacts[0].key
+    (warning,) = found.warnings
+    assert warning.startswith(f"mpi4py 4.0.1 of /opt/pytorch {words}")
+    assert warning.endswith("build it with MPICC=/usr/local/openmpi/bin/mpicc)")
+    assert not plain.warnings
+
+
+def test_nodes_whose_mpi4py_loads_different_libraries_are_refused() -> None:
+    hosts = [with_mpi4py("node1", "/usr/local/openmpi/lib/libmpi.so.40"), with_mpi4py("node2", "libmpi.so.40")]
+    (problem,) = said(*hosts)
+    assert "mpi4py for libmpi.so.40 and node1 mpi4py for /usr/local/openmpi/lib/libmpi.so.40" in problem
 
 
 def test_horovod_is_compiled_with_the_framework_where_it_lies() -> None:

@@ -69,7 +69,7 @@ def operations(framework: dict[str, str], member: dict[str, Any], **given: Any) 
     ("given", "key"),
     [
         ({}, KEY),
-        ({"horovod_work_dir": "/scratch", "horovod_builder": "node2", "horovod_make_jobs": 3}, KEY),
+        ({"preflight_work_dir": "/scratch", "horovod_builder": "node2", "horovod_make_jobs": 3}, KEY),
         ({"horovod_gloo": "yes", "horovod_with": "pytorch", "horovod_gpu_operations": "none"}, KEY),  # text of -e
         ({"horovod_gloo": "no"}, ""),
         ({"horovod_skip_edits": ["pytorch-standard"]}, ""),

@@ -15,7 +15,7 @@ PYTHON = "0123456789abcdef"
 KEY = "babb02f3159bae75"
 KEYS: list[tuple[dict[str, Any], str]] = [
     ({}, KEY),
-    ({"mpi4py_work_dir": "/scratch", "mpi4py_builder": "node2", "mpi4py_wheel_dir": "/srv"}, KEY),
+    ({"preflight_work_dir": "/scratch", "mpi4py_builder": "node2", "mpi4py_wheel_dir": "/srv"}, KEY),
     ({"mpi4py_version": "4.0.3"}, ""),
     ({"mpi4py_cflags": "-O2"}, ""),
     ({"python_env_python": "managed"}, ""),

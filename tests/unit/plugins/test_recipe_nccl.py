@@ -68,7 +68,12 @@ def test_what_shapes_its_bytes_shapes_its_key() -> None:
         "programs": "sum of programs",
         "platform": BULLSEYE,
     }
-    same = ({"nccl_work_dir": "/scratch"}, {"nccl_packages": ["a"]}, {"nccl_cuda_home": "/c"}, {"nccl_make_jobs": 2})
+    same = (
+        {"preflight_work_dir": "/scratch"},
+        {"nccl_packages": ["a"]},
+        {"nccl_cuda_home": "/c"},
+        {"nccl_make_jobs": 2},
+    )
     assert {artifact(**given).key for given in same} == {artifact().key}
     others: list[dict[str, Any]] = [
         {"nccl_cuda": "12"},

@@ -49,7 +49,7 @@ def environment(**given: Any) -> Artifact:
     ("given", "same"),
     [
         ({}, True),
-        ({"python_env_work_dir": "/scratch", "python_env_builder": "node1", "python_env_wheel_dir": "/srv"}, True),
+        ({"preflight_work_dir": "/scratch", "python_env_builder": "node1", "python_env_wheel_dir": "/srv"}, True),
         ({"nccl_align": "cluster"}, True),  # these wheels bring no NCCL
         ({"python_env_python_version": "3.12.1"}, True),
         (MANAGED, False),

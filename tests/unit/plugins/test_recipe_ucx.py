@@ -33,9 +33,13 @@ def options(found: Plan) -> list[str]:
         ("auto", (["libcuda"], ["rdma"]), True),  # all get it, because ranks with and without it do not meet
         ("always", ([], []), True),
         ("never", (["rdma"], ["rdma"]), False),
+        ("auto", (["libcuda", "nvlink"], ["libcuda", "cuda_toolkit"]), True),
+        ("auto", (["libcuda", "nvlink"], ["libcuda"]), False),  # UCX without CUDA does not use NVLink
+        ("auto", (["libcuda", "cuda_toolkit"], ["nvlink"]), False),
+        ("never", (["libcuda", "nvlink", "cuda_toolkit"], []), False),
     ],
 )
-def test_it_comes_where_it_is_asked_for_or_a_host_has_rdma(
+def test_it_comes_where_it_is_asked_for_or_a_host_has_rdma_or_nvlink(
     asked: str, provides: tuple[list[str], ...], comes: bool
 ) -> None:
     library, mpi = decided(hosts(*provides, openmpi_ucx=asked))
@@ -70,7 +74,7 @@ def test_what_shapes_its_bytes_shapes_its_key_and_that_of_open_mpi() -> None:
         return library.artifacts[0].key, mpi.artifacts[0].key
 
     usual = keys()
-    assert keys(ucx_work_dir="/scratch", ucx_make_jobs=4) == usual
+    assert keys(preflight_work_dir="/scratch", ucx_make_jobs=4) == usual
     for given in (
         {"ucx_version": "1.18.1"},
         {"ucx_cflags": "-O3"},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.action import software_plan
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import variables
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Refusal
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Refusal, Settings, places
 
 ALL = list(software_plan.RECIPES)
 
@@ -120,3 +120,13 @@ def test_a_default_in_scope_is_no_setting_of_the_play() -> None:
         "node1": "5.0.7",
         "node2": "4.1.8",
     }
+
+
+def test_the_folders_of_builds_are_shared_and_part_hosts_that_have_others() -> None:
+    given = variables.defaults(["openmpi"])
+    assert {name for name in given if not name.startswith("openmpi_")} == {
+        f"preflight_{name}_dir" for name in ("cache", "work", "log", "controller_log")
+    }
+    usual, other = Settings(given), Settings(given | {"preflight_work_dir": "/scratch"})
+    assert places(other)["work_dir"] == "/scratch"
+    assert usual.of("openmpi") != other.of("openmpi")

@@ -18,10 +18,11 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.clusterctl.hpc.plugins.action import software_build, software_stage, software_switch
 from ansible_collections.clusterctl.hpc.plugins.action.software_plan import RECIPES
 from ansible_collections.clusterctl.hpc.plugins.callback import run_events
+from ansible_collections.clusterctl.hpc.plugins.filter import software
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact_links import links_to_switch
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build, artifact_check, artifact_install
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils import planned
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_building, planned
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_action import ModuleFailedError
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging import users_of
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Artifact
@@ -199,8 +200,11 @@ def test_the_modules_know_every_option_that_a_recipe_gives(source: str, python: 
         assert done.error_messages == []
 
     for one in found:
-        validated(artifact_build._SPEC, planned.building(one))  # noqa: SLF001
-        validated(artifact_install._ARTIFACT, planned.installation(one))  # noqa: SLF001
+        asked = artifact_building._phase(planned.building(one), "node1", one["key"], "build")  # noqa: SLF001
+        validated(artifact_build._SPEC, asked)  # noqa: SLF001
+        asked = planned.installation(one)
+        del asked["cache_dir"]  # for the controller
+        validated(artifact_install._ARTIFACT, asked)  # noqa: SLF001
         if one["proof"]:
             asked = {"name": one["name"], "link": one["link"], **one["proof"]}
             validated(artifact_check._ARTIFACT, asked)  # noqa: SLF001
@@ -387,7 +391,6 @@ def test_all_artifacts_take_one_look_and_one_installation(
     def call(_name: str, given: dict[str, Any], _variables: Any) -> dict[str, Any]:
         calls.append(given["phase"])
         assert {one.get("content", False) for one in given["artifacts"]} == {bool(distrusted)}
-        assert {one["switch"] for one in given["artifacts"]} == {False}
         names = [one["name"] for one in given["artifacts"]]
         if given["phase"] == "apply":
             assert [one["pack"] for one in given["artifacts"]] == [{"path": "/push/own"}] * len(names)
@@ -585,3 +588,11 @@ def test_results_of_several_steps_add_up() -> None:
         "key": "k",
         "tree": "t",
     }
+
+
+def test_the_first_living_builder_of_each_artifact_builds_it() -> None:
+    artifacts = [{"builders": ["node1", "node2"]}, {"builders": ["node3", "node1"]}, {"builders": []}]
+    assert software.builders(artifacts, ["node1", "node2", "node3"]) == ["node1", "node3"]
+    assert software.builders(artifacts, ["node2"]) == ["node2"]
+    living = {"ansible_play_hosts": ["node2", "node3"]}
+    assert [planned.builds("node2", one, living) for one in artifacts] == [True, False, False]

@@ -171,10 +171,8 @@ def test_jobs_are_named_and_counted() -> None:
     assert artifact_links.words(busy[3:], {"/b"}) == ""
 
 
-def test_an_install_without_the_switch_leaves_the_link_and_says_where_it_leads(
-    root: Path, run_module: RunModule, tmp_path: Path
-) -> None:
-    given = {"name": "mpi", "version": "2", "key": KEY, "root": str(root), "cache_dir": str(tmp_path), "closure": False}
+def test_an_install_leaves_the_link_and_says_where_it_leads(root: Path, run_module: RunModule) -> None:
+    given = {"name": "mpi", "version": "2", "key": KEY, "root": str(root), "closure": False}
 
     def asked(phase: str, *, check: bool = False, **changed: Any) -> dict[str, Any]:
         result = run_module("artifact_install", check=check, artifacts=[{**given, **changed}], phase=phase)
@@ -183,23 +181,21 @@ def test_an_install_without_the_switch_leaves_the_link_and_says_where_it_leads(
         return answer
 
     for phase in ("inspect", "apply"):
-        result = asked(phase, switch=False)
+        result = asked(phase)
         assert (result.get("changed", False), result["changes"]) == (False, [])
         assert (result["link"], result["before"]) == (f"{root}/mpi", f"{root}/mpi-1-{KEY}")
         assert links_to_switch([result]) == {f"{root}/mpi": f"{root}/mpi-2-{KEY}"}
-    shown = asked("inspect", check=True, switch=False)
+    shown = asked("inspect", check=True)
     assert shown["changes"] == [f"{root}/mpi -> mpi-2-{KEY}"], "a check says what the run would switch"
     assert links(root) == {"mpi": f"mpi-1-{KEY}"}
-    assert asked("apply")["changed"]
-    after = asked("inspect", switch=False)
-    assert links_to_switch([after]) == {}
+    switch = run_module("artifact_switch", links=links_to_switch([result]), host="n1")
+    assert switch["changed"]
+    assert links_to_switch([asked("inspect")]) == {}
 
 
-def test_one_that_fails_keeps_only_what_uses_it_from_being_installed(
-    root: Path, run_module: RunModule, tmp_path: Path
-) -> None:
+def test_one_that_fails_keeps_only_what_uses_it_from_being_installed(root: Path, run_module: RunModule) -> None:
     install(root, "3")
-    given = {"key": KEY, "root": str(root), "cache_dir": str(tmp_path), "closure": False, "version": "2"}
+    given = {"key": KEY, "root": str(root), "closure": False, "version": "2"}
     one = {**given, "name": "mpi", "link": f"{root}/one"}
     asked = [{**given, "name": "gone"}, {**given, "name": "user", "uses": ["gone"]}, {**given, "name": "deep"}, one]
     asked[2]["uses"] = ["user"]
@@ -209,7 +205,8 @@ def test_one_that_fails_keeps_only_what_uses_it_from_being_installed(
     assert gone["msg"].startswith(f"n1: {root}/gone-2-{KEY} is damaged")
     assert (user["left_out"], deep["left_out"]) == ("gone", "gone")
     assert not any("msg" in answer for answer in (user, deep, mpi))
-    assert told["changes"] == mpi["changes"] == [f"{root}/one -> mpi-2-{KEY}"]
+    assert told["changes"] == mpi["changes"] == []
+    assert links_to_switch([mpi]) == {f"{root}/one": f"{root}/mpi-2-{KEY}"}
     assert told["watch"] == mpi["watch"]
 
 
@@ -224,7 +221,7 @@ def test_the_loader_looks_into_the_folder_of_what_is_used_until_its_link_leads_t
 
     monkeypatch.setattr(artifact_install.library_closure, "ask_loader", ask_loader)
     monkeypatch.setattr(artifact_install.library_closure, "remember", lambda *_: None)
-    plain = {"version": "2", "key": KEY, "root": str(root), "cache_dir": "", "link": "", "content": False, "host": "n1"}
+    plain = {"version": "2", "key": KEY, "root": str(root), "link": "", "content": False, "host": "n1"}
     given = {**plain, "closure": True, "closure_ignore": [], "closure_within": False, "library_path": ["lib"]}
     paths = {"waiting_paths": [f"{root}/mpi/lib", f"{root}/other/lib"]}
     used = artifact_install.Install({**given, "name": "mpi", "closure": False})

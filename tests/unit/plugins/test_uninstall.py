@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import recipe_clusters
 import yaml
-from ansible_collections.clusterctl.hpc.plugins.action import fabric_configure
+from ansible_collections.clusterctl.hpc.plugins.action import fabric_configure, validation_install
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     brought,
     file_restore,
@@ -323,8 +323,11 @@ def test_the_paths_in_roles_are_known() -> None:
     found |= {one.link for one in recipe_clusters.all_of(managed, "/opt/cluster")}
     texts_of = dict.fromkeys(("openmpi", "prrte", "nccl", "record"), "x")
     files_of = fabric_configure.files_of("/opt/cluster", texts_of)
+    given = {"prefix": "/opt/cluster", "python": "python3", "programs": ["measure.py"], "shared": [], "gpus": []}
+    files_of += validation_install.arguments_of(given)["files"]
     found |= {one["path"] for one in files_of if one.get("state") != "directory"}
-    assert {"/etc/nccl.conf", "/opt/cluster/openmpi", "/opt/cluster/libexec/clusterctl", "/var/log/clusterctl"} <= found
+    assert {"/etc/nccl.conf", "/opt/cluster/openmpi", "/opt/cluster/libexec/clusterctl/measure.py"} <= found
+    assert "/var/log/clusterctl" in found
     assert [path for path in sorted(found) if not brought.covers(path, "/opt/cluster")] == []
     assert not [path for path in found if path.startswith("/usr/local") and "cuda" not in path]  # all have the prefix
 
@@ -342,7 +345,11 @@ def test_the_default_paths_of_modules_are_known() -> None:
     for path in (ROOT / "plugins/modules").glob("*.py"):
         if not re.search(r"\bfile_stage\b", path.read_text()):
             continue
-        for given in options_of(path).values():
+        options = options_of(path)
+        for given in [
+            *options.values(),
+            *(one for of in options.values() for one in of.get("suboptions", {}).values()),
+        ]:
             default = given.get("default")
             values = default if isinstance(default, list) else [default]
             found |= {value for value in values if isinstance(value, str) and value.startswith("/")}

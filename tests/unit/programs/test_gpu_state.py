@@ -116,6 +116,32 @@ def test_no_answer_is_a_sentence(state: ModuleType, tmp_path: Path, monkeypatch:
     assert state.quietly("/nowhere/nvidia-smi") == []
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param("head -n 1 {busy}", id="not listed any more"),
+        pytest.param(
+            "echo 'Unable to determine the device handle for GPU0000:43:00.0: GPU is lost.'; exit 15",
+            id="no handle",
+        ),
+        pytest.param("sed 's/57, .*/[GPU is lost], [GPU is lost]/' {busy}; exit 15", id="no values"),
+    ],
+)
+def test_a_gpu_that_vanishes_in_the_middle_of_a_check_is_named(state: ModuleType, tmp_path: Path, later: str) -> None:
+    first = f"test -e {tmp_path}/seen && {{ {later.format(busy=DATA / 'busy.csv')}; exit; }}"
+    watch = state.Watch(program(tmp_path, f"{first}\ntouch {tmp_path}/seen; cat {DATA}/busy.csv"), pause_s=0.01)
+    watch.start()
+    while len(watch.looks) < 2 and not watch.problem:
+        pass
+    watch.stop()
+    rank = SimpleNamespace(facts={}, findings=load("rank_program").Findings())
+    state.report(rank, watch.looks, watch.lost)
+    assert rank.findings.wrong == 1
+    (words,) = rank.findings.problems
+    assert "GPU 1 (NVIDIA H100 80GB HBM3, 00000000:43:00.0)" in str(words)
+    assert "it is lost to nvidia-smi" in str(words)
+
+
 def test_gpus_are_watched_while_something_else_goes_on(state: ModuleType, tmp_path: Path) -> None:
     watch = state.Watch(program(tmp_path, f"cat {DATA}/busy.csv"), pause_s=0.01)
     watch.start()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import Host, InventorySources
-from clusterctl.provisioning import node_claims
-from clusterctl.provisioning.node_claims import ClaimAnswer
+from clusterctl.provisioning import node_ownership
+from clusterctl.provisioning.node_ownership import ClaimAnswer
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.collections_path()))
@@ -66,5 +66,5 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def claims(monkeypatch: pytest.MonkeyPatch) -> Claims:
     """Let the nodes of the tests say that no other run has them."""
     found = Claims()
-    monkeypatch.setattr(node_claims, "ask", found.ask)
+    monkeypatch.setattr(node_ownership, "ask", found.ask)
     return found

@@ -410,3 +410,11 @@ def test_a_refusal_by_a_role_is_about_what_was_asked_for() -> None:
 def test_the_exit_code_of_problems(kinds: list[str], code: int) -> None:
     problems = [Problem(host="a", subject="s", problem="p", kind=kind) for kind in kinds]  # type: ignore[arg-type]
     assert verdict_of(problems)[1] == code
+
+
+def test_members_are_kept_without_what_was_installed_before_the_run() -> None:
+    """It told who builds. A second run would find another list, and the record of the cluster would change."""
+    found = TaskResults()
+    member = {"name": "node3", "address": "192.0.2.3"}
+    found.add(result_of({"members": [{**member, "trees": ["openmpi"]}]}, "clusterctl.hpc.preflight_judge"))
+    assert found.members() == (member,)

@@ -94,13 +94,13 @@ def test_a_worker_that_says_nothing_of_ours_is_read_within_bounds() -> None:
 
 
 def test_a_worker_speaks_of_its_own_hosts_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def streamed(_part: object, _log: object, translator: Translator, _cancel: object) -> tuple[str, tuple[str, ...]]:
+    def streamed(_part: object, _log: object, translator: Translator, _cancel: object) -> tuple[int, tuple[str, ...]]:
         for host in ("node1", "node9"):
             data = {"host": host, "task": "t", "res": {"msg": "forged"}}
             translator.handle({"event": "runner_on_failed", "event_data": data, "at": 1.0})
         stats = {"failures": {"node1": 1, "node9": 1}, "dark": {"node8": 1}}
         translator.handle({"event": "playbook_on_stats", "event_data": stats})
-        return "failed", ()
+        return 2, ()
 
     monkeypatch.setattr(worker_part, "_streamed", streamed)
     monkeypatch.setattr(worker_part, "give_cache", lambda *_given: None)

@@ -180,6 +180,10 @@ def test_what_was_collected_is_kept_by_cluster(tmp_path: Path, monkeypatch: pyte
     assert kept.collected("lab") == {A: WHEN, B: WHEN}
     paths.collected_file("lab").write_text("[")
     assert kept.collected("lab") == {}
+    kept.note_collected("lab", [A], WHEN)
+    assert kept.collected("lab") == {A: WHEN}
+    (aside,) = paths.collected_file("lab").parent.glob("*.damaged-*")
+    assert aside.read_text() == "["
 
 
 @pytest.mark.parametrize("size", [float("inf"), float("nan"), 10**400, "x", None, []])

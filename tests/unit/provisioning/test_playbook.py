@@ -14,7 +14,7 @@ import pytest
 import waiting
 import yaml
 from clusterctl.inventory import ansible_inventory
-from clusterctl.model.hosts import Host, InventorySources
+from clusterctl.model.hosts import Host, InventoryOptions, InventorySources
 from clusterctl.model.run_record import Event, Finished, HostResult, Note
 from clusterctl.provisioning import playbook
 from clusterctl.provisioning.playbook import Cancel, Play
@@ -34,7 +34,7 @@ def test_arguments() -> None:
         verbosity=2,
         forks=5,
         become_password="secret",  # noqa: S106 - it must not show
-        private_key="k",
+        options=InventoryOptions(private_key="k"),
     )
     assert playbook.arguments(play, ["--extra-vars=@/run/a", "--extra-vars=@f"]) == [
         "--inventory=/my inventory/i.ini",
@@ -358,8 +358,7 @@ def test_a_typed_vault_password_reaches_ansible(tmp_path: Path) -> None:
     end, _ = run(
         tmp_path,
         "- hosts: h1\n  gather_facts: false\n  tasks:\n    - ansible.builtin.debug: {var: secret}\n",
-        vault_ids=("prod@prompt",),
-        vault_passwords={"prod": "right"},
+        options=InventoryOptions(vault_ids=("prod@prompt",), vault_passwords={"prod": "right"}),
     )
     assert end.status == "successful", (tmp_path / "log").read_text(encoding="utf-8")
     assert "opened" in (tmp_path / "log").read_text(encoding="utf-8")

@@ -138,7 +138,7 @@ class Nodes:
     def observer(self) -> Iterator[Any]:
         yield None
 
-    def environment(self, its: Project, **more: Any) -> str:
+    def environment(self, its: Project, **more: Any) -> dict[str, str]:
         options = more.pop("options", InventoryOptions())
         return project.environment(its, self.inventory, options, more.pop("observer", self.observer), **more)
 
@@ -151,11 +151,11 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
 
 def test_an_environment_is_installed_once_for_a_lock(nodes: Nodes, tmp_path: Path) -> None:
     its = with_lock(tmp_path)
-    assert [nodes.environment(its) for _ in range(3)] == [TREE] * 3
+    assert [nodes.environment(its) for _ in range(3)] == [{"node1": TREE, "node2": TREE}] * 3
     assert len(nodes.installed) == 1
     nodes.environment(with_lock(tmp_path, "a==2\n"))
     assert len(nodes.installed) == 2
-    assert nodes.environment(its) == TREE, "the former lock is known"
+    assert nodes.environment(its)["node2"] == TREE, "the former lock is known"
     assert len(nodes.installed) == 2
 
 
@@ -187,10 +187,12 @@ def test_nothing_is_installed_where_a_line_is_only_shown(nodes: Nodes, tmp_path:
         nodes.environment(with_lock(tmp_path), observer=None)
 
 
-def test_nodes_of_two_platforms_are_refused(nodes: Nodes, tmp_path: Path) -> None:
+def test_each_node_of_two_platforms_has_the_environment_of_its_own(nodes: Nodes, tmp_path: Path) -> None:
     nodes.trees["node2"] = OTHER
-    with pytest.raises(ConfigError, match="node1 and node2 are of different platforms"):
-        nodes.environment(with_lock(tmp_path))
+    its = with_lock(tmp_path)
+    assert [nodes.environment(its) for _ in range(2)] == [{"node1": TREE, "node2": OTHER}] * 2
+    assert len(nodes.installed) == 1
+    assert nodes.environment(its, options=InventoryOptions(limit="node2")) == {"node2": OTHER}
 
 
 def test_an_installation_that_failed_is_not_kept(nodes: Nodes, tmp_path: Path) -> None:
@@ -221,6 +223,10 @@ def test_a_damaged_file_counts_as_missing(nodes: Nodes, tmp_path: Path) -> None:
     file.write_text("{", encoding="utf-8")
     assert environments.read(file.parent.name) == {}
     assert file.parent.stat().st_mode & 0o077 == 0
+    nodes.environment(with_lock(tmp_path))
+    assert len(environments.read(file.parent.name)) == 1
+    (aside,) = file.parent.glob("environments.json.damaged-*")
+    assert aside.read_text(encoding="utf-8") == "{", "nothing of it is lost"
 
 
 def test_an_environment_says_where_it_is() -> None:
@@ -237,6 +243,14 @@ def test_a_job_of_a_project_has_its_python_and_its_programs() -> None:
     assert changed.layout.mpirun == node.layout.mpirun
     told = type(node).model_validate({**node.model_dump(), "_project": TREE, "project": TREE})
     assert told.layout.python == node.layout.python, "a node cannot choose the Python of other nodes"
+
+
+def test_nodes_of_two_platforms_find_their_own_python_by_one_path() -> None:
+    nodes = {"node1": (TREE, OTHER), "node2": (OTHER, TREE)}
+    for name, trees in nodes.items():
+        changed = factory.node(name).with_project(*trees)
+        assert (changed.layout.python, changed.layout.own_python) == ("python", f"{trees[0]}/bin/python")
+        assert changed.environment["PATH"].split(":")[:2] == [f"{tree}/bin" for tree in trees]
 
 
 def kept_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:

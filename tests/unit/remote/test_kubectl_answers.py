@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from clusterctl.remote import kubectl_text, pod_job
+from clusterctl.remote import kubectl_output, pod_job
 from clusterctl.remote.kubectl import Kubectl
 from clusterctl.remote.pod_job import PodJob
 from clusterctl.support.errors import ClusterctlError, ValidationCouldNotRunError
@@ -39,7 +39,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 )
 def test_no_refusal_takes_long_to_read(said: str) -> None:
     began = time.monotonic()
-    assert len(str(kubectl_text.refusal(said))) < 1000
+    assert len(str(kubectl_output.refusal(said))) < 1000
     assert time.monotonic() - began < 2
 
 
@@ -60,14 +60,14 @@ def test_no_refusal_takes_long_to_read(said: str) -> None:
     ],
 )
 def test_a_pod_of_any_form_has_printable_words_of_bounded_length(pod: Callable[[Any], Any], value: Any) -> None:
-    (found,) = kubectl_text.pods({"items": [pod(value)]})
+    (found,) = kubectl_output.pods({"items": [pod(value)]})
     assert all(one.isprintable() and len(one) < 1000 for one in (found.name, found.node, found.waits, found.died))
 
 
 @pytest.mark.parametrize("value", [["x"], 7, "\x1b[2J" + "x" * 100_000], ids=type)
 def test_a_job_of_any_form_has_printable_words_of_bounded_length(value: Any) -> None:
     for condition in ({"type": "Failed", "status": "True", "reason": value, "message": value}, {"type": value}, value):
-        found = kubectl_text.job({"metadata": {"uid": value}, "status": {"conditions": [condition]}})
+        found = kubectl_output.job({"metadata": {"uid": value}, "status": {"conditions": [condition]}})
         assert all(one.isprintable() and len(one) < 1000 for one in (found.uid, found.reason, found.message))
 
 

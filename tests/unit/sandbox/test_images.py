@@ -10,7 +10,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
-from clusterctl.sandbox import apt, images, lifecycle, model, podman
+from clusterctl.sandbox import apt, container_engine, images, lifecycle, model
 from clusterctl.sandbox.model import IMAGES, LEAP, ROCKY, RpmVendor, SandboxSpec, Vendor
 from clusterctl.support.errors import ConfigError, HostFailedError
 
@@ -79,7 +79,7 @@ def mixed(folder: Path) -> model.Sandbox:
 
 def refused(image: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        images.ensure(podman.Podman(()), image, lambda _text: None)
+        images.ensure(container_engine.Podman(()), image, lambda _text: None)
     return str(caught.value)
 
 
@@ -98,7 +98,7 @@ def test_an_image_by_its_tag_alone_is_named_with_its_digest(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setitem(images.IMAGES, "debian12", replace(IMAGES["debian12"], registry=name))
     lines: list[str] = []
-    images.ensure(podman.Podman(()), "debian12", lines.append)
+    images.ensure(container_engine.Podman(()), "debian12", lines.append)
     assert [line.partition(",")[0] for line in lines if "by its tag" in line] == told
     assert [line for line in lines if "by its tag" in line and "this one is sha256:abc" not in line] == []
 
@@ -148,7 +148,7 @@ def test_a_mirror_without_dnf_is_told_with_the_packages(machine: Path) -> None:
 def test_dnf_gets_the_vendors_repositories_and_the_packages_of_a_node(machine: Path) -> None:
     (machine / "all.repo").write_text(ROCKY_REPO + LEAP_REPO, encoding="utf-8")
     with pytest.raises(HostFailedError, match="podman import"):
-        images.ensure(podman.Podman(()), "rocky9", lambda _text: None)
+        images.ensure(container_engine.Podman(()), "rocky9", lambda _text: None)
     (archive,) = (machine.parent / "clusterctl" / "images").glob("rocky9-*.tar")
     mount, shell, script, folder, repositories, release, *rest = archive.read_text(encoding="utf-8").splitlines()
     assert (mount, shell, Path(script).name, release) == ("--mount", "sh", "dnf-root", "9")
@@ -171,7 +171,7 @@ def test_an_rpm_node_gets_the_repositories_and_their_keys_without_a_login(
     monkeypatch.setattr(images, "trust", lambda *_: b"")
     box = mixed(tmp_path)
     box.private_key.with_suffix(".pub").write_bytes(b"ssh-ed25519 AAAA\n")
-    outfit = lifecycle.outfit_of(podman.Podman(()), box, "rocky9", "reference", lambda _text: None)
+    outfit = lifecycle.outfit_of(container_engine.Podman(()), box, "rocky9", "reference", lambda _text: None)
     with tarfile.open(fileobj=io.BytesIO(outfit)) as archive:
         found = {one.name: archive.extractfile(one) for one in archive if one.isfile()}
         text_of = {name: file.read().decode() for name, file in found.items() if file}
@@ -222,9 +222,9 @@ def test_an_image_of_another_processor_needs_an_emulator(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if refused:
         with pytest.raises(images.NoImageError, match=r"does not run the arm64 programs .* the flags F and C"):
-            images.ensure(podman.Podman(()), "debian12-arm64", lambda _: None)
+            images.ensure(container_engine.Podman(()), "debian12-arm64", lambda _: None)
         return
-    images.ensure(podman.Podman(()), "debian12-arm64", lambda _: None)
+    images.ensure(container_engine.Podman(()), "debian12-arm64", lambda _: None)
     asked = (tmp_path / "podman.log").read_text(encoding="utf-8").splitlines()
     assert "pull --quiet --platform linux/arm64 debian:12" in asked
     assert any(line.startswith("build --platform linux/arm64 ") for line in asked)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import Host, InventorySources
-from clusterctl.sandbox import apt, images, lifecycle, model, podman
+from clusterctl.sandbox import apt, container_engine, images, lifecycle, model
 from clusterctl.sandbox.model import Sandbox, SandboxNode, SandboxSpec
 from clusterctl.state import clusters, paths
 from clusterctl.support.errors import ConfigError, ExitCode
@@ -86,7 +86,7 @@ def test_a_sandbox_keeps_the_inventory_of_the_checkout_that_started_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(podman, "find", lambda: None)  # nothing may be asked before the refusal
+    monkeypatch.setattr(container_engine, "find", lambda: None)  # nothing may be asked before the refusal
     spec, other = SandboxSpec(name="shared"), tmp_path / "other" / "inventory.ini"
     mine = sandbox(tmp_path, spec)
     for path in (mine.private_key, mine.inventory):
@@ -109,7 +109,7 @@ def test_a_sandbox_goes_though_what_is_kept_of_its_runs_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(podman, "find", lambda: None)
+    monkeypatch.setattr(container_engine, "find", lambda: None)
     monkeypatch.setattr(lifecycle, "_remove", lambda *_: True)
     box = sandbox(tmp_path, SandboxSpec(name="old", nodes=1))
     box.inventory.write_text("node1\n", encoding="utf-8")
@@ -225,8 +225,11 @@ def test_a_packed_tree_keeps_owners_modes_and_the_links_of_other_archives() -> N
         link = tarfile.TarInfo("etc/ssl/certs/a.0")
         link.type, link.linkname = tarfile.SYMTYPE, "a.pem"
         archive.addfile(link)
-    files = {"home/x/.ssh": podman.File(None, 0o700, 1000), "home/x/.ssh/key": podman.File(b"secret", 0o600, 1000)}
-    with tarfile.open(fileobj=BytesIO(podman.pack(files, other.getvalue()))) as packed:
+    files = {
+        "home/x/.ssh": container_engine.File(None, 0o700, 1000),
+        "home/x/.ssh/key": container_engine.File(b"secret", 0o600, 1000),
+    }
+    with tarfile.open(fileobj=BytesIO(container_engine.pack(files, other.getvalue()))) as packed:
         found = {member.name: (member.isdir(), member.mode, member.uid, member.linkname) for member in packed}
         assert packed.extractfile("home/x/.ssh/key").read() == b"secret"  # type: ignore[union-attr]
     assert found["home/x/.ssh"] == (True, 0o700, 1000, "")
@@ -260,7 +263,7 @@ def test_a_node_gets_no_credentials_of_this_machine(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PIP_INDEX_URL", "https://me:canary@mirror.example/simple")
     box = sandbox(tmp_path)
     box.private_key.with_suffix(".pub").write_bytes(b"ssh-ed25519 AAAA\n")
-    outfit = lifecycle.outfit_of(podman.Podman(()), box, "debian12", "reference", lambda _: None)
+    outfit = lifecycle.outfit_of(container_engine.Podman(()), box, "debian12", "reference", lambda _: None)
     assert b"https://mirror.example/simple" in outfit
     assert b"http://mirror.example/debian bookworm main" in outfit
     assert b"canary" not in outfit
@@ -280,14 +283,16 @@ TAKEN = (
 
 
 def test_a_full_disk_is_called_one() -> None:
-    error = podman.failure("podman import", FULL)
+    error = container_engine.failure("podman import", FULL)
     assert str(error).startswith("The disk is full: podman import found no space left")
     assert error.exit_code is ExitCode.HOST_FAILED
 
 
 def test_podmans_last_words_are_passed_on_without_its_prefix() -> None:
-    assert str(podman.failure("podman create", TAKEN)).startswith("podman create failed: creating container storage: ")
-    assert str(podman.failure("podman create", "")) == "podman create failed: it gave no reason"
+    assert str(container_engine.failure("podman create", TAKEN)).startswith(
+        "podman create failed: creating container storage: "
+    )
+    assert str(container_engine.failure("podman create", "")) == "podman create failed: it gave no reason"
 
 
 def test_missing_programs_are_named_with_the_packages_that_bring_them(
@@ -297,7 +302,7 @@ def test_missing_programs_are_named_with_the_packages_that_bring_them(
     with pytest.raises(
         ConfigError, match=r"needs podman, ssh, ssh-keygen, ip; install.*apt-get install .*podman runc crun"
     ):
-        podman.find()
+        container_engine.find()
 
 
 def test_a_node_keeps_its_hardware_address() -> None:

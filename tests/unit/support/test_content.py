@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -188,26 +189,47 @@ def shown_roles() -> list[str]:
     return [name for name in ORDER if (content.root() / "roles" / name / "defaults" / "main.yml").is_file()]
 
 
+def options_of(role: str) -> dict[str, Any]:
+    """Return the options of a role's argument specs."""
+    path = content.root() / "roles" / role / "meta" / "argument_specs.yml"
+    entries = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values()
+    return {name: option for entry in entries for name, option in entry.get("options", {}).items()}
+
+
+def described(option: dict[str, Any]) -> str:
+    """Return a description as comments, without the markup of Ansible."""
+    words = option["description"]
+    text = words if isinstance(words, str) else " ".join(words)
+    if "choices" in option:
+        text += f" One of {', '.join(map(str, option['choices']))}."
+    text = re.sub(r"\b[VOCEP]\(((?:[^()\\]|\\.)*)\)", r"\1", text).replace("\\", "")
+    return "".join(f"## {line}\n" for line in textwrap.wrap(text, 117, break_on_hyphens=False))
+
+
 def example_text() -> str:
-    """Return what the example has to be: each role's defaults, commented out, and their comments doubly."""
+    """Return what the example has to be: each role's defaults, commented out, below what their specs say of them."""
     text = HEAD
     for role in shown_roles():
         text += f"\n## --- {role} {'-' * (110 - len(role))}\n"
         lines = (content.root() / "roles" / role / "defaults" / "main.yml").read_text(encoding="utf-8").splitlines()
-        above: list[str] = []  # the comment that stands above a variable
-        hidden = False
-        for line in lines[1:]:
-            if line.startswith("#"):
-                above.append(f"#{line}")
-            elif not line:
-                above, hidden = [*above, ""], False
-            elif line[0] not in " -":
-                hidden = bool(PASSED.fullmatch(line.partition(":")[0]))
-                text += "" if hidden else "".join(f"{words}\n" for words in [*above, f"# {line}"])
-                above = []
+        options, hidden = options_of(role), False
+        for line in lines[2:]:
+            if line[0] not in " -":
+                name = line.partition(":")[0]
+                hidden = bool(PASSED.fullmatch(name))
+                text += "" if hidden else f"{described(options[name])}# {line}\n\n"
             elif not hidden:
-                text += f"# {line}\n"
+                text = f"{text.removesuffix(chr(10))}# {line}\n\n"
+        text = text.removesuffix("\n")
     return text
+
+
+def test_what_a_variable_means_is_said_once() -> None:
+    for role in shown_roles():
+        path = content.root() / "roles" / role / "defaults" / "main.yml"
+        head, *others = path.read_text(encoding="utf-8").splitlines()[1:]
+        assert head == "# meta/argument_specs.yml says what each variable means."
+        assert not [line for line in others if not line or line.startswith("#")], role
 
 
 def test_the_example_shows_every_variable_with_its_default() -> None:
@@ -219,9 +241,7 @@ def test_the_example_names_what_the_roles_know() -> None:
     shown = set(re.findall(r"^# ([a-z][a-z0-9_]*):", example_text(), flags=re.MULTILINE))
     known = set()
     for role in shown_roles():
-        path = content.root() / "roles" / role / "meta" / "argument_specs.yml"
-        for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values():
-            known |= set(entry.get("options", {}))
+        known |= set(options_of(role))
     assert {name for name in known if not PASSED.fullmatch(name)} == shown
 
 

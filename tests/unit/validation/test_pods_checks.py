@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.model.scheduler_options import PodsOptions
-from clusterctl.remote.kubectl_text import Pod
+from clusterctl.remote.kubectl_output import Pod
 from clusterctl.state import runs
 from clusterctl.validation import via_pods
 from clusterctl.validation.checks import registry

@@ -17,7 +17,7 @@ from clusterctl.model.results import ValidationRecord, Verdict
 from clusterctl.remote import supervised_job
 from clusterctl.state import runs
 from clusterctl.support import content
-from clusterctl.support.errors import ExitCode
+from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import check_results, check_runner, gate
 from clusterctl.validation import run as validation
 from clusterctl.validation.checks import base, registry
@@ -67,7 +67,11 @@ def test_exit_codes(verdict: Verdict, code: ExitCode) -> None:
 
 @pytest.mark.parametrize(
     ("raised", "outcome", "code"),
-    [(None, "failed", 10), (KeyboardInterrupt(), "interrupted", 130), (ValueError("no room"), "failed", 11)],
+    [
+        (None, "failed", 10),
+        (KeyboardInterrupt(), "interrupted", 130),
+        (ValidationCouldNotRunError("no room"), "failed", 11),
+    ],
 )
 def test_a_run_says_how_its_validation_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException | None, outcome: str, code: int
@@ -84,10 +88,10 @@ def test_a_run_says_how_its_validation_ended(
         return ValidationRecord.model_construct(verdict=Verdict.FAIL, checks=(bad,))
 
     if raised is None:
-        validation.in_a_run(sources, options, work, 11)
+        validation.in_a_run(sources, options, work)
     else:
         with pytest.raises(type(raised)):
-            validation.in_a_run(sources, options, work, 11)
+            validation.in_a_run(sources, options, work)
     (kept,) = folders
     assert (kept.record.outcome, kept.record.exit_code) == (outcome, code)
     assert kept.record.finished is not None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import factory
 import pytest
-from clusterctl.model.drains import DrainOptions
 from clusterctl.model.hosts import Host
 from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.slurm_drain_choice import DrainOptions
 from clusterctl.remote.slurm import Slurm
 from clusterctl.validation import run
 from stand_in_slurm import StandIn

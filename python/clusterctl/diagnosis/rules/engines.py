@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping  # noqa: TC003 - fields of named tuples
+from collections.abc import Callable, Mapping
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -46,16 +46,13 @@ class Device(dict[str, object]):
     """A device with its readings by name, and its own name as ``device``; it fills the texts of a row."""
 
     def __init__(self, look: Hardware, kind: str, name: str) -> None:
-        """Take a device of a look, by its kind and name."""
         super().__init__(device=name)
         self._look, self._kind, self._name = look, kind, name
 
     def __missing__(self, reading: str) -> Value | None:
-        """Return a reading, None where there is none."""
         return self._look.values(self._kind, reading).get(self._name)
 
     def number(self, reading: str, otherwise: float = 0.0) -> float:
-        """Return a reading as a number."""
         found = self._look.number(self._kind, reading, self._name)
         return otherwise if found is None else found
 
@@ -258,13 +255,6 @@ def without(view: View, kind: str, section: str, check: str, what: str) -> Itera
     That is an error where an earlier look at the node saw some. It is a warning where most nodes with its board and as
     much memory have some, since a node may be built without. Virtual machines of all sizes may have the same board.
     Nodes of unknown boards are not compared.
-
-    Args:
-        view: all that was seen.
-        kind: the kind of the devices' readings.
-        section: the section of the look that reads them.
-        check: the check of the findings.
-        what: a device in words.
     """
     for group in groups(view, least=1):
         for host, look in group.items():

@@ -50,7 +50,6 @@ class View:
     part_changes: tuple[PartChange, ...] = ()
 
     def host(self, name: str) -> Host:
-        """Return the host of that name."""
         return next(host for host in self.hosts if host.name == name)
 
     @property

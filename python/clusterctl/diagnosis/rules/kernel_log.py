@@ -109,12 +109,10 @@ class _Event(NamedTuple):
 
     @property
     def xid(self) -> str:
-        """The number of an Xid."""
         return f"Xid {self.code.partition(',')[0]}"
 
     @property
     def meaning(self) -> str:
-        """What an Xid means."""
         return row(self.code).meaning
 
     @property

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnosis import training_stack
 from clusterctl.diagnosis.skew import PROVISION, artifact
 from clusterctl.launch.mpirun_job import of_others
 from clusterctl.model import nodeset
@@ -304,7 +305,7 @@ def slurm_pmix_notes(view: View) -> Iterator[str]:
 
 
 def openmpi_notes(view: View) -> Iterator[str]:
-    """Return which Open MPI of others the nodes run jobs with, and which ones of vendors they could."""
+    """Return which Open MPI and packages of others the nodes run jobs with, and which Open MPI they could."""
     said: dict[str, list[str]] = defaultdict(list)
     for host, node in view.nodes.items():
         for one in () if node.artifact("openmpi").inputs.get("existing") else node.vendor_openmpis:
@@ -312,6 +313,7 @@ def openmpi_notes(view: View) -> Iterator[str]:
                 words = f"Open MPI {one.version} is in {one.path}; 'openmpi_existing: {one.path}' in the inventory"
                 said[f"{words} has jobs use it."].append(host)
     yield from (f"{hosts}: jobs run with {openmpi}." for hosts, openmpi in of_others(view.nodes))
+    yield from training_stack.taken(view.nodes)
     yield from (f"On {nodeset.folded(hosts)}, {words}" for words, hosts in said.items())
 
 

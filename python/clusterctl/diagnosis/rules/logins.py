@@ -73,7 +73,6 @@ _NO_WAY = {"proxyjump", "proxycommand"}  # the login that they keep from an end 
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Return what is wrong with logins."""
     yield from _from_here(view.failures)
     without = [
         name
@@ -316,7 +315,6 @@ _HOSTS = f"{PROVISION} (role hosts), or correct /etc/hosts, the line hosts: of /
 
 
 def names(view: View) -> Iterator[Finding]:
-    """Return what is wrong with names."""
     yield from _one_machine(view)
     yield from _one_name(view)
     yield from _own(view)

@@ -41,7 +41,6 @@ _SHOWN_LEFTOVERS = 2
 
 
 def machine(view: View) -> Iterator[Finding]:
-    """Return what is wrong with machines."""
     yield from _artifacts(view.nodes)
     yield from sessions(view.nodes)
     yield from _slow_sessions(view.nodes)

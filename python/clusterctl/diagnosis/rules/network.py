@@ -75,8 +75,8 @@ _AGAIN = "'clusterctl provision' proves the network anew"
 
 
 def findings(view: View) -> Iterator[Finding]:
-    """Return what is wrong with networks, and with RDMA."""
     yield from _duplicates(view)
+    yield from _cards(view.nodes)
     yield from _missing(view.nodes)
     yield from _recorded(view.nodes)
     yield from _carriers(view.nodes)
@@ -295,8 +295,24 @@ def _duplicates(view: View) -> Iterator[Finding]:
             yield Finding("network", severity, loose, cause, cure)
 
 
+def _cards(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Name cards of one node with the same address, and RDMA cards without a driver."""
+    for host, node in nodes.items():
+        for address, names in fabric.own_twins(node).items():
+            cause = f"{' and '.join(names)} have the same address {address}"
+            yield Finding("network", "error", (host,), cause, "give each card an address of its own")
+        if node.driverless_cards:
+            cause = f"the RDMA card {' and '.join(node.driverless_cards)} has no driver, so jobs cannot use it"
+            cure = "run 'modprobe mlx5_core' and 'modprobe mlx5_ib', and look in the kernel's log"
+            yield Finding("rdma", "warning", (host,), cause, cure)
+
+
 def notes(view: View) -> Iterator[str]:
-    """Tell of docker0 and the like where jobs are told another network: nothing is wrong, and it is good to know."""
+    """Tell of docker0 and the like where jobs are told another network, and of link-local networks left out."""
+    written = {cidr for node in view.nodes.values() if node.fabric is not None for cidr in node.fabric.cidrs}
+    for one in view.candidates.rejected if view.candidates else ():
+        if one.on_link and written.isdisjoint(one.network.split()):
+            yield f"{one.network} on {nodeset.folded(one.hosts)} is link-local, and carries no jobs: {one.reason}."
     for (address, name, is_software), hosts in _shared(view).items():
         networks = {cidr for host in hosts for cidr in getattr(view.nodes[host].fabric, "cidrs", ())}
         if is_software and networks and all(view.nodes[host].fabric for host in hosts):

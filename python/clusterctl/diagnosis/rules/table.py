@@ -5,12 +5,10 @@ A new rule is a row here and a test. The engines that judge the rows stand in ``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from clusterctl.diagnosis.rules.engines import LASTING, Alike, GrowthLimit, OfModel, ReadingLimit, ReadingLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 

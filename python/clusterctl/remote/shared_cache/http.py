@@ -11,7 +11,8 @@ import ssl
 import urllib.error
 import urllib.request
 import urllib.response
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import IO, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from clusterctl.model.shared_cache import (
@@ -25,9 +26,6 @@ from clusterctl.model.shared_cache import (
 )
 from clusterctl.remote.shared_cache.store import SharedStore, not_there, refused_login
 from clusterctl.support.errors import ConfigError, UnreachableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 USER, PASSWORD = "CLUSTERCTL_CACHE_USER", "CLUSTERCTL_CACHE_PASSWORD"
 _TIMEOUT_S = 30.0  # without a byte
@@ -57,7 +55,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 class Proxies(urllib.request.ProxyHandler):
     """Uses the proxies of the environment, but for this machine: a login may go there in clear text."""
 
-    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002, D102 - of the library
+    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:  # noqa: A002 - of the library
         return None if urlsplit(req.full_url).hostname in LOOPBACK else super().proxy_open(req, proxy, type)
 
 

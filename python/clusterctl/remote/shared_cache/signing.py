@@ -9,16 +9,13 @@ import shutil
 import stat
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterctl.model.shared_cache import NAMESPACE, Envelope
 from clusterctl.state import paths
 from clusterctl.support import held_files
 from clusterctl.support.errors import ConfigError, RefusedContentError, UnreachableError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _LIMIT_S = 60
 _TYPING_S = 600  # a passphrase or the touch of a token

@@ -8,8 +8,10 @@ import os
 import stat
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeVar, get_args
+from typing import IO, TypeVar, get_args
 
 from clusterctl.model.shared_cache import (
     INDEX,
@@ -23,11 +25,6 @@ from clusterctl.model.shared_cache import (
 )
 from clusterctl.state import cache_entries, files
 from clusterctl.support.errors import ConfigError, UnreachableError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
-
 
 _T = TypeVar("_T")
 MOST_NAMES = 100_000

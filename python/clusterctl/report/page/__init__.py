@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.analysis import speed_verdict
 from clusterctl.model import nodeset
 from clusterctl.model.results import Verdict
-from clusterctl.report import actions, exports, figure_words
+from clusterctl.report import exports, figure_words, what_to_do
 from clusterctl.report.page import matrices, pictures, topology
 from clusterctl.support.words import and_more
 
@@ -58,7 +58,7 @@ def document(record: ValidationRecord, logs: Mapping[str, str] | None = None) ->
         "trends": trends,
         "nodes": pictures.nodes(record),
     }
-    todo = actions.of(record)
+    todo = what_to_do.of(record)
     return _template().render(
         record=record,
         policy=_POLICY.format(scripts=_digest(script)),

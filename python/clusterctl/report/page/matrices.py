@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusterctl.model import nodeset
-from clusterctl.report import actions, figure_words
+from clusterctl.report import figure_words, what_to_do
 from clusterctl.report.page import pictures
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Named:
 def named(check: CheckResult, matrix: PairMatrix) -> Named:
     """Return what a check names; where only all nodes together show a fault, no link of theirs is named."""
     own = {name: number for number, name in enumerate(matrix.nodes)}
-    found = [one for one in actions.culprits(check) if set(one.nodes) <= own.keys()]
+    found = [one for one in what_to_do.culprits(check) if set(one.nodes) <= own.keys()]
     pairs = [sorted(own[name] for name in one.nodes) for one in found if one.kind in {"pair", "one_way"} and one.nodes]
     return Named(
         nodes=frozenset(own[name] for one in found if one.kind == "node" for name in one.nodes),
@@ -67,8 +67,8 @@ def of(record: ValidationRecord) -> list[dict[str, Any]]:
 def first(record: ValidationRecord) -> int:
     """Return which matrix a reader sees first: that of the worst culprit, else the bandwidth of the largest message."""
     found = [(check, matrix) for check in record.checks for matrix in check.matrices if matrix.value]
-    blamed = [(check.check, one) for check in record.checks for one in actions.culprits(check)]
-    blamed.sort(key=lambda one: -actions.badness(one[1]))
+    blamed = [(check.check, one) for check in record.checks for one in what_to_do.culprits(check)]
+    blamed.sort(key=lambda one: -what_to_do.badness(one[1]))
     for name, culprit in blamed:
         for number, (check, matrix) in enumerate(found):
             if (check.check, matrix.quantity, matrix.size_bytes) == (name, culprit.quantity, culprit.size_bytes):

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.report import actions, figure_words
+from clusterctl.report import figure_words, what_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,8 +72,8 @@ class Drawing:
 
 def drawing(record: ValidationRecord) -> Drawing | None:
     """Return the places of the nodes and links, None where lines would show nothing."""
-    blamed = [(check, one) for check in record.checks for one in actions.culprits(check)]
-    blamed.sort(key=lambda found: -actions.badness(found[1]))
+    blamed = [(check, one) for check in record.checks for one in what_to_do.culprits(check)]
+    blamed.sort(key=lambda found: -what_to_do.badness(found[1]))
     found = [one for _, one in blamed]
     pairs = [one for one in found if one.kind in {"pair", "one_way"}]
     matrix = _matrix(blamed)
@@ -138,7 +138,7 @@ def _links(
     for culprit in named:
         begin, end = (where[name] for name in culprit.nodes[:2])
         one_way = culprit.kind == "one_way"
-        yield _line(begin, end, 1 / actions.badness(culprit), bad=True, one_way=one_way, title=culprit.words)
+        yield _line(begin, end, 1 / what_to_do.badness(culprit), bad=True, one_way=one_way, title=culprit.words)
 
 
 def _node(name: str, number: int, total: int, *, state: str, title: str, network: int) -> DrawnNode:

@@ -90,17 +90,14 @@ class Store:
             self._begin_again(error)
 
     def __enter__(self) -> Self:
-        """Return the open history."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the file."""
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -183,7 +180,6 @@ class Store:
 
     @_guarded
     def clusters(self) -> list[str]:
-        """Return the names of all clusters that have a history."""
         return [str(row[0]) for row in self._db.execute("SELECT name FROM clusters ORDER BY name")]
 
     @_guarded

@@ -169,7 +169,6 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def explained(error: sqlite3.Error | OSError, path: Path) -> StoreError:
-    """Return the message for an error of the file system or of sqlite."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if "locked" in words:
         cure = "another clusterctl writes to it for a long time; wait for it to end"

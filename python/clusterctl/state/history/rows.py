@@ -86,7 +86,6 @@ def stored(
 
 
 def record(db: sqlite3.Connection, found: StoredRun) -> bytes:
-    """Return the packed record of a run."""
     row = db.execute(f"SELECT r.record {_OF_CLUSTER} AND r.run_id = ?", (found.cluster, found.cluster, found.run_id))
     return bytes(row.fetchone()[0])
 
@@ -193,7 +192,6 @@ def _results(db: sqlite3.Connection, number: int) -> tuple[StoredResult, ...]:
 
 
 def culprits_of(text: str) -> tuple[Culprit, ...]:
-    """Return the culprits of a column."""
     return tuple(Culprit.model_validate(one) for one in json.loads(text))
 
 

@@ -29,7 +29,6 @@ class Answers(base.Check):
 
 
 def _always(check: Answers) -> Callable[[object], Answers]:
-    """Return a maker of a check that has no options of its own."""
     return lambda _options: check
 
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.launch import mpirun
 from clusterctl.model.layout import DEFAULT_LAYOUT, Layout
-from clusterctl.model.results import CheckResult, Verdict
+from clusterctl.model.results import CheckResult, Culprit, Verdict
 from clusterctl.suite import CheckOptions, Declaration
-from clusterctl.validation.checks.rank_output import CPUS, LOAD
+from clusterctl.validation.checks import overcommitted_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.analysis.carriers import FabricPath
     from clusterctl.analysis.nccl_path import GidTable
     from clusterctl.diagnosis.training_stack import NodeStack
     from clusterctl.model.job_outcome import JobOutcome
-    from clusterctl.model.results import Culprit, Figure, Measurement, PairMatrix, RankReport
-    from clusterctl.validation.checks.rank_output import Output
+    from clusterctl.model.results import Figure, Measurement, PairMatrix, RankReport
 
 BEATS = 15  # signs of life that a waiting rank gives within the deadline
 
@@ -115,7 +113,6 @@ class Check(ABC):
         return self.options.words
 
     def program(self, site: Site, deadline_s: float) -> tuple[str, ...]:
-        """Return the argv of one process."""
         limits = ("--deadline", f"{deadline_s:g}", "--heartbeat", f"{deadline_s / BEATS:.3g}")
         head = (site.layout.python, site.layout.program(self.file))
         return (*head, "--check", self.word, *limits, *self.arguments(site))
@@ -141,7 +138,10 @@ def deadline_s(check: Check, site: Site, started_s: float = 0.0) -> float:
     ``started_s`` are the seconds until all ranks of an earlier job on these nodes were up, 0 where it is not known.
     """
     measuring_s = check.measuring_s(site) if check.options.deadline_s is None else 0.0
-    start_s = max(allowance_s(site.placement, site.cores, site.machines), SLACK * started_s)
+    start_s = max(
+        overcommitted_nodes.allowance_s(site.placement, site.cores, site.machines),
+        overcommitted_nodes.SLACK * started_s,
+    )
     return round(check.deadline_s * site.ranks_per_core + measuring_s + start_s, 3)
 
 
@@ -155,6 +155,14 @@ def fail(judgement: Judgement, reason: str, hosts: Iterable[str]) -> Judgement:
     return replace(judgement, verdict=Verdict.FAIL, reason=reason, hosts=unique(hosts), culprits=())
 
 
+def blamed(judgement: Judgement, reason: str, named: Iterable[tuple[str, str, str]], quantity: str = "") -> Judgement:
+    """Return the judgement as a FAIL that blames nodes: each with what is wrong in words, and the cure."""
+    culprits = tuple(
+        Culprit(kind="node", nodes=(host,), quantity=quantity, words=words, cure=cure) for host, words, cure in named
+    )
+    return replace(fail(judgement, reason, (one.nodes[0] for one in culprits)), culprits=culprits)
+
+
 def passed(judgement: Judgement, reason: str, *more: Measurement) -> Judgement:
     """Return the judgement as a PASS with this reason and more measurements."""
     measurements = (*judgement.measurements, *more)
@@ -162,139 +170,7 @@ def passed(judgement: Judgement, reason: str, *more: Measurement) -> Judgement:
 
 
 def unique(hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return each host once, in order."""
     return tuple(dict.fromkeys(hosts))
-
-
-# How long the start of a job may take on nodes that share cores, and whether too few cores explain a late job.
-
-SLACK = 4.0  # times the expected start that a job may take; processes that share a core also share its caches
-_RANK_CPU_S = 0.6  # processor time in which a rank starts Python, numpy and MPI
-_NODE_CPU_S = 0.3  # the same for a node's ssh session and MPI daemon
-_SECONDS_PER_RANK = 0.05
-_SECONDS_PER_NODE = 0.1
-_MOST = 0.5  # share of the nodes that are late; with fewer, a fault of these nodes is more likely
-_BUSY = 2.0  # processes per core, from which on all are slow
-_STILL_MOVING = 2 / 3  # of the deadline; ranks that hang do not come up or take new steps after it
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A machine that holds one node or, as containers, several."""
-
-    nodes: tuple[str, ...]
-    ranks: int
-    cores: int
-
-    @property
-    def start_s(self) -> float:
-        """Return the expected seconds of processor time per core until all ranks are up."""
-        return (self.ranks * _RANK_CPU_S + len(self.nodes) * _NODE_CPU_S) / self.cores
-
-
-@dataclass(frozen=True)
-class Crowd:
-    """Too many processes for the cores: what shows it, and what to do."""
-
-    words: str
-    next_step: str
-
-
-def machines(placement: Sequence[str], cores: Mapping[str, int], shared: Mapping[str, str]) -> tuple[Machine, ...]:
-    """Return the machines below the nodes.
-
-    ``shared`` has an id of each node's machine; a node without one has a machine of its own. Nodes of one machine have
-    the same cores.
-    """
-    ranks = Counter(placement)
-    groups: dict[str, list[str]] = {}
-    for node in ranks:
-        groups.setdefault(shared.get(node) or f"machine of {node}", []).append(node)
-    return tuple(
-        Machine(
-            nodes=tuple(nodes),
-            ranks=sum(ranks[node] for node in nodes),
-            cores=max(1, *(cores.get(node, ranks[node]) for node in nodes)),
-        )
-        for nodes in groups.values()
-    )
-
-
-def allowance_s(placement: Sequence[str], cores: Mapping[str, int], shared: Mapping[str, str]) -> float:
-    """Return the seconds of a deadline that are for the start: more for more ranks, nodes and ranks per core.
-
-    A machine with a core for each rank adds nothing.
-    """
-    crowded = [machine.start_s for machine in machines(placement, cores, shared) if machine.ranks > machine.cores]
-    several = _SECONDS_PER_RANK * len(placement) + _SECONDS_PER_NODE * len(set(placement))
-    return several + SLACK * max(crowded, default=0.0)
-
-
-def crowd(site: Site, outcome: JobOutcome, output: Output, silent: Sequence[RankReport]) -> Crowd | None:
-    """Return what shows that a job was late because all nodes were slow; None where a fault explains it better.
-
-    Most nodes are late, and their machines have far more processes than cores. Also, ranks still came up or took new
-    steps near the deadline, or some are not up and the expected start takes as long as the deadline. In a hang all
-    ranks are up and nothing moves. ``silent`` are the ranks that gave no signs of life when the deadline passed.
-    """
-    if outcome.ending != "deadline" or any(not report.ok for report in output.in_state("answered")):
-        return None
-    late = {report.host for report in output.ranks if report.state != "answered"}
-    mute = {report.host for report in silent} & late
-    most = _MOST * len(site.slots)
-    if len(late) <= most or 0 < len(mute) <= most:
-        return None
-    up = output.in_state("started", "waiting", "answered")
-    below = machines(site.placement, site.cores, site.machines)
-    busy = [machine for machine in below if _is_busy(machine, output.ranks, told=bool(up))]
-    if sum(node in late for machine in busy for node in machine.nodes) <= most:
-        return None
-    busiest = max(busy, key=lambda machine: machine.start_s * _slowdown(machine, output.ranks))
-    start_s = busiest.start_s * _slowdown(busiest, output.ranks)
-    stuck = not up or output.moved_s <= _STILL_MOVING * outcome.ending_s
-    if stuck and (len(up) == len(output.ranks) or SLACK * start_s <= outcome.ending_s):
-        return None
-    load, cores = _load(output.ranks, busiest)
-    return Crowd(
-        words=f"the nodes are overcommitted: {_answered(output)} within {outcome.ending_s:.0f} s,"
-        f" {_shown(busiest, load, cores)}",
-        next_step=f"Give these nodes fewer slots, end other work on them, or give the check more time with --timeout"
-        f" {max(2 * outcome.ending_s, SLACK * start_s + outcome.ending_s):.0f}.",
-    )
-
-
-def _is_busy(machine: Machine, ranks: Sequence[RankReport], *, told: bool) -> bool:
-    """Whether a machine has far more processes than cores: by its load, or by its ranks where no rank is up."""
-    load, cores = _load(ranks, machine)
-    return (load if told else machine.ranks) >= _BUSY * cores
-
-
-def _slowdown(machine: Machine, ranks: Sequence[RankReport]) -> float:
-    """Return by how much other work slows the start of this job's ranks."""
-    return max(1.0, _load(ranks, machine)[0] / machine.ranks)
-
-
-def _load(ranks: Sequence[RankReport], machine: Machine) -> tuple[float, int]:
-    """Return the highest load that ranks on a machine reported, 0 where none did, and the machine's CPUs."""
-    told = [report.figures for report in ranks if report.host in machine.nodes and LOAD in report.figures]
-    return (
-        max((figures[LOAD] for figures in told), default=0.0),
-        int(max((figures.get(CPUS, 0.0) for figures in told), default=0.0)) or machine.cores,
-    )
-
-
-def _answered(output: Output) -> str:
-    nodes = len({report.host for report in output.ranks})
-    answers = len(output.in_state("answered"))
-    up = len(output.in_state("started", "waiting", "answered"))
-    return f"{up} of {len(output.ranks)} ranks on {nodes} nodes came up and {answers} answered"
-
-
-def _shown(machine: Machine, load: float, cores: int) -> str:
-    nodes = f"{len(machine.nodes)} nodes share" if len(machine.nodes) > 1 else f"{machine.nodes[0]} has"
-    ranks = f"{machine.ranks} ranks"
-    measured = f"and the load was {load:.0f}" if load else "and no rank told the load"
-    return f"{nodes} {cores} core{'s' if cores != 1 else ''} for {ranks}, {measured}"
 
 
 # The registration of a check: what suites know of it, and how it is made of its options.

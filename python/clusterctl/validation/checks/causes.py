@@ -50,7 +50,6 @@ class Cause:
     subject: str = ""
 
     def at(self, *hosts: str) -> Cause:
-        """Return the cause with these hosts."""
         return replace(self, hosts=hosts)
 
     @property
@@ -63,7 +62,6 @@ class Cause:
 
 
 def hosts(causes: Iterable[Cause]) -> tuple[str, ...]:
-    """Return every host that has a cause, once."""
     return tuple(dict.fromkeys(host for cause in causes for host in cause.hosts))
 
 
@@ -186,7 +184,6 @@ def broke(result: CheckResult, outcome: JobOutcome) -> bool:
 
 
 def came_up(result: CheckResult) -> bool:
-    """Whether a rank of the job came up."""
     return any(rank.state != "absent" for rank in result.ranks)
 
 

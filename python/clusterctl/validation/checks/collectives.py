@@ -88,12 +88,6 @@ class SweepOptions(MeasuringOptions):
     operations: Operations = OPERATIONS
     sizes: Sizes = (8, 65536, MIB, 16 * MIB)
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """These options as the programs take them."""
-        sizes = ",".join(map(str, self.sizes))
-        return ("--operations", ",".join(self.operations), "--sizes", sizes, *super().words)
-
 
 def deadline_s(options: SweepOptions) -> float:
     """Return the seconds for a whole sweep: some for each of its points."""
@@ -112,7 +106,6 @@ class _Sweep(base.Check):
 
     @classmethod
     def of(cls, options: SweepOptions) -> Self:
-        """Return the check with these options and their deadline."""
         return cls(options, deadline_s=deadline_s(options))
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:

@@ -37,12 +37,6 @@ class CopiesOptions(CheckOptions):
     chance: Confidence = 0.95
     budget_s: Seconds = 30.0
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """These options as the program takes them."""
-        size, one_in = ("--size", str(self.size)), ("--one-in", str(self.one_in))
-        return (*size, *one_in, "--chance", f"{self.chance:g}", "--budget", f"{self.budget_s:g}")
-
 
 def chance_of(copies: int, one_in: float) -> float:
     """Return the probability that a core at fault is found.
@@ -64,7 +58,6 @@ class Copies(base.Check):
     file = "copy_checks.py"
 
     def measuring_s(self, site: base.Site) -> float:  # noqa: ARG002 - all nodes copy at once
-        """Return the seconds of the copies."""
         return self.options.budget_s
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:

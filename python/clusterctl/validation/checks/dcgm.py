@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.results import Verdict
 from clusterctl.suite import CheckOptions
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base, judging
@@ -35,11 +35,6 @@ class DcgmOptions(CheckOptions):
 
     level: Annotated[int, Field(ge=1, le=4)] = 1
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """These options as the program takes them."""
-        return "--level", str(self.level)
-
 
 @dataclass(frozen=True)
 class Dcgm(base.Check):
@@ -53,7 +48,6 @@ class Dcgm(base.Check):
     file = "dcgm_checks.py"
 
     def absent(self, stack: NodeStack) -> str:
-        """Return whether a GPU is missing."""
         if stack.gpus:
             return ""
         return f"jobs cannot use {stack.idle_gpus}" if stack.idle_gpus else "no GPU"
@@ -72,11 +66,7 @@ class Dcgm(base.Check):
         if failed:
             words = and_more((_found(report) for report in failed), _MOST_NAMED, ". ")
             words += f". dcgmi gave no answer on {_nodes(mute)}" if mute else ""
-            culprits = tuple(
-                Culprit(kind="node", nodes=(report.host,), quantity=QUANTITY, words=_found(report), cure=_CURE)
-                for report in failed
-            )
-            return replace(base.fail(judgement, words, _hosts(failed)), culprits=culprits)
+            return base.blamed(judgement, words, [(one.host, _found(one), _CURE) for one in failed], QUANTITY)
         if judgement.verdict is not Verdict.PASS:
             return judgement
         if mute:

@@ -42,7 +42,6 @@ class External(base.Check):
 
     @classmethod
     def of(cls, check: ExternalCheck) -> External:
-        """Return the check that the user describes."""
         title = check.title or " ".join(check.command)
         return cls(check, check.name, title, check.deadline_s, per_node=check.where != "mpi")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.findings import majority
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.results import Verdict
 from clusterctl.model.units import value_words
 from clusterctl.suite import CheckOptions, MeasuringOptions
 from clusterctl.suite.model import Seconds
@@ -58,11 +58,6 @@ class GpuComputeOptions(CheckOptions):
 
     budget_s: Seconds = 5.0
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """These options as the program takes them."""
-        return "--budget", f"{self.budget_s:g}"
-
 
 @dataclass(frozen=True)
 class GpuCompute(_OnGpus):
@@ -75,7 +70,6 @@ class GpuCompute(_OnGpus):
     per_node: bool = True
 
     def measuring_s(self, site: base.Site) -> float:  # noqa: ARG002 - all GPUs work at once
-        """Return the seconds of the products."""
         return 1.5 * _TYPES * self.options.budget_s
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
@@ -259,10 +253,7 @@ def _blamed(
     """Return a FAIL that names these hosts, each with the words of its first GPU."""
     first = dict(reversed(named))
     hosts = base.unique(host for host, _ in named)
-    culprits = tuple(
-        Culprit(kind="node", nodes=(host,), quantity=quantity, words=first[host], cure=cure) for host in hosts
-    )
-    return replace(base.fail(judgement, reason, hosts), culprits=culprits)
+    return base.blamed(judgement, reason, [(host, first[host], cure) for host in hosts], quantity)
 
 
 CHECKS = (

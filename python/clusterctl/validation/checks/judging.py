@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.model.findings import majority
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Culprit, Measurement, Verdict
-from clusterctl.validation.checks import base, causes, mpirun_output, rank_output, wrong_data
+from clusterctl.model.results import Measurement, Verdict
+from clusterctl.validation.checks import base, causes, mpirun_output, overcommitted_nodes, rank_output, wrong_data
 from clusterctl.validation.checks.base import BEATS, Judgement, unique
 from clusterctl.validation.checks.causes import Cause, Fault, named, wrong_words
 from clusterctl.validation.checks.rank_output import events_of
@@ -72,11 +72,6 @@ class Changed:
     reason: str
     hosts: tuple[str, ...]
     cure: str
-
-    @property
-    def culprits(self) -> tuple[Culprit, ...]:
-        """A culprit for each node."""
-        return tuple(Culprit(kind="node", nodes=(host,), words=self.reason, cure=self.cure) for host in self.hosts)
 
 
 @dataclass(frozen=True)
@@ -164,7 +159,12 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
     crowd = (
         None
         if verdict is Verdict.PASS or lonely is not None
-        else base.crowd(site, outcome, output, _silent(outcome, output.ranks))
+        else overcommitted_nodes.crowd(
+            overcommitted_nodes.machines(site.placement, site.cores, site.machines),
+            outcome,
+            output,
+            _silent(outcome, output.ranks),
+        )
     )
     if crowd is not None:
         verdict, reason, hosts, told = Verdict.ERROR, crowd.words, (), ()
@@ -184,8 +184,8 @@ def judge(site: Site, outcome: JobOutcome, *, with_mpi: bool = True, per_node: b
     change = changed(site, outcome.lines)
     if change is None:
         return judgement
-    failed = base.fail(judgement, f"{change.reason}; {change.cure}", change.hosts)
-    return replace(failed, culprits=change.culprits)
+    named = ((host, change.reason, change.cure) for host in change.hosts)
+    return base.blamed(judgement, f"{change.reason}; {change.cure}", named)
 
 
 def causes_told(site: Site, outcome: JobOutcome) -> tuple[Cause, ...]:

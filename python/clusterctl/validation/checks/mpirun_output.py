@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from module_utils import known_messages  # mypy finds it by mypy_path
+    from module_utils import error_meanings  # mypy finds it by mypy_path
 else:
-    known_messages = content.module_util("known_messages")
+    error_meanings = content.module_util("error_meanings")
 
 _MOST_SEARCHED = 8 << 20  # characters at each end of what is not a rank's line
 _MOST_TEXT = 4096  # characters of a passage; help messages have half of it, and some patterns take long on long texts
@@ -63,7 +63,7 @@ def read(lines: Iterable[str], names: Mapping[str, str], launch_node: str) -> tu
     said = [
         (message.row.whom, _cause(message, passage, names, launch_node))
         for passage in _passages(_ends_of(line for line in lines if not _RANK_LINE.search(line)))
-        if (message := known_messages.find("mpirun", passage.text)) is not None
+        if (message := error_meanings.find("mpirun", passage.text)) is not None
     ]
     lost = tuple(dict.fromkeys(host for _, cause in said if _is_loss(cause) for host in cause.hosts))
     has_way = any(cause.subject == _SSH and cause.hosts for _, cause in said)  # of which ssh says more in a bare line
@@ -84,7 +84,7 @@ def _is_loss(cause: Cause) -> bool:
     return cause.is_consequence and cause.subject != PEER
 
 
-def _cause(message: known_messages.Message, passage: _Passage, names: Mapping[str, str], launch_node: str) -> Cause:
+def _cause(message: error_meanings.Message, passage: _Passage, names: Mapping[str, str], launch_node: str) -> Cause:
     row, speaker = message.row, _host(passage.speaker, names)
     named = speaker if row.whom == "speaker" else _host(message.words.get("node", ""), names)
     hosts: tuple[str, ...] = (named,) if named else ()

@@ -27,7 +27,6 @@ class WithNccl(base.Check):
     file = "nccl_checks.py"
 
     def absent(self, stack: NodeStack) -> str:
-        """Return whether NCCL is missing."""
         if stack.nccl:
             return ""
         if stack.idle_gpus:

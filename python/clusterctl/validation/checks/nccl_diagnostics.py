@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.analysis import nccl_diagnostics
 from clusterctl.analysis.nccl_path import NcclPath, carrier_faults, joined, nccl_faults, proof, silent, together
 from clusterctl.model.nodeset import folded
-from clusterctl.model.results import Culprit, Verdict
+from clusterctl.model.results import Verdict
 from clusterctl.support.words import and_more
 from clusterctl.validation.checks import base
 from clusterctl.validation.checks.rank_output import events_of
@@ -45,13 +45,8 @@ def path_judged(
         how = proof(site, paths, folded(quiet))
         return base.passed(judgement, "; ".join((judgement.reason, *how))) if how else judgement
     words = and_more((f"{folded(one.hosts)}: {one.words}; {one.cure}" for one in found), _MOST_PATHS, ". ")
-    failed = base.fail(judgement, words, (host for one in found for host in one.hosts))
-    culprits = tuple(
-        Culprit(kind="node", nodes=(host,), quantity=PATH_QUANTITY, words=one.words, cure=one.cure)
-        for one in found
-        for host in one.hosts
-    )
-    return replace(failed, culprits=culprits)
+    named = ((host, one.words, one.cure) for one in found for host in one.hosts)
+    return base.blamed(judgement, words, named, PATH_QUANTITY)
 
 
 def read(lines: Iterable[OutputLine], site: base.Site) -> dict[str, NcclPath]:
@@ -108,18 +103,11 @@ def _failed(
     words = (f"{_who(one, hosts, places)}: {one.words}; {one.cure}" for one, hosts in faults)
     told = and_more(words, _MOST_NAMED, ". ")
     evidence = (*judgement.evidence, *(one.line for one, _hosts_of_it in faults if one.line))
-    culprits = tuple(
-        Culprit(kind="node", nodes=(host,), quantity=QUANTITY, words=one.words, cure=one.cure)
-        for one, hosts in faults
-        for host in hosts
-    )
-    if judgement.verdict is Verdict.PASS:
-        failed = base.fail(judgement, told, (host for _one, hosts in faults for host in hosts))
-        return replace(failed, evidence=evidence, culprits=culprits)
-    known = replace(judgement, reason=f"{judgement.reason}. {told}", evidence=evidence)
-    if known.hosts:
-        return known
-    return replace(known, hosts=base.unique(one for culprit in culprits for one in culprit.nodes), culprits=culprits)
+    if judgement.verdict is Verdict.FAIL:
+        told = f"{judgement.reason}. {told}"
+    named = ((host, one.words, one.cure) for one, hosts in faults for host in hosts)
+    found = judgement if judgement.hosts else base.blamed(judgement, told, named, QUANTITY)
+    return replace(found, reason=told, evidence=evidence)
 
 
 def _places(site: base.Site, reports: Sequence[RankReport]) -> dict[int, RankReport]:

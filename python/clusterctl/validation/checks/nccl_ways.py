@@ -43,8 +43,7 @@ class WayOptions(MeasuringOptions):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """These options as the program takes them."""
-        return ("--operations", "allreduce", "--sizes", ",".join(map(str, self.sizes)), *super().words)
+        return "--operations", "allreduce", *super().words
 
 
 @dataclass(frozen=True)
@@ -62,18 +61,15 @@ class NcclWay(nccl.WithNccl):
 
     @classmethod
     def of(cls, options: WayOptions, way: str) -> NcclWay:
-        """Return the check of a way with these options."""
         where = "between two nodes at a time" if way == "pairs" else f"over {_TITLES[way]} alone"
         title = f"NCCL's allreduce {where}: right answers, and the bandwidth of each node"
         return cls(way, options, f"nccl_{way}", title)
 
     @property
     def quantity(self) -> str:
-        """What it measures."""
         return f"{self.way}_bandwidth"
 
     def measuring_s(self, site: base.Site) -> float:
-        """Return the seconds of all rounds."""
         rounds = min(_MOST_ROUNDS, len(site.slots)) if self.way in _BETWEEN_NODES else 1
         return rounds * (_ROUND_S + len(self.options.sizes) * (_PROOF_S + _BUDGETS * self.options.budget_s))
 

@@ -31,6 +31,7 @@ _TOLD = 0.05  # a carrier with a smaller share is not named
 _RX, _TX = "_rx_bytes", "_tx_bytes"
 _MIB = 2**20
 _RAIL = re.compile(r"rail(\d{1,3})_from_(\d{1,9})_(usual_)?bytes_per_s")
+_CABLE = re.compile(r"cable(\d{1,9})_from_(\d{1,9})_(usual_)?bytes_per_s")
 _SLOWER = 2.0  # times; a rail that is so much slower than another one between the same nodes is slow
 _MOST_NAMED, _MOST_TRANSPORTS = 3, 6
 CHOOSING = ("btl_tcp_if_include", "btl_tcp_if_exclude")  # parameters by which Open MPI chooses TCP's networks
@@ -79,10 +80,11 @@ class NetworkCheck(base.Check):
             return judgement
         if len(site.slots) == 1:
             return _skip(judgement, "one node alone has no network to check")
-        slow = _slow_rails(judgement)
-        if slow:
-            suspects = sorted({host for hosts, _rail in slow for host in hosts})
-            return base.fail(judgement, "; ".join(slow.values()), suspects)
+        rails, cables = _slow_rails(judgement), _slow_cables(judgement)
+        if rails or cables:
+            ends = [*(hosts for hosts, _rail in rails), *cables]
+            told = "; ".join([*rails.values(), *cables.values()])
+            return base.fail(judgement, told, sorted({host for hosts in ends for host in hosts}))
         readings = [reading(report) for report in judgement.ranks if "sent_bytes" in report.figures]
         unread = [node for node in site.slots if node not in {found.host for found in readings}]
         if unread and not readings and (slowest := _slowest_rail(judgement)):  # the exchange was left out
@@ -166,19 +168,63 @@ def _rates(judgement: base.Judgement) -> tuple[dict[str, dict[tuple[str, str], f
     return rates, fastest
 
 
+def _cable_rates(judgement: base.Judgement, *, usual: bool) -> dict[str, dict[tuple[str, str], float]]:
+    """Return by speed how fast each cable is, by sender and receiver, in bytes per second; its best or its median."""
+    reports = {report.rank: report for report in judgement.ranks}
+    rates: dict[str, dict[tuple[str, str], float]] = {}
+    for report in judgement.ranks:
+        for name, rate in report.figures.items():
+            if (found := _CABLE.fullmatch(name)) and int(found[2]) in reports and bool(found[3]) is usual:
+                rates.setdefault(found[1], {})[reports[int(found[2])].host, report.host] = rate
+    return rates
+
+
+def _cable_of(judgement: base.Judgement, source: str, target: str) -> str:
+    """Return the interface of the receiver and the network of a cable."""
+    ranks = [one.rank for one in judgement.ranks if one.host == source]
+    facts = [one.facts for one in judgement.ranks if one.host == target]
+    return next((its[name] for its in facts for rank in ranks if (name := f"cable_from_{rank}") in its), "")
+
+
+def _slow_cables(judgement: base.Judgement) -> dict[tuple[str, str], str]:
+    """Return what is said of each slow cable, by its ends: far slower than the median of others of its speed."""
+    usual = _cable_rates(judgement, usual=True)
+    told = {}
+    for speed, its in _cable_rates(judgement, usual=False).items():
+        for pair, rate in sorted(its.items(), key=lambda one: one[1]):
+            others = [one for ends, one in usual.get(speed, {}).items() if {*ends} != {*pair}]
+            ends = (min(pair), max(pair))
+            if ends in told or not others or rate * _SLOWER >= (common := statistics.median_low(others)):
+                continue
+            told[ends] = (
+                f"{folded(ends)}: the cable {_cable_of(judgement, *pair)} is slow: {value_words(rate, 'B/s')} from"
+                f" {pair[0]} to {pair[1]}, and other cables have {value_words(common, 'B/s')}; look at it and at the"
+                " interface at both ends"
+            )
+    return told
+
+
 def _rail_of(judgement: base.Judgement, rail: str, host: str) -> str:
     """Return the interface and the network of a node's rail."""
     return next((one.facts.get(f"rail{rail}", "") for one in judgement.ranks if one.host == host), "")
 
 
 def _slowest_rail(judgement: base.Judgement) -> tuple[tuple[str, str], str] | None:
-    """Return the ends of the slowest rail and what is said of it; None where no rail was tried."""
-    tried = [(rate, rail, pair) for rail, own in _rates(judgement)[0].items() for pair, rate in own.items()]
+    """Return the ends of the slowest rail or cable and what is said of it; None where none was tried."""
+    tried = [
+        (rate, pair, f"the rail {_rail_of(judgement, rail, pair[0])}")
+        for rail, own in _rates(judgement)[0].items()
+        for pair, rate in own.items()
+    ]
+    tried += [
+        (rate, pair, f"the cable {_cable_of(judgement, *pair)}")
+        for own in _cable_rates(judgement, usual=False).values()
+        for pair, rate in own.items()
+    ]
     if not tried:
         return None
-    rate, rail, pair = min(tried)
-    which = _rail_of(judgement, rail, pair[0])
-    told = f"the rail {which} from {pair[0]} to {pair[1]} is too slow for the exchange: {value_words(rate, 'B/s')}"
+    rate, pair, which = min(tried)
+    told = f"{which} from {pair[0]} to {pair[1]} is too slow for the exchange: {value_words(rate, 'B/s')}"
     return pair, f"{told}; look at the cable and the interface at both ends, and at the switch between them"
 
 

@@ -83,7 +83,6 @@ class Pairs(base.Check):
         return told["measuring_s"] / told["rounds"] / sizes
 
     def measuring_on(self, about: tuple[str, int], rounds: Sequence[Sequence[tuple[int, int]]], repeats: int) -> Pairs:
-        """Return the check that measures these pairs alone."""
         return replace(self, further=Further(*about, tuple(tuple(pairs) for pairs in rounds), repeats))
 
     def measuring_s(self, site: base.Site) -> float:
@@ -104,7 +103,7 @@ class Pairs(base.Check):
             sizes = {"latency": (), "bandwidth": (), further.quantity: (further.size_bytes,)}
             more = ("--rounds", further.words, "--repeats", str(further.repeats))
         named = (word for name, some in sizes.items() if some for word in (f"--{name}", ",".join(map(str, some))))
-        return (*named, *options.words, *more)
+        return (*named, *options.words_of(MeasuringOptions), *more)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
         """Judge the answers, and make matrices and figures of the measurements."""

@@ -551,7 +551,6 @@ def _at(value: Any, steps: Iterable[str | int]) -> Any:
 
 
 def _own_number(found: object) -> float:
-    """Return a finite number."""
     try:
         value = math.nan if isinstance(found, bool) else float(found)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

@@ -76,7 +76,6 @@ class Output:
     printed: Mapping[int, str] = field(default_factory=dict)  # the output of a user's program by rank
 
     def in_state(self, *states: str) -> tuple[RankReport, ...]:
-        """Return the ranks in any of these states."""
         return tuple(report for report in self.ranks if report.state in states)
 
 

@@ -183,11 +183,6 @@ class TrainingOptions(CheckOptions):
     steps: Count = 20
     tolerance: Share = 1e-8
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """These options as the program takes them."""
-        return "--steps", str(self.steps), "--tolerance", f"{self.tolerance:g}"
-
 
 @dataclass(frozen=True)
 class Training(WithHorovod):
@@ -200,7 +195,6 @@ class Training(WithHorovod):
 
     @classmethod
     def of(cls, options: TrainingOptions) -> Training:
-        """Return the check with these options and their deadline."""
         return cls(options, deadline_s=_START_S + _STEP_S * options.steps)
 
     def judge(self, site: base.Site, outcome: JobOutcome) -> base.Judgement:
@@ -235,7 +229,6 @@ class TorchrunCheck(base.Check):
     file = "torch_checks.py"
 
     def absent(self, stack: NodeStack) -> str:
-        """Return whether PyTorch is missing."""
         return without_pytorch(stack)
 
     def arguments(self, site: base.Site) -> tuple[str, ...]:

@@ -68,6 +68,18 @@ def test_open_mpis_of_others_are_notes() -> None:
     ]
 
 
+def test_packages_of_an_environment_of_the_user_are_notes() -> None:
+    def has(record: Record) -> None:
+        its = next(one for one in record["artifacts"] if one["name"] == "mpi4py")
+        its["inputs"]["taken_from"] = "/opt/pytorch/lib/python3.11/site-packages/mpi4py"
+
+    (note,) = launchable.openmpi_notes(seen(node1=has))
+    assert note.startswith("node1: mpi4py 4.")
+    assert note.endswith(
+        " is that of /opt/pytorch/lib/python3.11/site-packages/mpi4py, built against the cluster's Open MPI."
+    )
+
+
 @pytest.mark.parametrize(
     ("changed", "severity", "words"),
     [

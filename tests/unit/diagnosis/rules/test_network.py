@@ -63,6 +63,33 @@ def test_an_address_that_several_have_is_named_until_jobs_are_told_another() -> 
     assert "172.17.0.1 on each of node[1-4]; Open MPI and NCCL are told to use 10.0.0.0/24" in registry.notes(fine)[0]
 
 
+@pytest.mark.parametrize(
+    ("family", "address", "note"),
+    [
+        (
+            4,
+            "169.254.7.{}",
+            "eth1 169.254.0.0/16 on node[1-2,4] is link-local, and carries no jobs: node3 has no address",
+        ),
+        (
+            6,
+            "fe80::7:{}",
+            "eth1 on node[1-2,4] is link-local, and carries no jobs: has link-local addresses of IPv6 alone",
+        ),
+    ],
+)
+def test_a_link_local_network_that_is_left_out_is_told(family: int, address: str, note: str) -> None:
+    def joined(record: Record) -> None:
+        own = {"family": family, "address": address.format(record["hostname"][-1]), "prefix": 16 if family == 4 else 64}
+        link = {**record["interfaces"][0], "name": "eth1", "mac": "", "addresses": [{**own, "scope": "link"}]}
+        record["interfaces"].append(link)
+
+    view = seen(**{name: joined for name in NODES if name != "node3"})
+    view = dataclasses.replace(view, candidates=fabric.candidates(view.nodes))
+    assert [one for one in registry.notes(view) if one.startswith(note)]
+    assert not [one for one in registry.notes(seen()) if "link-local" in one]
+
+
 def test_an_address_that_two_machines_have_is_told_without_what_follows() -> None:
     """Seen on six nodes: each of them had a finding that jobs are told to use a network without its own address."""
 
@@ -76,6 +103,20 @@ def test_an_address_that_two_machines_have_is_told_without_what_follows() -> Non
     view = seen(node1=joined(1), node2=joined(4), node3=joined(3), node4=joined(4))
     found = [one for one in registry.diagnose(dataclasses.replace(view, pairs=())) if one.severity == "error"]
     assert [(one.hosts, one.cause) for one in found] == [(("node2", "node4"), "all have the address 10.0.0.4 (eth0)")]
+
+
+def test_cards_with_the_same_address_or_without_a_driver_are_named() -> None:
+    def twice(record: Record) -> None:
+        record["interfaces"].append({**record["interfaces"][0], "name": "eth1", "mac": ""})
+
+    def bare(record: Record) -> None:
+        record["driverless_cards"] = ["0000:5e:00.0"]
+
+    found = {
+        one.hosts: (one.check, one.severity, one.cause) for one in registry.diagnose(seen(node2=twice, node3=bare))
+    }
+    assert found["node2",] == ("network", "error", "eth0 and eth1 have the same address 10.0.0.2")
+    assert found["node3",] == ("rdma", "warning", "the RDMA card 0000:5e:00.0 has no driver, so jobs cannot use it")
 
 
 def test_a_network_that_one_lacks_is_told() -> None:

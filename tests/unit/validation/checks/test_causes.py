@@ -210,7 +210,7 @@ EXPECTED = {
     "5.0/tmp-not-writable": ("node", ("node3",), "lost the daemon"),
     "5.0/tmp-read-only": ("node", ("node3",), "lost the daemon"),
 }
-EXAMPLES = json.loads((DATA.parent / "known_messages.json").read_text(encoding="utf-8"))
+EXAMPLES = json.loads((DATA.parent / "error_meanings.json").read_text(encoding="utf-8"))
 TOLD = [one for one in EXAMPLES if "hosts" in one]
 FILES = sorted(f"{path.parent.name}/{path.stem}" for path in DATA.rglob("*.txt"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -423,6 +424,69 @@ def test_a_rail_that_is_too_slow_for_the_exchange_is_named_by_its_ends() -> None
     assert f"the rail eth1 {SECOND} from node1 to node2 is too slow for the exchange: 1 MB/s; look" in judgement.reason
 
 
+def with_cables(rates: Mapping[tuple[int, int], float], nodes: int = 3, exchanged: bool = True) -> base.Judgement:
+    """Judge nodes with a cable between each two; these rates are in GB/s by the ranks of their ends."""
+    names = {pair: f"cx{number}" for number, pair in enumerate(itertools.combinations(range(nodes), 2), 1)}
+    told = []
+    for target in range(nodes):
+        own = {source: names[min(source, target), max(source, target)] for source in range(nodes) if source != target}
+        more = {f"cable_from_{source}": f"{name} 10.76.{name[2:]}.0/30" for source, name in own.items()}
+        one = said(dict.fromkeys(own.values(), 64 / len(own)), **more)
+        for source in own:
+            for word in ("", "usual_"):
+                rate = rates.get((source, target), 5.0)
+                one["figures"][f"cable100000_from_{source}_{word}bytes_per_s"] = rate * 1e9
+        if not exchanged:
+            del one["figures"]["sent_bytes"]
+        told.append(one)
+    paths = FabricPath(("eth0",), (FIRST,), cables=tuple(names.values()))
+    return judged(paths, *told)
+
+
+@pytest.mark.parametrize(
+    ("slow", "nodes", "culprits"),
+    [
+        pytest.param([(1, 2)], 3, ("node2", "node3"), id="one way, in a ring of three"),
+        pytest.param([(1, 2), (2, 1)], 3, ("node2", "node3"), id="both ways"),
+        pytest.param([(0, 3), (1, 2)], 4, ("node1", "node2", "node3", "node4"), id="two of six"),
+        pytest.param([(0, 2), (2, 0), (1, 2), (2, 1)], 3, (), id="a slow node, and no cable"),
+        pytest.param([(0, 1), (1, 0)], 2, (), id="the only one"),
+        pytest.param([], 4, (), id="none"),
+    ],
+)
+def test_a_slow_cable_is_named_by_its_ends(slow: list[tuple[int, int]], nodes: int, culprits: tuple[str, ...]) -> None:
+    judgement = with_cables(dict.fromkeys(slow, 0.1), nodes)
+    assert judgement.verdict is (Verdict.FAIL if culprits else Verdict.PASS), judgement.reason
+    assert judgement.hosts == culprits
+    if len(culprits) == 2:
+        words = "the cable cx3 10.76.3.0/30 is slow: 100 MB/s from node2 to node3, and other cables have 5 GB/s; look"
+        assert words in judgement.reason or len(slow) == 2
+
+
+def test_cables_that_are_too_slow_for_the_exchange_are_named_by_their_ends() -> None:
+    pairs = list(itertools.permutations(range(3), 2))
+    judgement = with_cables({**dict.fromkeys(pairs, 0.001), (0, 1): 0.0009}, exchanged=False)
+    assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node1", "node2"))
+    assert "the cable cx1 10.76.1.0/30 from node1 to node2 is too slow for the exchange" in judgement.reason
+
+
+def test_cables_are_tried_where_each_two_nodes_have_one() -> None:
+    program = rail_rates()
+    ring = {0: [("a", 25000), ("b", 25000)], 2: [("a", 25000), ("c", 10000)], 4: [("b", 25000), ("c", 25000)]}
+    tried = program.rounds([0, 2, 4], {rank: (True, own) for rank, own in ring.items()})
+    assert [[tuple(way) for way in ways] for ways in tried] == [
+        [(0, 2, 0, 0, 25000, 0), (2, 4, 1, 1, 25000, 2), (4, 0, 0, 1, 25000, 4)],
+        [(0, 4, 1, 0, 25000, 0), (2, 0, 0, 0, 25000, 2), (4, 2, 1, 1, 10000, 4)],
+    ]
+    assert program.rounds([0, 2, 4], {**{rank: (True, own) for rank, own in ring.items()}, 4: (True, [])}) == []
+    assert program.rounds([0, 2, 4], {rank: (rank == 0, own) for rank, own in ring.items()}) == [], (
+        "not all have cables"
+    )
+    (first, *_rest) = program.rounds([0, 2, 4], {rank: (False, own) for rank, own in ring.items()})
+    assert [tuple(way) for way in first] == [(0, 2, 0, 0, 0, 0), (2, 4, 0, 0, 2, 0), (4, 0, 0, 0, 4, 0)]
+    assert program.rounds([0, 2], {0: (False, []), 2: (False, [])}) == []
+
+
 def test_a_rail_of_less_than_twice_the_time_is_no_fault() -> None:
     assert with_rails(dict.fromkeys([(2, 0), (2, 1), (0, 2), (1, 2)], 2.6)).verdict is Verdict.PASS
 
@@ -453,7 +517,7 @@ def test_a_rail_is_in_doubt_where_none_of_its_trials_came_near_another_rail() ->
 
 
 @pytest.mark.parametrize(
-    ("record", "rails"),
+    ("record", "carriers"),
     [
         (
             {
@@ -463,15 +527,20 @@ def test_a_rail_is_in_doubt_where_none_of_its_trials_came_near_another_rail() ->
                     {"interface": "eth1", "cidr": SECOND, "address": "10.213.7.1"},
                 ],
             },
-            [("eth0", FIRST, "10.90.7.1"), ("eth1", SECOND, "10.213.7.1")],
+            (False, [("eth0", FIRST, "10.90.7.1"), ("eth1", SECOND, "10.213.7.1")]),
         ),
-        ({"cidrs": [FIRST], "carriers": [{"interface": "cx0", "cidr": SECOND, "address": "10.213.7.1"}]}, []),
-        ({"cidrs": [FIRST]}, []),
-        ({"cidrs": None, "carriers": 3}, []),
-        ([], []),
+        (
+            {"cidrs": [FIRST], "carriers": [{"interface": "cx0", "cidr": SECOND, "address": "10.213.7.1"}]},
+            (True, [("cx0", SECOND, "10.213.7.1")]),
+        ),
+        ({"cidrs": [FIRST]}, (False, [])),
+        ({"cidrs": None, "carriers": 3}, (False, [])),
+        ([], (False, [])),
     ],
 )
-def test_the_rails_of_a_node_are_those_of_its_record(tmp_path: Path, record: Any, rails: list[tuple[str, ...]]) -> None:
+def test_the_rails_or_cables_of_a_node_are_those_of_its_record(
+    tmp_path: Path, record: Any, carriers: tuple[bool, list[tuple[str, ...]]]
+) -> None:
     (tmp_path / "fabric.json").write_text(json.dumps(record))
-    assert rail_rates().rails(tmp_path / "fabric.json") == rails
-    assert rail_rates().rails(tmp_path / "none") == []
+    assert rail_rates().carriers(tmp_path / "fabric.json") == carriers
+    assert rail_rates().carriers(tmp_path / "none") == (False, [])

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.model.job_outcome import JobOutcome, OutputLine
 from clusterctl.model.results import Verdict
 from clusterctl.validation import bisect
-from clusterctl.validation.checks import base, judging
+from clusterctl.validation.checks import base, judging, overcommitted_nodes
 from clusterctl.validation.checks.hello import Hello
 from factory import check as check_of
 
@@ -139,7 +139,7 @@ def test_a_deadline_grows_with_ranks_on_a_core_nodes_and_the_start_of_the_first_
     assert roomy == pytest.approx(60 + 128 * 0.05 + 64 * 0.1)
     assert base.deadline_s(check, site()) > roomy + 150  # all on two cores
     assert base.deadline_s(check, site(MANY[:32])) < base.deadline_s(check, site())
-    assert base.deadline_s(check, site(shared=False), started_s=80.0) == 60 + base.SLACK * 80
+    assert base.deadline_s(check, site(shared=False), started_s=80.0) == 60 + overcommitted_nodes.SLACK * 80
     assert base.deadline_s(check, site(), started_s=1.0) == base.deadline_s(check, site())
     few = site(MANY[:4])
     assert base.deadline_s(check, replace(few, slots=dict.fromkeys(few.slots, 8))) > base.deadline_s(check, few) + 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from captured_cluster import judge
 from clusterctl.model.results import CheckResult, Culprit, RankReport, Search, Verdict, WrongAnswer
-from clusterctl.report import actions
+from clusterctl.report import what_to_do
 from clusterctl.validation.check_results import CheckResults
 from clusterctl.validation.checks import wrong_data
 from node_programs import load
@@ -49,7 +49,7 @@ def test_who_saw_a_wrong_value_is_not_blamed_for_it(name: str, check: str, hosts
 def test_several_checks_are_one_finding_about_the_node_that_sends() -> None:
     run = joined(*(captured(check, name) for check, name in SENT.items()))
     assert {one.named for one in run.values()} == {("node2",)}
-    (action,) = actions.of(record(tuple(run.values())))
+    (action,) = what_to_do.of(record(tuple(run.values())))
     assert (action.kind, action.hosts, action.checks) == ("node", ("node2",), tuple(SENT))
     assert "test its memory" in action.advice
     assert action.evidence[0].startswith(
@@ -65,7 +65,7 @@ def test_one_sender_and_one_receiver_are_a_pair_and_a_search_decides() -> None:
         (culprit,) = one.culprits
         assert (culprit.kind, culprit.nodes) == ("one_way", ("node2", "node3"))
         assert culprit.cure.endswith(f"{REPEAT} {check} --search")
-    (action,) = actions.of(record(tuple(run.values())))
+    (action,) = what_to_do.of(record(tuple(run.values())))
     assert action.nodes == "node2 → node3"
 
 

@@ -40,7 +40,6 @@ class _Pace:
         self.steps, self.whole_s, self.waited_s = 0, 0.0, 0.0
 
     def step(self) -> None:
-        """Begin a step."""
         if not self.is_on or self.process != os.getpid():  # a data loader that was forked has no steps
             return
         now = time.monotonic()

@@ -6,9 +6,9 @@ from typing import Any
 
 import factory
 import pytest
-from clusterctl.model import drains
-from clusterctl.model.drains import OF_CHECK_NODE, OF_VALIDATE, DrainOptions, SlurmState
+from clusterctl.model import slurm_drain_choice
 from clusterctl.model.results import CheckResult, Culprit, ValidationRecord, Verdict
+from clusterctl.model.slurm_drain_choice import OF_CHECK_NODE, OF_VALIDATE, DrainOptions, SlurmState
 
 NODES = ("node1", "node2", "node3", "node4")
 IDLE = {name: SlurmState("idle") for name in NODES}
@@ -34,15 +34,15 @@ def culprit(*nodes: str, kind: Any = "node", words: str = "it is slow") -> Culpr
 
 def test_a_node_that_failed_is_drained_with_the_finding_as_its_reason() -> None:
     found = failed(culprit("node3", words='node3 reaches 40 % of\nits "peers"'))
-    decided = drains.decide(record(passed(), found), IDLE, FAILED)
+    decided = slurm_drain_choice.decide(record(passed(), found), IDLE, FAILED)
     assert dict(decided.drain) == {"node3": f"{OF_VALIDATE} node_speed: node3 reaches 40 % of its 'peers'"}
     assert decided.resume == ()
-    assert drains.decide(record(found), IDLE, PROVED).drain == {}
+    assert slurm_drain_choice.decide(record(found), IDLE, PROVED).drain == {}
 
 
 def test_a_reason_holds_nothing_that_a_terminal_obeys() -> None:
     found = failed(culprit("node3", words="node3 \x1b]0;owned\x07\u202e is slow"))
-    (reason,) = drains.decide(record(passed(), found), IDLE, FAILED).drain.values()
+    (reason,) = slurm_drain_choice.decide(record(passed(), found), IDLE, FAILED).drain.values()
     assert reason.isprintable()
     assert "owned" in reason
 
@@ -51,7 +51,7 @@ def test_a_host_of_the_gate_is_drained_with_its_own_line() -> None:
     gate = factory.check(
         "provisioned", Verdict.FAIL, hosts=("node2",), reason="a long one", evidence=("node2: /tmp is full",)
     )
-    assert drains.decide(record(gate, passed()), IDLE, FAILED).drain == {
+    assert slurm_drain_choice.decide(record(gate, passed()), IDLE, FAILED).drain == {
         "node2": f"{OF_VALIDATE} provisioned: /tmp is full"
     }
 
@@ -65,21 +65,21 @@ def test_a_host_of_the_gate_is_drained_with_its_own_line() -> None:
     ],
 )
 def test_nobody_is_drained_on_a_suspicion(check: CheckResult) -> None:
-    assert drains.decide(record(check), IDLE, FAILED).drain == {}
+    assert slurm_drain_choice.decide(record(check), IDLE, FAILED).drain == {}
 
 
 def test_a_check_that_blames_most_nodes_drains_none_and_says_why() -> None:
-    decided = drains.decide(record(failed(*(culprit(name) for name in NODES[:3]))), IDLE, FAILED)
+    decided = slurm_drain_choice.decide(record(failed(*(culprit(name) for name in NODES[:3]))), IDLE, FAILED)
     assert decided.drain == {}
     assert "3 of 4 nodes" in decided.notes[0]
 
 
 def test_a_node_that_somebody_drained_keeps_that_reason() -> None:
     states = {**IDLE, "node3": SlurmState("drained", "fan")}
-    decided = drains.decide(record(failed(culprit("node3"))), states, FAILED)
+    decided = slurm_drain_choice.decide(record(failed(culprit("node3"))), states, FAILED)
     assert decided.drain == {}
     assert "fan" in decided.notes[0]
-    decided = drains.decide(record(failed(culprit("node3"))), {"node1": IDLE["node1"]}, FAILED)
+    decided = slurm_drain_choice.decide(record(failed(culprit("node3"))), {"node1": IDLE["node1"]}, FAILED)
     assert "Slurm does not know it" in decided.notes[0]
 
 
@@ -97,9 +97,9 @@ def test_a_node_that_somebody_drained_keeps_that_reason() -> None:
 )
 def test_only_an_own_drain_is_taken_back(state: SlurmState, resumed: bool) -> None:
     good = record(passed(), passed("node_speed"))
-    decided = drains.decide(good, {"node3": state}, PROVED)
+    decided = slurm_drain_choice.decide(good, {"node3": state}, PROVED)
     assert decided.resume == (("node3",) if resumed else ())
-    assert drains.decide(good, {"node3": state}, FAILED).resume == ()
+    assert slurm_drain_choice.decide(good, {"node3": state}, FAILED).resume == ()
 
 
 @pytest.mark.parametrize(
@@ -112,14 +112,14 @@ def test_only_an_own_drain_is_taken_back(state: SlurmState, resumed: bool) -> No
 )
 def test_nothing_is_taken_back_without_a_passed_proof(proof: ValidationRecord) -> None:
     own = SlurmState("drained", f"{OF_CHECK_NODE} /tmp is full")
-    assert drains.decide(proof, {"node3": own}, PROVED).resume == ()
+    assert slurm_drain_choice.decide(proof, {"node3": own}, PROVED).resume == ()
 
 
 def test_a_foreign_drain_is_named() -> None:
-    decided = drains.decide(record(passed()), {"node3": SlurmState("drained", "fan")}, PROVED)
+    decided = slurm_drain_choice.decide(record(passed()), {"node3": SlurmState("drained", "fan")}, PROVED)
     assert decided.notes == ("node3 stays drained: its reason is not of clusterctl (fan).",)
 
 
 def test_a_long_reason_is_cut() -> None:
-    decided = drains.decide(record(failed(culprit("node3", words="x" * 900))), IDLE, FAILED)
+    decided = slurm_drain_choice.decide(record(failed(culprit("node3", words="x" * 900))), IDLE, FAILED)
     assert len(decided.drain["node3"]) == 400

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import known_messages
+from ansible_collections.clusterctl.hpc.plugins.module_utils import error_meanings
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_action
 from clusterctl.validation.checks import mpirun_output
 
 DATA = Path(__file__).parents[2] / "data"
-EXAMPLES = json.loads((DATA / "known_messages.json").read_text(encoding="utf-8"))
-PROGRAMS = sorted({row.program for row in known_messages.ROWS})
+EXAMPLES = json.loads((DATA / "error_meanings.json").read_text(encoding="utf-8"))
+PROGRAMS = sorted({row.program for row in error_meanings.ROWS})
 NO_WORDS = re.compile(r"\(\?[^)]*>|\\[a-zA-Z]|\(\?s\)|\(\?:|\{[^}]*\}|[\\^$()?*+|\[\]]")
 MOST_S = 2.0  # of CPU; a pattern with two gaps of any length takes minutes
 NAMED = ("account", "bastion", "file", "job", "let_in", "login", "minutes", "mirror", "node", "of", "partition")
@@ -43,7 +43,7 @@ def captured() -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: f"{one['program']}: {one['said'][-50:].strip()}")
 def test_what_a_program_says_has_one_meaning(example: dict[str, Any]) -> None:
-    found = known_messages.find(example["program"], example["said"])
+    found = error_meanings.find(example["program"], example["said"])
     if example["means"] is None:
         assert found is None
         return
@@ -57,15 +57,15 @@ def test_what_a_program_says_has_one_meaning(example: dict[str, Any]) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_row_has_an_example_and_a_source(program: str) -> None:
     said = [one["said"] for one in (*EXAMPLES, *captured()) if one["program"] == program]
-    found = {message.row for message in (known_messages.find(program, text) for text in said) if message}
-    rows = [row for row in known_messages.ROWS if row.program == program]
+    found = {message.row for message in (error_meanings.find(program, text) for text in said) if message}
+    rows = [row for row in error_meanings.ROWS if row.program == program]
     assert [row.pattern for row in rows if row not in found] == []
     assert all(row.cause and row.cure and row.source for row in rows)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_row_names_only_its_groups_and_known_values(program: str) -> None:
-    for row in known_messages.ROWS:
+    for row in error_meanings.ROWS:
         groups = re.compile(row.pattern).groupindex
         for text in (row.cause, row.cure) if row.program == program else ():
             assert {name for _, name, _, _ in string.Formatter().parse(text) if name} <= {*groups, *VALUES}
@@ -74,7 +74,7 @@ def test_a_row_names_only_its_groups_and_known_values(program: str) -> None:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_no_text_makes_a_pattern_slow(program: str) -> None:
     """The words of a pattern, repeated one by one and one after another, are the texts that make a pattern slow."""
-    for row in known_messages.ROWS:
+    for row in error_meanings.ROWS:
         if row.program != program:
             continue
         words = [word for word in NO_WORDS.split(row.pattern) if word.strip()]
@@ -89,12 +89,12 @@ def test_no_text_makes_a_pattern_slow(program: str) -> None:
 def test_a_message_is_found_at_both_ends_of_a_text_of_any_length() -> None:
     noise = "x" * 100_000
     for text in (f"Missing sudo password\n{noise}", f"{noise}\nMissing sudo password", f"{noise}\n" * 100):
-        found = known_messages.find("Ansible", text)
+        found = error_meanings.find("Ansible", text)
         assert (found is not None) == ("sudo" in text)
 
 
 def test_what_a_message_holds_is_never_a_template() -> None:
-    found = known_messages.find("package", 'Could not find a matching action for the "{0.__class__}" package manager')
+    found = error_meanings.find("package", 'Could not find a matching action for the "{0.__class__}" package manager')
     assert found.meaning()[0].endswith("{0.__class__}")
 
 

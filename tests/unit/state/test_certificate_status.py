@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from clusterctl.model.facts import KnownHosts, NodeFacts
 from clusterctl.model.hosts import Host, Inventory, InventorySources
-from clusterctl.state import certificates, paths
+from clusterctl.state import certificate_status, paths
 from clusterctl.support import content
 from clusterctl.support.errors import ConfigError
 
@@ -51,39 +51,39 @@ def issue(authority: Any, **ends: timedelta) -> None:
 
 
 def test_keys_know_nothing_of_an_authority(tmp_path: Path) -> None:
-    found = certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="keys"))
+    found = certificate_status.Certificates(cluster(tmp_path, ssh_mesh_trust="keys"))
     found.refuse()
     assert (found.revoked, found.due(["node1"], datetime.now(timezone.utc))) == ("", {})
     with found.variables() as variables:
         assert variables == {}
     with pytest.raises(ConfigError, match="no host has ssh_mesh_trust: ca"):
-        certificates.Certificates(cluster(tmp_path), PASSPHRASE).refuse()
+        certificate_status.Certificates(cluster(tmp_path), PASSPHRASE).refuse()
     with pytest.raises(ConfigError, match="has no certificate authority; set ssh_mesh_trust: ca"):
-        certificates.authority_of(cluster(tmp_path))
+        certificate_status.authority_of(cluster(tmp_path))
     with pytest.raises(ConfigError, match=r"certificate authority .*/ca is missing; restore it from a backup, or run"):
-        certificates.authority_of(cluster(tmp_path, ssh_mesh_trust="ca"))
+        certificate_status.authority_of(cluster(tmp_path, ssh_mesh_trust="ca"))
 
 
 def test_a_passphrase_is_checked_before_anything_is_changed(tmp_path: Path) -> None:
     new = cluster(tmp_path, ssh_mesh_trust="ca")
     with pytest.raises(ConfigError, match="at least 8 characters"):
-        certificates.Certificates(new, "short").refuse()
-    certificates.Certificates(new, PASSPHRASE).refuse()
+        certificate_status.Certificates(new, "short").refuse()
+    certificate_status.Certificates(new, PASSPHRASE).refuse()
     found, authority = with_authority(tmp_path)
-    certificates.Certificates(found, PASSPHRASE).refuse()
-    certificates.Certificates(found).refuse()
+    certificate_status.Certificates(found, PASSPHRASE).refuse()
+    certificate_status.Certificates(found).refuse()
     with pytest.raises(ConfigError, match="does not open"):
-        certificates.Certificates(found, "another passphrase").refuse()
+        certificate_status.Certificates(found, "another passphrase").refuse()
     (authority.folder / "host_ca").unlink()
     with pytest.raises(ConfigError, match=r"host_ca .* cannot be read"):
-        certificates.Certificates(found).refuse()
+        certificate_status.Certificates(found).refuse()
 
 
 def test_a_run_that_renews_certificates_makes_no_new_authority(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"/ca is missing; restore it from a backup, or run 'clusterctl provision"):
-        certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="ca"), PASSPHRASE).refuse_missing()
-    certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="keys")).refuse_missing()
-    certificates.Certificates(with_authority(tmp_path)[0]).refuse_missing()
+        certificate_status.Certificates(cluster(tmp_path, ssh_mesh_trust="ca"), PASSPHRASE).refuse_missing()
+    certificate_status.Certificates(cluster(tmp_path, ssh_mesh_trust="keys")).refuse_missing()
+    certificate_status.Certificates(with_authority(tmp_path)[0]).refuse_missing()
 
 
 def test_a_lost_authority_is_not_replaced_while_nodes_trust_it(tmp_path: Path) -> None:
@@ -91,33 +91,33 @@ def test_a_lost_authority_is_not_replaced_while_nodes_trust_it(tmp_path: Path) -
         return {"node1": NodeFacts.model_construct(known_hosts=KnownHosts(has_authority=trusts))}
 
     new = cluster(tmp_path, ssh_mesh_trust="ca")
-    certificates.Certificates(new, PASSPHRASE).refuse_lost(seen(trusts=False))
+    certificate_status.Certificates(new, PASSPHRASE).refuse_lost(seen(trusts=False))
     for given in (None, PASSPHRASE):
         with pytest.raises(ConfigError, match=r"/ca is missing, and node1 trusts it; restore it from a backup"):
-            certificates.Certificates(new, given).refuse_lost(seen(trusts=True))
-    certificates.Certificates(cluster(tmp_path, ssh_mesh_trust="keys")).refuse_lost(seen(trusts=True))
-    certificates.Certificates(with_authority(tmp_path)[0]).refuse_lost(seen(trusts=True))
+            certificate_status.Certificates(new, given).refuse_lost(seen(trusts=True))
+    certificate_status.Certificates(cluster(tmp_path, ssh_mesh_trust="keys")).refuse_lost(seen(trusts=True))
+    certificate_status.Certificates(with_authority(tmp_path)[0]).refuse_lost(seen(trusts=True))
 
 
 def test_the_role_gets_the_passphrase_as_a_path(tmp_path: Path) -> None:
     found, authority = with_authority(tmp_path)
-    with certificates.Certificates(found, PASSPHRASE).variables() as variables:
+    with certificate_status.Certificates(found, PASSPHRASE).variables() as variables:
         assert PASSPHRASE not in str(variables)
         assert variables["clusterctl_ca_folder"] == str(authority.folder)
-        assert certificates.passphrase_of(variables["clusterctl_ca_passphrase_file"]) == PASSPHRASE
+        assert certificate_status.passphrase_of(variables["clusterctl_ca_passphrase_file"]) == PASSPHRASE
     with pytest.raises(ConfigError, match="cannot be read"):
-        certificates.passphrase_of(variables["clusterctl_ca_passphrase_file"])
+        certificate_status.passphrase_of(variables["clusterctl_ca_passphrase_file"])
 
 
 def test_provision_renews_what_doctor_warns_of(tmp_path: Path) -> None:
     found, authority = with_authority(tmp_path)
     issue(authority, node1=timedelta(days=5), node2=timedelta(hours=-1), gone=timedelta(days=1))
     now = datetime.now(timezone.utc)
-    known = certificates.Certificates(found, PASSPHRASE)
+    known = certificate_status.Certificates(found, PASSPHRASE)
     due = known.due(["node1", "node2"], now)
     assert sorted(due) == ["node1", "node2"]
     assert known.told(["node1", "node2"], now) == ()
-    without = certificates.Certificates(found)  # what is still valid waits for the passphrase
+    without = certificate_status.Certificates(found)  # what is still valid waits for the passphrase
     assert list(without.due(["node1", "node2"], now)) == ["node2"]
     (words,) = without.told(["node1", "node2"], now)
     assert words.startswith("Renew the certificates of node1 by ")
@@ -140,19 +140,19 @@ def test_renewal_and_revocation_are_seen_by_the_next_provision(tmp_path: Path) -
     found, authority = with_authority(tmp_path)
     issue(authority, node1=timedelta(days=29), node2=timedelta(days=29))
     now = datetime.now(timezone.utc)
-    known = certificates.Certificates(found, PASSPHRASE)
-    certificates.mark_for_renewal(authority, ["node2"])
+    known = certificate_status.Certificates(found, PASSPHRASE)
+    certificate_status.mark_for_renewal(authority, ["node2"])
     assert known.due(["node1", "node2"], now) == {"node2": "its certificates are to be renewed"}
     before = known.revoked
-    assert certificates.revoke(authority, ["node1"], now) == ["node2"], "both have one key here"
+    assert certificate_status.revoke(authority, ["node1"], now) == ["node2"], "both have one key here"
     assert known.revoked != before
-    assert [(one.node, one.state) for one in certificates.entries(authority, now)] == [
+    assert [(one.node, one.state) for one in certificate_status.entries(authority, now)] == [
         ("node1", "revoked"),
         ("node2", "due"),
     ]
     for act in (
-        lambda: certificates.mark_for_renewal(authority, ["node9"]),
-        lambda: certificates.revoke(authority, ["node9"], now),
+        lambda: certificate_status.mark_for_renewal(authority, ["node9"]),
+        lambda: certificate_status.revoke(authority, ["node9"], now),
     ):
         with pytest.raises(ConfigError, match="node9 has no certificate"):
             act()

@@ -12,8 +12,8 @@ from agreeing import Agreeing
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.model.hosts import Host, Inventory, InventorySources
 from clusterctl.model.probe import Probe
-from clusterctl.provisioning import node_claims, playbook
-from clusterctl.provisioning.node_claims import ClaimAnswer, NodeClaims, Wanted
+from clusterctl.provisioning import node_ownership, playbook
+from clusterctl.provisioning.node_ownership import ClaimAnswer, NodeClaims, Wanted
 from clusterctl.provisioning.run import ProvisionRequest, provision
 from clusterctl.remote import facts
 from clusterctl.state import paths, runs, snapshots
@@ -42,7 +42,7 @@ LOCK = {
     "since": "2026-03-01T10:00:00+01:00",
 }
 HOSTS = (Host("node1", "192.0.2.1"), Host("node2", "192.0.2.2", port=2222))
-OWNER = node_claims.Owner("mine", "second@here", "/home/second/mine.ini")
+OWNER = node_ownership.Owner("mine", "second@here", "/home/second/mine.ini")
 
 
 def answer(**data: Any) -> ClaimAnswer:
@@ -50,25 +50,27 @@ def answer(**data: Any) -> ClaimAnswer:
 
 
 def test_a_foreign_node_names_its_cluster_who_would_be_lost_and_the_cure() -> None:
-    (found,) = node_claims.claim_problems({"node1": answer(mark=MARK, lost=["node9"])}, "run", adopt=False)
+    (found,) = node_ownership.claim_problems({"node1": answer(mark=MARK, lost=["node9"])}, "run", adopt=False)
     for word in ("/home/first/lab.ini", "first@desk", "2026-03-01T00:00:00Z", "would lose node9"):
         assert word in found.problem
     assert "--adopt" in found.cure
     assert (found.host, found.kind) == ("node1", "configuration")
-    assert node_claims.claim_problems({"node1": answer(mark=MARK, lost=["node9"], taken=True)}, "run", adopt=True) == []
+    assert (
+        node_ownership.claim_problems({"node1": answer(mark=MARK, lost=["node9"], taken=True)}, "run", adopt=True) == []
+    )
 
 
 def test_a_held_node_names_who_from_where_what_and_since_when() -> None:
-    (found,) = node_claims.claim_problems({"node1": answer(holder=LOCK)}, "run", adopt=False)
+    (found,) = node_ownership.claim_problems({"node1": answer(holder=LOCK)}, "run", adopt=False)
     for word in ("first's", "'clusterctl provision lab.ini'", "process 7 on desk", "2026-03-01T10:00:00+01:00"):
         assert word in found.problem
     assert "--take-lock" in found.cure
 
 
 def test_two_names_of_one_machine_are_both_named() -> None:
-    (found,) = node_claims.claim_problems({"alias": answer(holder={**LOCK, "run": "run"})}, "run", adopt=False)
+    (found,) = node_ownership.claim_problems({"alias": answer(holder={**LOCK, "run": "run"})}, "run", adopt=False)
     assert found.problem == "node1 and alias are one machine"
-    assert node_claims.holders({"alias": answer(holder={**LOCK, "run": "run"})}, "run") == {}
+    assert node_ownership.holders({"alias": answer(holder={**LOCK, "run": "run"})}, "run") == {}
 
 
 @pytest.mark.parametrize(
@@ -82,13 +84,13 @@ def test_two_names_of_one_machine_are_both_named() -> None:
 )
 def test_a_controller_without_an_id_takes_that_of_the_nodes_it_adopts(own: str, marks: list[str], chosen: str) -> None:
     answers = [answer(mark={**MARK, "cluster": mark}, lost=["node9"]) for mark in marks]
-    assert node_claims.cluster_id(own, [*answers, answer()], "fresh") == chosen
+    assert node_ownership.cluster_id(own, [*answers, answer()], "fresh") == chosen
 
 
 def test_one_node_decides_no_id_against_the_marks_of_others() -> None:
     liar = answer(mark={**MARK, "cluster": "chosen-by-node3"}, lost=["node9"])
     others = [answer(mark={**MARK, "cluster": "theirs"}) for _ in range(2)]
-    assert node_claims.cluster_id("", [*others, liar], "fresh") == "fresh"
+    assert node_ownership.cluster_id("", [*others, liar], "fresh") == "fresh"
 
 
 @pytest.mark.parametrize("identity", ["", "a b", "{{ 1 }}", "x" * 65, "x\n", "../x", 5])
@@ -106,7 +108,7 @@ def test_a_mark_shows_no_control_character(field: str) -> None:
 def test_the_command_in_a_lock_is_one_line_and_obeyed_by_no_terminal() -> None:
     held = answer(holder={**LOCK, "command": "sh -c 'a\nb\x1b[2J'"})
 
-    (found,) = node_claims.claim_problems({"node1": held}, "run", adopt=False)
+    (found,) = node_ownership.claim_problems({"node1": held}, "run", adopt=False)
 
     assert r"'sh -c 'a\nb\x1b[2J''" in found.problem
 
@@ -114,16 +116,16 @@ def test_the_command_in_a_lock_is_one_line_and_obeyed_by_no_terminal() -> None:
 def test_the_nodes_whose_marks_give_the_id_are_named() -> None:
     free, other = answer(), answer(mark={**MARK, "cluster": "others"})
     foreign = answer(mark=MARK, lost=["node9"])
-    (words,) = node_claims.id_words("", {"node1": foreign, "node2": free})
+    (words,) = node_ownership.id_words("", {"node1": foreign, "node2": free})
     assert words == "This cluster gets the id theirs, which the mark on node1 names."
-    (words,) = node_claims.id_words("", {"node1": foreign, "node2": other, "node3": free})
+    (words,) = node_ownership.id_words("", {"node1": foreign, "node2": other, "node3": free})
     assert "node1 has theirs" in words
     assert "node2 has others" in words
-    assert node_claims.id_words("ours", {"node1": foreign}) == node_claims.id_words("", {"node1": free}) == ()
+    assert node_ownership.id_words("ours", {"node1": foreign}) == node_ownership.id_words("", {"node1": free}) == ()
 
 
 def test_a_node_is_marked_where_its_mark_says_something_else() -> None:
-    members = node_claims.members_of(HOSTS, ())
+    members = node_ownership.members_of(HOSTS, ())
     assert members == {"node1": "192.0.2.1", "node2": "192.0.2.2:2222"}
     same = {"cluster": "c", "name": "mine", "controller": "second@here", "inventory": "/home/second/mine.ini"}
     answers = {
@@ -131,7 +133,7 @@ def test_a_node_is_marked_where_its_mark_says_something_else() -> None:
         "node2": answer(mark={**same, "members": {"node1": "192.0.2.1"}}),
         "node3": answer(),
     }
-    assert node_claims.to_mark(answers, "c", OWNER, members) == ["node2", "node3"]
+    assert node_ownership.to_mark(answers, "c", OWNER, members) == ["node2", "node3"]
 
 
 @pytest.fixture
@@ -144,7 +146,7 @@ def claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeClaims:
 
 def wanted(**more: Any) -> Wanted:
     hosts = Inventory(InventorySources(()), HOSTS, (), "").hosts
-    return Wanted(hosts, node_claims.members_of(HOSTS, ()), "-i a.ini -i 'b c.ini'", **more)
+    return Wanted(hosts, node_ownership.members_of(HOSTS, ()), "-i a.ini -i 'b c.ini'", **more)
 
 
 def test_free_nodes_are_locked_marked_and_released(claim: NodeClaims, claims: Claims) -> None:
@@ -291,10 +293,10 @@ def test_the_audit_line_names_the_run_that_lost_its_lock(claim: NodeClaims, clai
 
 def test_hosts_that_only_ansible_reaches_are_told_to_be_unlocked() -> None:
     hosts = (HOSTS[0], Host("node3", "a", connection="local"), Host("node4", "a", connection="local"))
-    (said,) = node_claims.unlocked(hosts)
+    (said,) = node_ownership.unlocked(hosts)
     for word in ("node[3-4]", "ansible_connection is 'local'", "lock", "mark"):
         assert word in said
-    assert node_claims.unlocked(HOSTS) == ()
+    assert node_ownership.unlocked(HOSTS) == ()
 
 
 def test_a_look_takes_and_marks_nothing(claim: NodeClaims, claims: Claims) -> None:
@@ -305,7 +307,7 @@ def test_a_look_takes_and_marks_nothing(claim: NodeClaims, claims: Claims) -> No
 def test_the_lock_of_an_ended_run_of_this_machine_is_taken_over(
     claim: NodeClaims, claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = node_claims._this_process()  # noqa: SLF001 - its form on the node
+    here = node_ownership._this_process()  # noqa: SLF001 - its form on the node
     ended = {
         **LOCK,
         "controller": here.host,
@@ -315,7 +317,7 @@ def test_the_lock_of_an_ended_run_of_this_machine_is_taken_over(
         "pid": 2**22 + 1,
     }
     monkeypatch.setattr(
-        node_claims, "_this_process", lambda: here.model_copy(update={"machine_id": here.machine_id or "m"})
+        node_ownership, "_this_process", lambda: here.model_copy(update={"machine_id": here.machine_id or "m"})
     )
     claims.answers = {"node1": {"holder": ended}}
     claim.take(HOSTS, wanted())

@@ -10,8 +10,8 @@ import yaml
 from clusterctl.model.hosts import Host
 from clusterctl.model.run_record import HostResult, Problem
 from clusterctl.model.snapshot import NodeState, Snapshot
-from clusterctl.provisioning import partial, plan
-from clusterctl.provisioning.partial import Rolled, Steps, roll
+from clusterctl.provisioning import batches_and_losses, plan
+from clusterctl.provisioning.batches_and_losses import Rolled, Steps, roll
 from clusterctl.provisioning.plan import Inputs
 from clusterctl.provisioning.playbook import End
 
@@ -22,33 +22,35 @@ WELL = End("successful", 0)
     ("text", "hosts", "number"), [("0", 9, 0), ("5", 3, 5), ("10%", 500, 50), ("10%", 5, 0), ("100%", 7, 7)]
 )
 def test_a_number_of_hosts_or_a_share_of_them(text: str, hosts: int, number: int) -> None:
-    assert partial.amount(text, 0).of(hosts) == number
+    assert batches_and_losses.amount(text, 0).of(hosts) == number
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "150%", "some", "5 %", "%", "٣"])
 def test_other_words_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="'"):
-        partial.amount(text, 0)
+        batches_and_losses.amount(text, 0)
 
 
 def test_a_batch_of_no_host_is_refused() -> None:
     with pytest.raises(ValueError, match="the least is 1"):
-        partial.amount("0%", 1)
+        batches_and_losses.amount("0%", 1)
 
 
 def test_only_hosts_that_cannot_be_reached_are_left_out_and_never_all() -> None:
     away = Problem(host="node1", subject="timeout", problem="does not answer", kind="unreachable")
     full = Problem(host="node2", subject="disk", problem="is full")
-    assert partial.can_be_left_out([away], ["node1", "node2"])
-    assert not partial.can_be_left_out([away, full], ["node1", "node2", "node3"])
-    assert not partial.can_be_left_out([away], ["node1"])
-    assert not partial.can_be_left_out([], ["node1"])
+    assert batches_and_losses.can_be_left_out([away], ["node1", "node2"])
+    assert not batches_and_losses.can_be_left_out([away, full], ["node1", "node2", "node3"])
+    assert not batches_and_losses.can_be_left_out([away], ["node1"])
+    assert not batches_and_losses.can_be_left_out([], ["node1"])
 
 
 def test_more_lost_hosts_than_allowed_stop_the_run() -> None:
-    assert partial.too_many(100, None) == ""
-    assert partial.too_many(2, 2) == ""
-    assert partial.too_many(1, 0) == "Stopped: 1 host failed or could not be reached, and --max-fail allows 0."
+    assert batches_and_losses.too_many(100, None) == ""
+    assert batches_and_losses.too_many(2, 2) == ""
+    assert (
+        batches_and_losses.too_many(1, 0) == "Stopped: 1 host failed or could not be reached, and --max-fail allows 0."
+    )
 
 
 def result(host: str, stage: str, outcome: str = "ok") -> HostResult:
@@ -57,7 +59,7 @@ def result(host: str, stage: str, outcome: str = "ok") -> HostResult:
 
 def test_a_host_has_finished_when_the_last_role_has_run_on_it() -> None:
     results = [result("node1", "validation", "changed"), result("node2", "hosts"), result("node3", "validation")]
-    assert partial.finished(["node1", "node2", "node3"], results, {"node3"}) == ("node1",)
+    assert batches_and_losses.finished(["node1", "node2", "node3"], results, {"node3"}) == ("node1",)
 
 
 def test_the_last_role_and_the_roles_of_the_mesh_are_those_of_the_playbook() -> None:
@@ -66,8 +68,8 @@ def test_the_last_role_and_the_roles_of_the_mesh_are_those_of_the_playbook() -> 
     brought = [task["ansible.builtin.import_role"] for task in tasks if "ansible.builtin.import_role" in task]
     parts = {None, "mesh", "unfinished", "build", "stage", "check", "install", "lost"}
     roles = [role["name"] for role in brought if role.get("tasks_from") in parts]
-    assert roles[-1] == f"clusterctl.hpc.{partial.LAST_STAGE}"
-    assert {f"clusterctl.hpc.{tag}" for tag in partial.JOINT_TAGS} <= set(roles)
+    assert roles[-1] == f"clusterctl.hpc.{batches_and_losses.LAST_STAGE}"
+    assert {f"clusterctl.hpc.{tag}" for tag in batches_and_losses.JOINT_TAGS} <= set(roles)
     words = ("provision_max_failed", "too_many")
     guards = [task for task in tasks if any(word in str(task.get("when")) for word in words)]
     assert len(guards) == len(roles), "every role after the first one, and the switch, is behind a look at --max-fail"
@@ -77,12 +79,12 @@ def test_the_builders_come_in_the_first_batch() -> None:
     hosts = [Host(f"node{number}", f"10.0.0.{number}") for number in range(1, 7)]
     hosts[0].variables["openmpi_builder"] = "node5"
     platforms = {"node1": "a", "node2": "a", "node3": "b", "node4": "b", "node6": "a"}
-    first = partial.builders(hosts, platforms)
+    first = batches_and_losses.builders(hosts, platforms)
     assert first == ("node1", "node3", "node5")
     names = [host.name for host in hosts]
-    assert partial.batches(names, 2, first) == (("node1", "node3", "node5"), ("node2", "node4"), ("node6",))
-    assert partial.batches(names, 4, first) == (("node1", "node3", "node5", "node2"), ("node4", "node6"))
-    assert partial.batches(names, 100, first) == (("node1", "node3", "node5", "node2", "node4", "node6"),)
+    assert batches_and_losses.batches(names, 2, first) == (("node1", "node3", "node5"), ("node2", "node4"), ("node6",))
+    assert batches_and_losses.batches(names, 4, first) == (("node1", "node3", "node5", "node2"), ("node4", "node6"))
+    assert batches_and_losses.batches(names, 100, first) == (("node1", "node3", "node5", "node2", "node4", "node6"),)
 
 
 class Cluster:
@@ -226,8 +228,8 @@ def test_snapshots_of_earlier_releases_tell_too_little_to_leave_out_roles() -> N
 
 
 def test_what_is_not_in_the_cache_is_built_where_it_was_built_before() -> None:
-    assert partial.join_only(OLD, SNAPSHOTS, {TREE, "mpi4py-4-bb"}) == set(OLD)
-    assert partial.join_only(OLD, SNAPSHOTS, {"mpi4py-4-bb"}) == frozenset()
+    assert batches_and_losses.join_only(OLD, SNAPSHOTS, {TREE, "mpi4py-4-bb"}) == set(OLD)
+    assert batches_and_losses.join_only(OLD, SNAPSHOTS, {"mpi4py-4-bb"}) == frozenset()
 
 
 def said(host: str, stage: str, *watch: dict[str, object]) -> HostResult:
@@ -236,7 +238,7 @@ def said(host: str, stage: str, *watch: dict[str, object]) -> HostResult:
 
 def test_the_software_of_a_host_that_only_met_others_is_watched_as_before() -> None:
     results = [said("node1", "hosts", {**WATCH[0], "sha256": "new"}), said("node4", "hosts", WATCH[0])]
-    found = partial.joined_watch(results, ["node1"], SNAPSHOTS)
+    found = batches_and_losses.joined_watch(results, ["node1"], SNAPSHOTS)
     told = {**WATCH[0], "role": "hosts"}
     assert found == {"node1": ({**told, "sha256": "new"}, WATCH[1]), "node4": (told,)}
 
@@ -246,20 +248,20 @@ def test_of_roles_that_were_left_out_what_they_told_before_holds() -> None:
     old = {**WATCH[1], "role": "software"}
     new = {"path": "/usr/local/openmpi-5.0.8-bb", "kind": "artifact", "digest": "e"}
     before = {"node1": SNAPSHOTS["node1"].model_copy(update={"watch": (kept, old)})}
-    found = partial.joined_watch([said("node1", "software", new)], ["node1"], before, ["software"])
+    found = batches_and_losses.joined_watch([said("node1", "software", new)], ["node1"], before, ["software"])
     assert found == {"node1": (kept, {**new, "role": "software"})}, "the former version is watched no longer"
 
 
 def test_a_host_that_only_meets_others_has_finished_with_the_last_role_of_these() -> None:
     results = [said("node1", "fabric"), said("node2", "hosts"), said("node3", "fabric"), said("node4", "validation")]
-    assert partial.finished(ALL, results, {"node3"}, dict.fromkeys(OLD, "fabric")) == ("node1", "node4")
+    assert batches_and_losses.finished(ALL, results, {"node3"}, dict.fromkeys(OLD, "fabric")) == ("node1", "node4")
 
 
 def test_a_play_gets_patterns_of_hosts_and_the_hosts_whose_files_are_right() -> None:
     before = Snapshot(members=({"name": "node1"},), hosts=SNAPSHOTS)
-    given = partial.join_variables(ALL, ["node1", "node2", "node3"], before)
+    given = batches_and_losses.join_variables(ALL, ["node1", "node2", "node3"], before)
     assert (given["provision_whole"], given["provision_settled"]) == ("node4", "node1,node2,node3")
     assert given["preflight_settled"] == ["node1", "node2", "node3"]
     assert given["preflight_known_members"] == before.members
-    nobody = partial.join_variables(OLD, OLD, Snapshot())
+    nobody = batches_and_losses.join_variables(OLD, OLD, Snapshot())
     assert (nobody["provision_whole"], nobody["preflight_settled"]) == ("!all", [])

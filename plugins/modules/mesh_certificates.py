@@ -6,12 +6,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: mesh_trust
+module: mesh_certificates
 short_description: Lay out a node's certificates and the list of revoked keys, and have sshd use them
 version_added: "0.2.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
-  - Writes the certificate of the user's mesh key, the certificate of the host key, and the list of revoked keys (KRL).
+  - Writes the certificate of the user's mesh key, the certificate of the host key, and the list of revoked keys.
   - Has sshd show the host's certificate and refuse the revoked keys. The two settings stand in a drop-in where sshd
     reads C(/etc/ssh/sshd_config.d), and else in a block at the beginning of C(/etc/ssh/sshd_config).
   - Reloads sshd where it does not show the certificate. Open sessions stay.
@@ -39,7 +39,7 @@ options:
     type: str
     default: ""
   revoked:
-    description: List of revoked keys (KRL) in base64.
+    description: Revoked keys, one a line.
     type: str
     default: ""
 attributes:
@@ -49,7 +49,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Lay out the node's certificates
-  clusterctl.hpc.mesh_trust:
+  clusterctl.hpc.mesh_certificates:
     user: mpi
     user_path: /home/mpi/.ssh/id_clusterctl-cert.pub
     user_certificate: "{{ example_user_certificate }}"
@@ -62,7 +62,6 @@ changes: {description: A short phrase for each change., type: list, returned: al
 watch: {description: States of paths that hold from now on., type: list, returned: always}
 """
 
-import base64
 import grp
 import os
 import pwd
@@ -74,7 +73,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     file_stage,
     file_transaction,
     mesh_ca,
-    mesh_trust_look,
+    mesh_certificates_look,
     sshd,
 )
 
@@ -107,7 +106,7 @@ def wanted_files(given: Dict[str, Any], entry: pwd.struct_passwd) -> List[file_t
             )
         )
     if present:
-        entries.append(_root_file(lines.REVOKED, base64.b64decode(given["revoked"])))
+        entries.append(_root_file(lines.REVOKED, given["revoked"].encode()))
         if given["host_certificate"]:
             entries.append(
                 _root_file(lines.HOST_CERTIFICATE, _certificate(lines.HOST_CERTIFICATE, given["host_certificate"]))
@@ -128,7 +127,7 @@ def files_of_settings() -> List[file_transaction.Entry]:
 
 def _settings(user: str) -> List[file_transaction.Entry]:
     """Return the entries of sshd's settings; an empty user removes them."""
-    look = mesh_trust_look
+    look = mesh_certificates_look
     by_drop_in = look.sshd_includes()
     content = mesh_ca.certificates.sshd_config(user if by_drop_in else "") if user else ""
     validate = (_SSHD, "-t", "-f", "%s") if os.access(_SSHD, os.X_OK) else ()
@@ -197,7 +196,7 @@ def remove(given: Dict[str, Any], entry: pwd.struct_passwd, module: file_stage.Q
         StageError: a file cannot be changed, or sshd does not read its settings.
     """
     options = {"check_mode": module.check_mode, "want_diff": module._diff}  # noqa: SLF001 - as below
-    certificate = mesh_trust_look.text_of(mesh_ca.certificates.HOST_CERTIFICATE)
+    certificate = mesh_certificates_look.text_of(mesh_ca.certificates.HOST_CERTIFICATE)
     first = file_stage.apply(wanted_files(given, entry), **options)
     if not module.check_mode:
         problem = make_sshd_show(certificate, wanted=False)
@@ -218,7 +217,11 @@ def lay_out(given: Dict[str, Any], entry: pwd.struct_passwd, module: file_stage.
     """
     options = {"check_mode": module.check_mode, "want_diff": module._diff}  # noqa: SLF001 - as below
     outcome = file_stage.apply(wanted_files(given, entry), **options)
-    sshd_files = (mesh_ca.certificates.HOST_CERTIFICATE, mesh_trust_look.SSHD_CONFIG, mesh_trust_look.SSHD_DROP_IN)
+    sshd_files = (
+        mesh_ca.certificates.HOST_CERTIFICATE,
+        mesh_certificates_look.SSHD_CONFIG,
+        mesh_certificates_look.SSHD_DROP_IN,
+    )
     changed = any(path in phrase for phrase in outcome.changes for path in sshd_files)
     certificate = given["host_certificate"]
     if certificate and not module.check_mode and (changed or shown_by_sshd(certificate) is False):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
 
 from clusterctl.launch import mpirun
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 Prefix: TypeAlias = Literal["none", "rank", "host"]
 Take: TypeAlias = "Callable[[str, bytes], None]"
@@ -90,7 +87,6 @@ class NoiseFilter:
         self._pass(b"".join(line for line in lines if not _NOISE.fullmatch(line)))
 
     def end(self) -> None:
-        """Pass on what waits."""
         held, self._held = self._held, b""
         self._pass(b"" if _NOISE.fullmatch(held) else held)
 

@@ -50,7 +50,6 @@ class SlurmState:
 
     @property
     def takes_no_jobs(self) -> bool:
-        """Whether it is drained, or down, already."""
         return any(word in self.state for word in ("drain", "down", "fail", "maint"))
 
 

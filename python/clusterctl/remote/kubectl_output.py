@@ -12,9 +12,9 @@ from clusterctl.support.errors import ClusterctlError, ConfigError, ValidationCo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from module_utils import known_messages  # mypy finds it by mypy_path
+    from module_utils import error_meanings  # mypy finds it by mypy_path
 else:
-    known_messages = content.module_util("known_messages")
+    error_meanings = content.module_util("error_meanings")
 
 Phase: TypeAlias = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
@@ -108,7 +108,7 @@ def waiting(found: Sequence[Pod], wanted: int) -> str:
 def refusal(said: str) -> ClusterctlError:
     """Return the error for what kubectl said on stderr: of the configuration (exit 1), or of the cluster (exit 11)."""
     text = meaningful(said)[:_MOST_READ]
-    found = known_messages.find("kubectl", text)
+    found = error_meanings.find("kubectl", text)
     if found is None:
         return ValidationCouldNotRunError(f"kubectl failed ({_shortened(text) or 'without a word'}); try it by hand.")
     group, namespace = found.words.get("group"), found.words.get("namespace")

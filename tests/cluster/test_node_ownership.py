@@ -76,7 +76,7 @@ class Nodes:
     def audited(self, node: str) -> list[dict[str, Any]]:
         """Return the audit lines of claims on a node."""
         found = [json.loads(line) for line in self.on(node, f"cat {AUDIT} 2>/dev/null || true").splitlines()]
-        return [line for line in found if line["action"] == "clusterctl.hpc.node_claim"]
+        return [line for line in found if line["action"] == "clusterctl.hpc.node_ownership"]
 
     def look(self) -> dict[str, str]:
         return {node.name: self.on(node.name, LOOK) for node in self.box.nodes}

@@ -3,20 +3,18 @@
 
 A row says what a program writes, what that means and what to do. Of the rows of a program, the first one that fits
 counts, so a message of the cause stands before those of its consequences. The controller alone uses this module: the
-collection's plugins and clusterctl share it. A new row needs an example in ``tests/data/known_messages.json``, or a
+collection's plugins and clusterctl share it. A new row needs an example in ``tests/data/error_meanings.json``, or a
 captured log that the test of this module reads.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .disk_files import REFUSALS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _MOST_TEXT = 1 << 16  # characters that are searched
 _MOST_LINE = 4096  # characters of a line; some patterns take long on long lines
@@ -115,7 +113,7 @@ def _said(program: str, source: str, *rows: tuple[str, ...]) -> Iterator[Row]:
 # fmt: off
 ROWS: tuple[Row, ...] = (
     # --- what mpirun's ssh, its daemons and its ranks say: Open MPI 4.1 (ORTE) and 5.0 (PRRTE) ---
-    *_said("mpirun", "captured with OpenSSH 9.2 (tests/data/launcher, tests/data/known_messages.json)",
+    *_said("mpirun", "captured with OpenSSH 9.2 (tests/data/launcher, tests/data/error_meanings.json)",
         ("ssh", r"ssh: connect to host (?P<node>\S+) port (?P<port>\d+): (?P<why>Connection refused)",
          "its sshd refuses connections at port {port}",
          "start sshd there, or look for a firewall that rejects the port", "node"),
@@ -331,7 +329,7 @@ ROWS: tuple[Row, ...] = (
          "ends the connection before the login",
          "look at /etc/nologin and the log of sshd there, at MaxStartups in sshd_config, and at bans, as by fail2ban")),
     # What the shell and the loader of a node say when the program of clusterctl does not run there.
-    *_said("session", "bash 5.2, ld.so of glibc 2.36 and Python 3.11 of Debian 12 (tests/data/known_messages.json)",
+    *_said("session", "bash 5.2, ld.so of glibc 2.36 and Python 3.11 of Debian 12 (tests/data/error_meanings.json)",
         ("refused", r"This account is (?:currently )?not available",
          "gives {login} no shell", "set the user's login shell there ('usermod -s')"),
         ("no_python", r"Fatal Python error: (?P<what>\w*init\w*(?: \w+)?): (?P<why>[^\r\n]{1,200})",
@@ -354,7 +352,7 @@ ROWS: tuple[Row, ...] = (
         ("error", r"Too many open files", "has no open files left for {login}", f"raise nofile {_LIMITS} there")),
 
     # --- Ansible's words for a node that could not be looked at; kinds are checks of the preflight ---
-    *_said("Ansible", "ansible-core 2.19, OpenSSH 9.2 and sudo 1.9 (tests/data/known_messages.json)",
+    *_said("Ansible", "ansible-core 2.19, OpenSSH 9.2 and sudo 1.9 (tests/data/error_meanings.json)",
         # How ssh calls the other end of a way through a bastion (ProxyJump, ProxyCommand), when that way ends.
         ("unreachable", r"UNKNOWN port 65535",
          "it is not reached through its bastion",
@@ -403,7 +401,7 @@ ROWS: tuple[Row, ...] = (
         ("disk", r"No usable temporary directory|Failed to create temporary directory",
          "a temporary folder cannot be made, because the disk is full or read-only",
          "make room, or make it writable, and run again ('df' and 'dmesg' tell which)")),
-    *_said("package", "captured with ansible-core 2.19 and apt of Debian 12 (tests/data/known_messages.json)",
+    *_said("package", "captured with ansible-core 2.19 and apt of Debian 12 (tests/data/error_meanings.json)",
         ("", r"Could not find a matching action for the \"(?P<manager>\S+)\" package manager",
          "Ansible on the controller has no module for {manager}",
          "run 'ansible-galaxy collection install community.general' there, then run again"),
@@ -456,7 +454,7 @@ ROWS: tuple[Row, ...] = (
          "slurmd does not answer", "see 'sinfo -R', and start slurmd on {node}")),
 
     # --- how Slurm refuses an allocation, for {account} and {partition} ---
-    *_said("salloc", "src/common/slurm_errno.c of Slurm (tests/data/known_messages.json)",
+    *_said("salloc", "src/common/slurm_errno.c of Slurm (tests/data/error_meanings.json)",
         ("", rf"{_NO_CONTROLLER}|DNS SRV|Could not establish a configuration source",
          "Slurm's controller does not answer", "see 'scontrol ping', and start slurmctld"),
         ("", r"munge|authentication error", "Slurm's authentication fails",
@@ -503,7 +501,7 @@ ROWS: tuple[Row, ...] = (
         ("", r"^FAILED\b", "Slurm counts it as failed", _SHOW_JOB)),
 
     # --- what kubectl says; the kind is what refuses. {of} is the API group, {place} the namespace or the cluster ---
-    *_said("kubectl", "kubectl 1.20 and 1.32, and words of the API server (tests/data/known_messages.json)",
+    *_said("kubectl", "kubectl 1.20 and 1.32, and words of the API server (tests/data/error_meanings.json)",
         ("rights", (r"is forbidden: User \"(?P<user>[^\"]*)\" cannot (?P<verb>\S+) resource \"(?P<resource>[^\"]*)\""
                     r"(?: in API group \"(?P<group>[^\"]*)\")?(?: in the namespace \"(?P<namespace>[^\"]*)\")?"),
          "The user '{user}' may not {verb} {resource}{of} {place}",

@@ -64,7 +64,6 @@ class NodeClaims:
     """The nodes that one run has claimed."""
 
     def __init__(self, record: RunRecord, owner: Owner, sudo_password: str | None) -> None:
-        """Begin without a node."""
         self._record = record
         self._owner = owner
         self._sudo_password = sudo_password
@@ -204,20 +203,20 @@ def _this_process() -> ProcessIdentity:
 
 # --- Look at the mark of a cluster on nodes, write it, and take and release the lock of a run: one ssh per node -------
 
-NODE_CLAIM = "node_claim.claim"
-_ANSWER = "node_claim"
+NODE_OWNERSHIP = "node_ownership.mark_and_lock"
+_ANSWER = "node_ownership"
 
 
 def ask(
     requests: Mapping[Host, Mapping[str, Any]], timeout_s: float = _TIMEOUT_S, control_dir: Path | None = None
 ) -> tuple[dict[str, ClaimAnswer], dict[str, ProbeFailure]]:
-    """Send each host its request, see ``plugins/module_utils/node_claim``.
+    """Send each host its request, see ``plugins/module_utils/node_ownership``.
 
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
     lines = {host: json.dumps(request).encode() for host, request in requests.items()}
-    return asyncio.run(one_trip.ask(lines, NODE_CLAIM, _read, timeout_s=timeout_s, control_dir=control_dir))
+    return asyncio.run(one_trip.ask(lines, NODE_OWNERSHIP, _read, timeout_s=timeout_s, control_dir=control_dir))
 
 
 def _read(host: Host, ending: python.Ending) -> ClaimAnswer | ProbeFailure:
@@ -307,7 +306,6 @@ def identity_of(lock: NodeLock) -> ProcessIdentity:
 
 
 def holders(answers: Mapping[str, ClaimAnswer], run_id: str) -> dict[str, NodeLock]:
-    """Return the locks of other runs, by node."""
     return {
         name: answer.holder
         for name, answer in answers.items()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from clusterctl.jobs.prefixer import Prefixer
+from clusterctl.jobs.output_lines import Prefixer
 
 
 @pytest.mark.parametrize("prefix", ["rank", "host", "none"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: node_claim
+module: node_ownership
 short_description: Refuse a node that belongs to another cluster
 version_added: "0.2.0"
 author: The clusterctl authors (!UNKNOWN)
@@ -43,7 +43,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Refuse a node of another cluster
-  clusterctl.hpc.node_claim:
+  clusterctl.hpc.node_ownership:
     host: "{{ inventory_hostname }}"
     names: "{{ groups['all'] }}"
     members: "{{ preflight_members }}"
@@ -62,8 +62,8 @@ watch: {description: Always empty., type: list, returned: success}
 from typing import Any, Dict
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.audited_module import AuditedModule
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import claim
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.claim import Node
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_ownership import mark_and_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_ownership.mark_and_lock import Node
 
 
 def main() -> None:
@@ -81,12 +81,12 @@ def main() -> None:
     given, node = module.params, Node()
     mark = node.mark()
     known = {str(member.get("name")): str(member.get("address") or "") for member in given["members"]}
-    lost = claim.lost_members(mark, given["cluster"], given["names"], known.values())
+    lost = mark_and_lock.lost_members(mark, given["cluster"], given["names"], known.values())
     said: Dict[str, Any] = {"changes": [], "watch": []}
     if mark is None or not lost:
         module.exit_json(changed=False, problems=[], **said)
     if not given["adopt"]:
-        problem = claim.foreign_words(mark, lost)
+        problem = mark_and_lock.foreign_words(mark, lost)
         cure = "take it over with --adopt, or without clusterctl with -e preflight_adopt=true"
         entry = {
             "host": given["host"],
@@ -96,7 +96,7 @@ def main() -> None:
             "kind": "configuration",
         }
         module.fail_json(msg=f"{given['host']} {problem}; {cure}.", problems=[entry], **said)
-    said["changes"] = [f"taken over from {claim.cluster_words(mark)}"]
+    said["changes"] = [f"taken over from {mark_and_lock.cluster_words(mark)}"]
     if not module.check_mode:
         try:
             node.write_mark({**mark, "members": {name: known.get(name, "") for name in given["names"]}})

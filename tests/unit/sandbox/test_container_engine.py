@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from clusterctl.sandbox.podman import Podman
+from clusterctl.sandbox.container_engine import Podman
 from clusterctl.support.errors import HostFailedError
 
 BUSY = "Error: copying to container: passing bulk input to subprocess: write |1: broken pipe"

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim import claim
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_claim.claim import Node
-from clusterctl.provisioning import node_claims
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_ownership import mark_and_lock
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_ownership.mark_and_lock import Node
+from clusterctl.provisioning import node_ownership
 from clusterctl.remote import python
 
 if TYPE_CHECKING:
@@ -51,15 +51,15 @@ def node(tmp_path: Path) -> Node:
 def test_a_node_is_foreign_where_its_cluster_would_lose_a_member(
     cluster: str, names: list[str], addresses: list[str], lost: list[str]
 ) -> None:
-    mark = claim.fresh_mark(WANTED, None, "now")
-    assert claim.lost_members(mark, cluster, names, addresses) == lost
+    mark = mark_and_lock.fresh_mark(WANTED, None, "now")
+    assert mark_and_lock.lost_members(mark, cluster, names, addresses) == lost
 
 
 @pytest.mark.parametrize(
     "data", [None, [], {}, {"schema": 2}, {"schema": 1, "members": []}, {"schema": 1, "members": {}}]
 )
 def test_a_damaged_mark_counts_as_missing(data: Any) -> None:
-    assert claim.mark_of(data) is None
+    assert mark_and_lock.mark_of(data) is None
 
 
 def test_a_mark_is_written_once_and_keeps_its_beginning(node: Node, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_root_writes_through_no_link(node: Node, tmp_path: Path) -> None:
 
 def send(tmp_path: Path, request: dict[str, Any]) -> dict[str, Any]:
     """Run the program as ssh runs it on a node."""
-    program = python.program(node_claims.NODE_CLAIM)
+    program = python.program(node_ownership.NODE_OWNERSHIP)
     done = subprocess.run(
         program.argv(sys.executable, "/usr/bin", ""),
         input=program.data + json.dumps(request).encode(),
@@ -129,7 +129,7 @@ def send(tmp_path: Path, request: dict[str, Any]) -> dict[str, Any]:
         check=True,
         env={**os.environ, **folders(tmp_path)},
     )
-    return dict(json.loads(done.stdout)["node_claim"])
+    return dict(json.loads(done.stdout)["node_ownership"])
 
 
 def folders(tmp_path: Path) -> dict[str, str]:
@@ -166,7 +166,7 @@ def test_what_a_run_takes_from_others_is_audited_once_it_has_it(tmp_path: Path) 
     lines = [json.loads(line) for line in place.read_text().splitlines()]
     assert [line["changes"] for line in lines] == [["took the lock"], ["taken over"]]
     assert {(line["run"], line["user"], line["controller"], line["action"]) for line in lines} == {
-        ("b", "operator", "desk", "clusterctl.hpc.node_claim")
+        ("b", "operator", "desk", "clusterctl.hpc.node_ownership")
     }
 
 
@@ -174,15 +174,15 @@ def test_the_module_refuses_and_adopts(run_module: RunModule, tmp_path: Path, mo
     for name, value in folders(tmp_path).items():
         monkeypatch.setenv(name, value)
     given = {"host": "node1", "names": ["node1"], "members": [{"name": "node1", "address": "192.0.2.1"}]}
-    assert not run_module("node_claim", **given)["changed"]
+    assert not run_module("node_ownership", **given)["changed"]
     Node(str(tmp_path / "state"), "").write_mark(WANTED)
-    refused = run_module("node_claim", **given)
+    refused = run_module("node_ownership", **given)
     assert refused["failed"]
     for word in ("node1 belongs to the cluster of /lab.ini", "first@desk", "would lose node2", "preflight_adopt=true"):
         assert word in refused["msg"]
     assert refused["problems"][0]["kind"] == "configuration"
-    assert not run_module("node_claim", **given, cluster="ours")["changed"]
-    assert run_module("node_claim", **given, adopt=True, check=True)["changed"]
-    done = run_module("node_claim", **given, adopt=True)
+    assert not run_module("node_ownership", **given, cluster="ours")["changed"]
+    assert run_module("node_ownership", **given, adopt=True, check=True)["changed"]
+    done = run_module("node_ownership", **given, adopt=True)
     assert done["changes"] == ["taken over from the cluster ours of /lab.ini, set up by first@desk"]
-    assert not run_module("node_claim", **given)["changed"]
+    assert not run_module("node_ownership", **given)["changed"]

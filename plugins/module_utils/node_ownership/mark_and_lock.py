@@ -253,8 +253,8 @@ def _write(path: str, text: str) -> None:
 
 # Run one step of a claim as a program: read a request from standard input, print the answer as one line of JSON.
 
-ANSWER = "node_claim"
-_MODULE = "clusterctl.hpc.node_claim"  # as Ansible names the module of the same task
+ANSWER = "node_ownership"
+_MODULE = "clusterctl.hpc.node_ownership"  # as Ansible names the module of the same task
 
 
 def act(request: Mapping[str, Any], node: Node, *, is_root: bool) -> Dict[str, Any]:

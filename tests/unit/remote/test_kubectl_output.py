@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from clusterctl.remote import kubectl_text
+from clusterctl.remote import kubectl_output
 
 
 def pod(name: str = "a-worker-0", **status: Any) -> dict[str, Any]:
@@ -16,8 +16,8 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
     return {"state": {"waiting": {"reason": reason, "message": message}}}
 
 
-def only(**status: Any) -> kubectl_text.Pod:
-    (found,) = kubectl_text.pods({"items": [pod(**status)]})
+def only(**status: Any) -> kubectl_output.Pod:
+    (found,) = kubectl_output.pods({"items": [pod(**status)]})
     return found
 
 
@@ -25,7 +25,7 @@ def test_a_pod_that_runs_has_started_and_waits_for_nothing() -> None:
     found = only(phase="Running", containerStatuses=[{"state": {"running": {}}}])
     assert (found.name, found.node, found.phase, found.waits) == ("a-worker-0", "gpu7", "Running", "")
     assert found.has_started
-    assert kubectl_text.waiting([found], 1) == ""
+    assert kubectl_output.waiting([found], 1) == ""
 
 
 def test_a_pod_without_a_node_says_why() -> None:
@@ -33,7 +33,7 @@ def test_a_pod_without_a_node_says_why() -> None:
     found = only(phase="Pending", conditions=[condition])
     assert found.waits == "Unschedulable: 0/3 nodes: no GPU"
     assert not found.is_hopeless
-    assert kubectl_text.waiting([found], 1) == "pod a-worker-0: Unschedulable: 0/3 nodes: no GPU"
+    assert kubectl_output.waiting([found], 1) == "pod a-worker-0: Unschedulable: 0/3 nodes: no GPU"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_container_that_never_starts_is_hopeless(reason: str) -> None:
 def test_a_container_that_is_made_is_no_problem(reason: str) -> None:
     found = only(phase="Pending", containerStatuses=[waiting(reason)])
     assert (found.waits, found.is_hopeless) == ("", False)
-    assert kubectl_text.waiting([found], 1) == "0 of 1 pods run"
+    assert kubectl_output.waiting([found], 1) == "0 of 1 pods run"
 
 
 def test_a_program_that_the_image_lacks_is_no_start() -> None:
@@ -69,7 +69,7 @@ def test_a_program_that_was_killed_has_started_and_died() -> None:
 
 
 def test_pods_that_do_not_exist_yet_are_waited_for() -> None:
-    assert kubectl_text.waiting([], 3) == "0 of 3 pods exist"
+    assert kubectl_output.waiting([], 3) == "0 of 3 pods exist"
 
 
 @pytest.mark.parametrize(
@@ -83,21 +83,21 @@ def test_pods_that_do_not_exist_yet_are_waited_for() -> None:
     ],
 )
 def test_a_job_ends_by_a_condition_that_holds(conditions: list[dict[str, str]], ended: str) -> None:
-    found = kubectl_text.job({"metadata": {"uid": "u-1"}, "status": {"conditions": conditions}})
+    found = kubectl_output.job({"metadata": {"uid": "u-1"}, "status": {"conditions": conditions}})
     assert (found.uid, found.ended) == ("u-1", ended)
 
 
 @pytest.mark.parametrize("odd", [{}, {"status": 3}, {"status": {"conditions": "x"}}, {"metadata": []}])
 def test_an_answer_of_another_form_is_no_end(odd: dict[str, Any]) -> None:
-    assert kubectl_text.job(odd).ended == ""
-    assert kubectl_text.pods({"items": [odd, 4]})[0].phase in {"Pending", "Unknown"}
+    assert kubectl_output.job(odd).ended == ""
+    assert kubectl_output.pods({"items": [odd, 4]})[0].phase in {"Pending", "Unknown"}
 
 
 def test_a_line_of_a_log_has_its_pod() -> None:
     line = '[pod/clusterctl-1-launcher-x2x/launcher] {"clusterctl": 1}'
-    assert kubectl_text.log_line(line) == ("clusterctl-1-launcher-x2x", '{"clusterctl": 1}')
-    assert kubectl_text.log_line("[pod/a/b] ") == ("a", "")
-    assert kubectl_text.log_line("error: a container is waiting") == ("", "error: a container is waiting")
+    assert kubectl_output.log_line(line) == ("clusterctl-1-launcher-x2x", '{"clusterctl": 1}')
+    assert kubectl_output.log_line("[pod/a/b] ") == ("a", "")
+    assert kubectl_output.log_line("error: a container is waiting") == ("", "error: a container is waiting")
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_a_line_of_a_log_has_its_pod() -> None:
     ],
 )
 def test_a_refusal_is_one_sentence_with_the_exit_code_of_whose_fault_it_is(said: str, code: int, told: str) -> None:
-    error = kubectl_text.refusal(said)
+    error = kubectl_output.refusal(said)
     assert (str(error), int(error.exit_code)) == (told, code)
 
 
 def test_what_does_not_exist_is_told_from_what_is_refused() -> None:
-    assert kubectl_text.is_missing('Error from server (NotFound): configmaps "none" not found')
-    assert not kubectl_text.is_missing("error: You must be logged in to the server (Unauthorized)")
+    assert kubectl_output.is_missing('Error from server (NotFound): configmaps "none" not found')
+    assert not kubectl_output.is_missing("error: You must be logged in to the server (Unauthorized)")

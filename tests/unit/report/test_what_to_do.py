@@ -4,12 +4,12 @@ from datetime import timedelta
 
 from clusterctl.model import results
 from clusterctl.model.results import CheckResult, Culprit, Verdict
-from clusterctl.report import actions, tables
+from clusterctl.report import tables, what_to_do
 from report_records import BEGAN, CHECKS, DATA, HUNG, PAIRS, record
 
 
 def test_what_to_do_names_each_thing_once_worst_first() -> None:
-    todo = actions.of(record((*CHECKS, PAIRS, HUNG.model_copy(update={"check": "broadcast"}))))
+    todo = what_to_do.of(record((*CHECKS, PAIRS, HUNG.model_copy(update={"check": "broadcast"}))))
     assert [(one.kind, one.nodes) for one in todo] == [
         ("node", "node4"),
         ("node", "node2"),
@@ -28,20 +28,20 @@ def test_what_to_do_names_each_thing_once_worst_first() -> None:
 
 
 def test_a_real_slow_link_is_the_one_thing_to_do() -> None:
-    (one,) = actions.of(results.load((DATA / "slow-link.json").read_bytes(), "slow-link.json"))
+    (one,) = what_to_do.of(results.load((DATA / "slow-link.json").read_bytes(), "slow-link.json"))
     assert (one.kind, one.nodes, one.checks) == ("node", "node5", ("pairs",))
     assert "86 % below its neighbours' 1.04 GB/s" in one.words
-    assert actions.of(results.load((DATA / "healthy.json").read_bytes(), "healthy.json")) == ()
+    assert what_to_do.of(results.load((DATA / "healthy.json").read_bytes(), "healthy.json")) == ()
 
 
 def test_nothing_to_do_when_all_is_well() -> None:
-    assert actions.of(record(CHECKS[:1])) == ()
+    assert what_to_do.of(record(CHECKS[:1])) == ()
     assert tables.validation_opening(record(CHECKS[:1])) == ()
 
 
 def test_a_check_that_passed_has_nothing_to_do_whatever_it_noted() -> None:
     passed = PAIRS.model_copy(update={"verdict": Verdict.PASS})
-    assert actions.of(record((passed,))) == ()
+    assert what_to_do.of(record((passed,))) == ()
     assert passed.named == ()
 
 
@@ -49,7 +49,7 @@ def test_a_link_that_fails_one_way_names_sender_and_receiver_in_order() -> None:
     both = tuple(
         Culprit(kind="one_way", nodes=nodes, words="lost") for nodes in (("node4", "node2"), ("node2", "node4"))
     )
-    todo = actions.of(record((PAIRS.model_copy(update={"culprits": both}),)))
+    todo = what_to_do.of(record((PAIRS.model_copy(update={"culprits": both}),)))
     assert [(one.kind, one.nodes) for one in todo] == [("one_way", "node4 → node2"), ("one_way", "node2 → node4")]
     assert all("direction" in one.advice for one in todo)
 
@@ -63,7 +63,7 @@ def test_a_boundary_shows_its_groups_and_two_cuts_of_the_same_nodes_are_two_acti
         for (one, other), quantity in zip(cuts, ("bandwidth", "latency"), strict=True)
     )
     check = PAIRS.model_copy(update={"culprits": both, "comparisons": ()})
-    assert [one.nodes for one in actions.of(record((check,)))] == ["node[1-2] | node[3-4]", "node[1,4] | node[2-3]"]
+    assert [one.nodes for one in what_to_do.of(record((check,)))] == ["node[1-2] | node[3-4]", "node[1,4] | node[2-3]"]
     assert check.named == ()
     # A figure of node2 alone that missed its reference still blames node2.
     assert check.model_copy(update={"comparisons": PAIRS.comparisons}).named == ("node2",)
@@ -77,7 +77,7 @@ def test_a_culprit_that_is_not_known_is_a_next_step_and_blames_nobody() -> None:
         hosts=("node1", "node2"),
         next_step="run it again with --search",
     )
-    (one,) = actions.of(record((check,)))
+    (one,) = what_to_do.of(record((check,)))
     assert (one.advice, one.known) == ("Next step: run it again with --search", False)
     assert check.named == ()
     assert check.model_copy(update={"next_step": ""}).named == ("node1", "node2")
@@ -89,5 +89,5 @@ def test_culprits_are_blamed_before_every_host_of_the_reason() -> None:
 
 def test_a_known_cause_brings_its_own_advice() -> None:
     full = Culprit(kind="node", nodes=("node3",), words="node3: its /tmp is full", cure="free space in /tmp")
-    (one,) = actions.of(record((HUNG.model_copy(update={"culprits": (full,), "search": None}),)))
+    (one,) = what_to_do.of(record((HUNG.model_copy(update={"culprits": (full,), "search": None}),)))
     assert one.advice == "Free space in /tmp."

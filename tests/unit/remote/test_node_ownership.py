@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from clusterctl.model.hosts import Host
-from clusterctl.provisioning import node_claims
+from clusterctl.provisioning import node_ownership
 
 pytestmark = pytest.mark.programs
 
@@ -36,15 +36,15 @@ def test_a_node_is_locked_marked_looked_at_and_released(node: Path) -> None:
     lock: dict[str, Any] = {"run": "r", "host": "node7", "user": "first", "pid": 7}
     look = {"names": ["node7"], "addresses": ["192.0.2.7"], "cluster": "", "lock": lock}
     mark = {"cluster": "c", "name": "lab", "controller": "first@desk", "inventory": "/lab.ini", "members": {"gone": ""}}
-    answers, failures = node_claims.ask({HOST: look})
+    answers, failures = node_ownership.ask({HOST: look})
     assert (answers["node7"].taken, answers["node7"].mark, failures) == (True, None, {})
-    node_claims.ask({HOST: {"mark": mark}})
-    other, _ = node_claims.ask({HOST: {**look, "cluster": "c", "lock": {**lock, "run": "s"}}})
+    node_ownership.ask({HOST: {"mark": mark}})
+    other, _ = node_ownership.ask({HOST: {**look, "cluster": "c", "lock": {**lock, "run": "s"}}})
     assert other["node7"].holder is not None
     assert (other["node7"].holder.run, other["node7"].holder.user, other["node7"].taken) == ("r", "first", False)
-    foreign, _ = node_claims.ask({HOST: look})
+    foreign, _ = node_ownership.ask({HOST: look})
     assert foreign["node7"].lost == ("gone",)
-    node_claims.ask({HOST: {"release": "r", "forget": "c"}})
+    node_ownership.ask({HOST: {"release": "r", "forget": "c"}})
     assert [path for path in node.rglob("*") if path.is_file() and path.parent != node] == []
 
 
@@ -52,24 +52,24 @@ def test_a_node_is_locked_marked_looked_at_and_released(node: Path) -> None:
     "says",
     [
         "echo hello",
-        """echo '{"node_claim": []}'""",
-        """echo '{"node_claim":[]}'""",
-        """echo '{"node_claim":{"lost":7}}'""",
-        f"""echo '{{"node_claim":{{"mark":{MARK.replace('"c"', "[]")}}}}}'""",
-        """printf '{"node_claim":{"taken":\\377}}\\n'""",
+        """echo '{"node_ownership": []}'""",
+        """echo '{"node_ownership":[]}'""",
+        """echo '{"node_ownership":{"lost":7}}'""",
+        f"""echo '{{"node_ownership":{{"mark":{MARK.replace('"c"', "[]")}}}}}'""",
+        """printf '{"node_ownership":{"taken":\\377}}\\n'""",
         "exec head -c 20000000 /dev/zero",
         "exit 3",
     ],
 )
 def test_another_answer_is_a_failure_of_its_host(node: Path, says: str) -> None:
     (node / "says").write_text(says)
-    answers, failures = node_claims.ask({HOST: {}})
+    answers, failures = node_ownership.ask({HOST: {}})
     assert answers == {}
     assert "node7" in failures["node7"].message
 
 
 def test_words_of_a_login_script_around_the_answer_do_not_matter(node: Path) -> None:
-    (node / "says").write_text(f"""echo welcome; echo '{{"node_claim":{{"mark":{MARK}}}}}'; echo bye""")
-    answers, _ = node_claims.ask({HOST: {}})
+    (node / "says").write_text(f"""echo welcome; echo '{{"node_ownership":{{"mark":{MARK}}}}}'; echo bye""")
+    answers, _ = node_ownership.ask({HOST: {}})
     assert answers["node7"].mark is not None
     assert answers["node7"].mark.members == {"a": "b"}
