@@ -48,12 +48,18 @@ LOCKS := tools/locks
 SOURCES ?=
 INSTALL := $(BIN)/pip install --quiet --require-hashes $(if $(SOURCES),,--only-binary :all:)
 
-$(VENV)/.ready: pyproject.toml $(LOCKS)/dev.txt | system
+# The demo needs what clusterctl itself takes, which is a quarter of the packages. Tests and linters come on top.
+$(VENV)/.runs: pyproject.toml $(LOCKS)/run.txt | system
 	@echo "Making $(VENV)" >&2
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) --requirement $(LOCKS)/dev.txt
+	@$(INSTALL) --requirement $(LOCKS)/run.txt
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -c 'from clusterctl.support import content; content.collections_path()'  # links the collection for ansible's tools
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.runs $(LOCKS)/dev.txt
+	@echo "Adding the packages of tests and linters to $(VENV)" >&2
+	@$(INSTALL) --requirement $(LOCKS)/dev.txt
 	@touch $@
 
 .PHONY: venv
@@ -61,7 +67,7 @@ venv: $(VENV)/.ready  ## Make the virtual environment with clusterctl and what i
 
 # MPI is proven before the software of training is there: a first verdict in half of the time.
 .PHONY: demo
-demo: venv  ## Four containers become one proven MPI cluster; ends with how to log in and how to clean up
+demo: $(VENV)/.runs  ## Four containers become one proven MPI cluster; ends with how to log in and how to clean up
 	@$(BIN)/clusterctl sandbox up --name $(DEMO) --nodes 4 --inventory $(DEMO_INVENTORY)
 	@$(BIN)/clusterctl provision --yes $(DEMO_OPTIONS) $(MPI_ALONE) $(DEMO_INVENTORY)
 	@echo
@@ -75,7 +81,7 @@ demo: venv  ## Four containers become one proven MPI cluster; ends with how to l
 	@echo "  clean up    make demo-clean"
 
 .PHONY: demo-clean
-demo-clean: venv  ## Take the demo's containers down
+demo-clean: $(VENV)/.runs  ## Take the demo's containers down
 	@$(BIN)/clusterctl sandbox down --name $(DEMO)
 
 # ansible-lint takes a minute or two, so it runs where the change (tests/changed.py) touched what it reads.

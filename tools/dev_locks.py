@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
 LOCKS = ROOT / "tools" / "locks"
@@ -32,6 +32,8 @@ MACHINES = ("x86_64", "aarch64")
 _C_LIBRARY = "manylinux_2_31"  # of Debian 11 and Ubuntu 20.04
 WHOLE = "dev"  # the group that is installed with the dependencies of clusterctl; the others come on top of it
 GROUPS = (WHOLE, "fuzz", "locks")
+RUN = "run"  # the part of the whole that clusterctl itself takes
+_INSTALLERS = ("editables", "hatchling")  # they install the checkout
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,42 @@ def stale(requirements: Sequence[Requirement], lock: str) -> list[str]:
     return found
 
 
+def part(lock: str, names: Iterable[str]) -> str:
+    """Return the part of a lock that some packages and all that they need take, with its head.
+
+    Args:
+        lock: the text of a lock, in which uv says for each pin which packages need it.
+        names: of the packages.
+    """
+    blocks: list[list[str]] = [[]]
+    for line in lock.splitlines(keepends=True):
+        if not line.startswith((" ", "#")):
+            blocks.append([])
+        blocks[-1].append(line)
+    head, *rest = ("".join(block) for block in blocks)
+    needed = {block: _needed_by(block) for block in rest}
+    taken = {str(canonicalize_name(name)) for name in names}
+    while more := {_name(block) for block, by in needed.items() if by & taken} - taken:
+        taken |= more
+    return head + "".join(block for block in rest if _name(block) in taken)
+
+
+def _name(block: str) -> str:
+    return str(canonicalize_name(Requirement(block.partition("\n")[0].rstrip(" \\")).name))
+
+
+def _needed_by(block: str) -> set[str]:
+    lines = [line.strip() for line in block.splitlines() if line.strip().startswith("#")]
+    words = [line.removeprefix("#").strip().removeprefix("via").strip() for line in lines]
+    return {word for word in words if word and "pyproject.toml" not in word}
+
+
+def run_lock(whole: str) -> str:
+    """Return the lock of what clusterctl itself takes, and of what installs the checkout."""
+    own = [Requirement(line).name for line in project()["project"]["dependencies"]]
+    return part(whole, [*own, *_INSTALLERS])
+
+
 def _environments() -> Iterator[dict[str, str]]:
     for python in PYTHONS:
         for machine in MACHINES:
@@ -214,6 +252,8 @@ def main() -> None:
             raise SystemExit(f"{file_of(group).relative_to(ROOT)}: {' '.join(problems)}")
         prove(group)
         print(f"{file_of(group).relative_to(ROOT)}: {len(pins(lock))} pins")
+        if group == WHOLE:
+            file_of(RUN).write_text(run_lock(lock), encoding="utf-8")
 
 
 if __name__ == "__main__":

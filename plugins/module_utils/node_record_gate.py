@@ -352,6 +352,19 @@ _EXISTING_OPENMPI = _software(
     fortran=_flag,
     files=_KEY,
 )
+_JOB_LOOK = _record(
+    *("found", "runs", "folder", "has_folder", "memory"),
+    found=_many(_flag),
+    runs=_many(_flag),
+    folder=_PATH,
+    has_folder=_flag,
+    memory=_record(
+        all=_SIGNED,
+        own=_SIGNED,
+        log=_or_none(_many(_record(number=_COUNT, pid=_SIGNED, uid=_SIGNED, name=_text(64)), 256)),
+        uid=_SIGNED,
+    ),
+)
 _LIBRARY_FILE = {"path": _PATH, "real": _PATH, "version": _VERSION, "via": _PATH}
 _LAUNCH = _record(name=_KEY, path=_PATH, real=_PATH, own=_PATH, own_real=_PATH, own_state=_WORD)
 
@@ -437,6 +450,7 @@ FORMS: Mapping[str, Rule] = {
     "vendor_openmpis": _many(_record("path", "version", path=_PLAIN_PATH, version=_VERSION), 64),
     "libraries": _many(_record(soname=_PATH, others=_many(_record(**_LIBRARY_FILE)), **_LIBRARY_FILE)),
     "watch": _many(_plain, 65536),
+    "job_look": _or_none(_JOB_LOOK),
     "problems": _many(_SENTENCE),
 }
 _WHOLE = _record("hostname", "platform", "time", **FORMS)

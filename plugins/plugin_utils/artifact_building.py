@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ _MOST_STEPS = 100
 _MOST_JOBS = 1 << 16
 _LONGEST_S = 1e8
 _LONGEST_NAME = 100
+_SMALL = 8 << 20  # bytes; a larger file travels alone, so that no copy of it fills the disk
 
 
 class _RefusedError(Exception):
@@ -193,9 +195,12 @@ class BuildingAction(StagingAction):
             rest = {field: value for field, value in item.items() if field not in _PLACES}
             if "wheels" in item or "sdist" in item:
                 cache_dir = Path(str(arguments["cache_dir"])).expanduser()
-                for local, dest in wheels.bring(
-                    item, cache_dir, self._warnings.append, lambda text: self._note(host, text)
-                ):
+                found = wheels.bring(item, cache_dir, self._warnings.append, lambda text: self._note(host, text))
+                small = [local for local, _dest in found if "wheels" in item and local.stat().st_size <= _SMALL]
+                if len(small) > 1 and not item.get("unpack"):
+                    brought.append({**rest, **self._push_together(small, work_dir, pushed)})
+                    found = [(local, dest) for local, dest in found if local not in small]
+                for local, dest in found:
                     pushed.append(self._push(local, work_dir))
                     brought.append(
                         {**rest, "dest": dest, "path": pushed[-1], "sha256": sha256_of(local), **_size(local)}
@@ -227,6 +232,17 @@ class BuildingAction(StagingAction):
                 digest, size = sha256_of(local), _size(local)
             brought.append({**rest, "path": pushed[-1], "sha256": digest, **size})
         return brought
+
+    def _push_together(self, files: list[Path], work_dir: str, pushed: list[str]) -> dict[str, Any]:
+        """Copy files to the host as one archive, because each copy is a session of ssh; return how it is unpacked."""
+        with tempfile.NamedTemporaryFile(suffix=".zip", dir=C.DEFAULT_LOCAL_TMP) as archive:
+            with zipfile.ZipFile(archive, "w", strict_timestamps=False) as bundle:
+                for path in files:
+                    bundle.write(path, path.name)
+            archive.flush()
+            local = Path(archive.name)
+            pushed.append(self._push(local, work_dir))
+            return {"unpack": True, "strip": 0, "path": pushed[-1], "sha256": sha256_of(local), **_size(local)}
 
     def _take(
         self, cache: ArtifactCache, built: Mapping[str, Any], record: dict[str, Any], host: str, accepted: list[str]

@@ -42,8 +42,14 @@ class _Looked:
     """A first look that has ended."""
 
     def __init__(
-        self, gather: Callable[[Iterable[Host]], Probe], cluster: Inventory, hosts: dict[str, Host], control: Path
+        self,
+        gather: Callable[[Iterable[Host]], Probe],
+        cluster: Inventory,
+        hosts: dict[str, Host],
+        control: Path,
+        wanted: Any = None,
     ) -> None:
+        self.wanted = wanted
         self.cluster, self.hosts, self.control, self._gather = cluster, hosts, control, gather
 
     def probe(self) -> Probe:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from functools import partial
+from importlib import import_module
 
 from . import (
     artifacts,
@@ -259,6 +260,7 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         *((name, partial(_existing, name, request, uid, silent, root), {name: None}) for name in _EXISTING),
         ("vendor_openmpis", lambda: existing_openmpi.of_vendors(silent), {"vendor_openmpis": []}),
         ("libraries", lambda: libraries.libraries(asked, library_path, root), {"libraries": []}),
+        ("job_look", lambda: {"job_look": _job_look(request, session, silent)}, {"job_look": None}),
         (
             "watch",
             lambda: {"watch": path_state.watch_states(request.get("watch") or [], verifier, silent)},
@@ -272,6 +274,36 @@ def _existing(name: str, request: Json, uid: int, silent: frozenset[str] | set[s
     if not existing_python.PLAIN.fullmatch(path):  # the controller refuses it
         return {name: None}
     return {name: _EXISTING[name].look(path, uid, silent, root)}
+
+
+def _job_look(request: Json, session: users.Session, silent: frozenset[str] | set[str]) -> Json | None:
+    """Return what a job asks for, by the module ``job_look`` that travels with this package then.
+
+    None where nothing is asked, or where a file system that does not answer is on the way.
+    """
+    asked = request.get("job_look")
+    if not asked or not silent.isdisjoint(_of_job(request, session)):
+        return None
+    names = [str(name) for name in asked["names"]]
+    found = import_module("job_look").look(names, session.variables.get("PATH", ""), str(asked["directory"]))
+    return {
+        "found": [bool(found["found"][name]) for name in names],
+        "runs": [name in found["runs"] for name in names],
+        "folder": found["folder"],
+        "has_folder": found["is"],
+        "memory": found["memory"],
+    }
+
+
+def _of_job(request: Json, session: users.Session) -> list[str]:
+    """Return the absolute folders that a job's files are looked for in."""
+    asked = request.get("job_look")
+    if not asked:
+        return []
+    start = str(asked["directory"]) or users.uid_and_home()[1]
+    named = [os.path.dirname(os.path.join(start, str(name))) for name in asked["names"] if "/" in str(name)]
+    listed = session.variables.get("PATH", "").split(":")
+    return [_plain(folder) for folder in dict.fromkeys([start, *named, *listed]) if folder.startswith("/")]
 
 
 def platform_id(facts: Json) -> str:
@@ -310,6 +342,8 @@ def collect(request: Json) -> Json:
             - ``check_sudo``: find out whether the login user has sudo without a password (starts one process).
             - ``job_user``: name of the account that jobs run as, '' for the login user (starts one process). None asks
               for no account.
+            - ``job_look``: ``names`` and ``directory`` of the files that a job needs; see ``job_look.py`` of the role
+              ``validation``, which has to be beside this package.
             - ``session``: variables of the ssh session, if the caller passed them along before sudo.
             - ``aloud``: say on stderr which section is read, in lines that begin with :data:`READS`.
 
@@ -321,6 +355,7 @@ def collect(request: Json) -> Json:
     session = users.Session(request.get("session"))
     folders = [os.path.dirname(str(entry["path"])) for entry in request.get("watch") or []]
     folders += session_folders(session.variables)
+    folders += _of_job(request, session)
     root = str(request.get("prefix") or artifacts.DEFAULT_PREFIX)
     named = [existing_python.folder_of(str(request.get(name) or "")) for name in _EXISTING]
     folders += filter(None, [*named, *(its.in_use(root) for its in _EXISTING.values())])

@@ -243,26 +243,29 @@ def run(
     from clusterctl.jobs import first_look  # noqa: PLC0415 - see cli.main: --help stays quick
 
     def start(environment: Mapping[str, str], project: Project | None = None) -> int:
-        with first_look.begun(inventory, of_inventory) as first:  # the nodes answer while the rest is imported
+        wish = JobOptions(
+            program=tuple(program),
+            launcher=launcher,
+            ranks=its.ranks,
+            processes=its.processes,
+            exported=project.exported(exported, folders.chdir) if project else exported,
+            caller=dict(os.environ),
+            mca=parameters,
+            path=path.wish(its.map_by),
+            oversubscribe=its.oversubscribe,
+            directory=folders.chdir,
+            pace=pace,
+        )
+        copied = folders.sync or folders.project
+        wanted = None if copied else partial(first_look.files_of, wish)  # what is to be copied is not there yet
+        with first_look.begun(inventory, of_inventory, wanted) as first:  # the nodes answer while the rest is imported
             from clusterctl.jobs import run as jobs  # noqa: PLC0415
 
             asked = jobs.RunOptions(
-                wish=JobOptions(
-                    program=tuple(program),
-                    launcher=launcher,
-                    ranks=its.ranks,
-                    processes=its.processes,
-                    exported=project.exported(exported, folders.chdir) if project else exported,
-                    caller=dict(os.environ),
-                    mca=parameters,
-                    path=path.wish(its.map_by),
-                    oversubscribe=its.oversubscribe,
-                    directory=folders.chdir,
-                    pace=pace,
-                ),
+                wish=wish,
                 inventory=of_inventory,
                 launch_node=launch_node,
-                sync=folders.sync or folders.project,
+                sync=copied,
                 remote_dir=folders.remote_dir,
                 prefix=prefix.value,
                 gate=gate,

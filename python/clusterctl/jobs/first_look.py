@@ -9,35 +9,59 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis import training_stack
 from clusterctl.inventory import ansible_inventory
+from clusterctl.launch import compose
 from clusterctl.model import job_login
 from clusterctl.model.probe import Probe, ProbeFailure
 from clusterctl.remote import facts, one_trip, reach, supervisor_files
 from clusterctl.support.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from clusterctl.launch.compose import JobOptions
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory, InventoryOptions
+    from clusterctl.model.layout import Layout
     from clusterctl.remote.python import Ending
 
 _PROBE_TIMEOUT_S = 30.0
 
 
+@dataclass(frozen=True)
+class WantedFiles:
+    """The files that a job needs on every node, as :func:`clusterctl.remote.supervised_job.look` takes them."""
+
+    names: tuple[str, ...]
+    directory: str = ""
+
+
+def files_of(wish: JobOptions, layout: Layout) -> WantedFiles:
+    """Return the files that a job needs whose code lies on the nodes.
+
+    Raises:
+        ConfigError: the words of the launcher are not valid.
+    """
+    return WantedFiles(compose.needed_files(wish, layout).names, wish.directory)
+
+
 class FirstLook:
     """The nodes of a job, which are being asked for their facts; the connections are shared with what follows."""
 
-    def __init__(self, cluster: Inventory, hosts: Mapping[str, Host], control: Path) -> None:
+    def __init__(
+        self, cluster: Inventory, hosts: Mapping[str, Host], control: Path, wanted: WantedFiles | None = None
+    ) -> None:
         """Begin to ask.
 
-        The hosts are as the job's user reaches them; ``control`` is the folder of shared connections.
+        The hosts are as the job's user reaches them; ``control`` is the folder of shared connections. The facts tell of
+        the ``wanted`` files as well.
         """
-        self.cluster, self.hosts, self.control = cluster, hosts, control
+        self.cluster, self.hosts, self.control, self.wanted = cluster, hosts, control, wanted
         self._answers: Future[tuple[dict[str, Ending], dict[str, ProbeFailure]]] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[object] | None = None
@@ -47,6 +71,7 @@ class FirstLook:
 
     def probe(self) -> Probe:
         """Wait for the answers and return them."""
+        facts.get_ready()
         endings, failures = self._answers.result()
         found: dict[str, NodeFacts] = {}
         for name, ending in endings.items():
@@ -80,6 +105,7 @@ class FirstLook:
             watch={name: supervisor_files.watch_entries(host) for name, host in self.hosts.items()},
             artifacts=training_stack.ARTIFACTS,
             libraries=training_stack.LIBRARIES,
+            job_look=None if self.wanted is None else {"names": self.wanted.names, "directory": self.wanted.directory},
         )
         return await one_trip.ask(
             requests,
@@ -87,19 +113,25 @@ class FirstLook:
             _unread,
             timeout_s=_PROBE_TIMEOUT_S,
             control_dir=self.control,
+            beside=() if self.wanted is None else (facts.JOB_LOOK,),
         )
 
 
 @contextlib.contextmanager
-def begun(inventory: AnyInventory, options: InventoryOptions) -> Iterator[FirstLook]:
+def begun(
+    inventory: AnyInventory, options: InventoryOptions, wanted: Callable[[Layout], WantedFiles] | None = None
+) -> Iterator[FirstLook]:
     """Yield a look that is under way, with shared connections that end afterwards.
+
+    ``wanted`` returns the files that a job needs, for the layout of the nodes.
 
     Raises:
         ConfigError: the inventory is not valid, or a node is not reached by plain ssh.
     """
     cluster = ansible_inventory.load(inventory, options)
     hosts = {host.name: _ours(host) for host in cluster.selected_hosts}
-    with reach.control_folder() as control, contextlib.closing(FirstLook(cluster, hosts, control)) as look:
+    files = wanted(next(iter(hosts.values())).layout) if wanted else None
+    with reach.control_folder() as control, contextlib.closing(FirstLook(cluster, hosts, control, files)) as look:
         yield look
 
 

@@ -13,18 +13,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.jobs import flight, launcher_needs
+from clusterctl.jobs import first_look, flight, launcher_needs
 from clusterctl.jobs import team as team_of_job
 from clusterctl.jobs.output_lines import NoiseFilter, Prefixer
 from clusterctl.jobs.watch import STALL_AFTER_S
 from clusterctl.jobs.watched_run import RunEnd, StoodStillError, WatchedNodes, WatchedRun
-from clusterctl.launch import compose, launchers, scheduler_env, torchrun
+from clusterctl.launch import compose, scheduler_env
 from clusterctl.launch.launchers import TRAITS
 from clusterctl.model.hosts import InventoryOptions
 from clusterctl.model.job_outcome import TIMED_OUT, exit_code
 from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import slots_of
-from clusterctl.remote import supervised_job, sync
+from clusterctl.remote import supervised_job
 from clusterctl.state import paths
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory
     from clusterctl.model.job_outcome import JobOutcome, MemoryKills
-    from clusterctl.remote.supervised_job import JobLogin, Look
+    from clusterctl.remote.supervised_job import Look
 
 
 _MOST_NAMED = 6
@@ -207,7 +207,7 @@ def prepared(
     plan = _plan(team, started, tell, job_id)
     if options.sync is not None:
         _sync(team, options.sync, started.copied_to, tell)
-    memory = refuse_missing(team.logins, team.facts, team.launch_node, started.wish)
+    memory = refuse_missing(team, started.wish)
     first = team.facts[team.launch_node]
     session = {name: value for name, value in first.environment.items() if name in compose.ALWAYS}
     spec = supervised_job.JobSpec(
@@ -344,6 +344,8 @@ def _plan(team: JobTeam, started: StartedIn, tell: Callable[[str], None], job_id
 
 
 def _sync(team: JobTeam, folder: Path, target: str, tell: Callable[[str], None]) -> None:
+    from clusterctl.remote import sync  # noqa: PLC0415 - most jobs copy nothing
+
     place = _absolute(folder)
     paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
     has_rsync = {one.host: bool(one.found.get("rsync")) for one in supervised_job.look(team.logins, ["rsync"], paths)}
@@ -381,9 +383,7 @@ def _concluded(outcome: JobOutcome, launch_node: str, options: RunOptions, tell:
 # --- Find out which nodes lack the user's program, its script or its folder, before anything of a job is started ------
 
 
-def refuse_missing(
-    logins: Sequence[JobLogin], nodes: Mapping[str, NodeFacts], launch_node: str, wish: JobOptions
-) -> dict[str, MemoryKills]:
+def refuse_missing(team: JobTeam, wish: JobOptions) -> dict[str, MemoryKills]:
     """Refuse nodes that lack the program, its script or the folder; return what the kernel has killed on each so far.
 
     Returns:
@@ -393,19 +393,14 @@ def refuse_missing(
         ConfigError: something is missing; the sentence says where and what to do.
         UnreachableError: a node does not answer.
     """
-    _options, words = launchers.parted(wish.launcher, wish.program)
-    program = compose.with_python(words, nodes[launch_node].layout)
-    script = torchrun.script(program)
-    by_launcher = TRAITS[wish.launcher].runs_scripts and program[0] in {"-m", script}
-    names = [] if by_launcher else [program[0]]
-    names += [_here(script)] if script and _here(script) not in names else []
+    nodes = team.facts
+    needed = compose.needed_files(wish, nodes[team.launch_node].layout)
     layouts = {name: node.layout for name, node in nodes.items()}
     own = {name: layout.own_python for name, layout in layouts.items() if layout.environment}
-    paths = {name: node.environment.get("PATH", "") for name, node in nodes.items()}
     packages = launcher_needs.package_files(nodes, wish)
     files = {path for own in packages.values() for path in own.values()}
-    asked = dict.fromkeys((*own.values(), *names, *sorted(files)))
-    looks = supervised_job.look(logins, list(asked), paths, wish.directory)
+    asked = dict.fromkeys((*own.values(), *needed.names, *sorted(files)))
+    looks = _looks(team, first_look.WantedFiles(tuple(asked), wish.directory))
     refuse_silent(looks)
     adrift = [one.host for one in looks if not one.has_folder]
     if adrift:
@@ -417,10 +412,9 @@ def refuse_missing(
     if gone:
         raise EnvironmentGoneError({name: layouts[name].environment for name in gone})
     launcher_needs.refuse_without_packages(wish.launcher, packages, looks, in_project=bool(own))
-    for name in names:
+    for name in needed.names:
         missing = [one.host for one in looks if not one.found.get(name)]
-        starts = name == program[0] and not by_launcher
-        blocked = [one.host for one in looks if starts and one.found.get(name) and name not in one.runs]
+        blocked = [one.host for one in looks if name == needed.program and one.found.get(name) and name not in one.runs]
         if missing and name == layouts[missing[0]].own_python:
             raise ConfigError(_without_python(name, missing, nodes[missing[0]]))
         if missing or blocked:
@@ -428,16 +422,31 @@ def refuse_missing(
     return {one.host: one.memory for one in looks}
 
 
+def _looks(team: JobTeam, wanted: first_look.WantedFiles) -> list[Look]:
+    """Return where the nodes have files: as the first look told, where it asked for just these, else ask them now."""
+    if wanted == team.wanted and not any(team.users.values()):  # the first look is the login user's
+        told = [_look_of(name, node, wanted.names) for name, node in team.facts.items()]
+        if all(told):
+            return [one for one in told if one]
+    paths = {name: node.environment.get("PATH", "") for name, node in team.facts.items()}
+    return supervised_job.look(team.logins, wanted.names, paths, wanted.directory)
+
+
+def _look_of(host: str, node: NodeFacts, names: Sequence[str]) -> Look | None:
+    """Return what a node told with its facts; None where it told of other files, or of none."""
+    told = node.job_look
+    if told is None or not len(told.found) == len(told.runs) == len(names):
+        return None
+    found = {name: name if there else "" for name, there in zip(names, told.found, strict=True)}
+    runs = frozenset(name for name, can_run in zip(names, told.runs, strict=True) if can_run)
+    return supervised_job.Look(host, found, runs, told.folder, told.has_folder, told.memory)
+
+
 def refuse_silent(looks: Sequence[Look]) -> None:
     """Refuse nodes that could not be asked."""
     silent = [one for one in looks if one.problem]
     if silent:
         raise UnreachableError("; ".join(f"{one.host}: {one.problem}" for one in silent[:_MOST_NAMED]) + ".")
-
-
-def _here(name: str) -> str:
-    """Return a script's name as a path, since Python does not look into PATH."""
-    return name if "/" in name else f"./{name}"
 
 
 def _without_python(python: str, missing: Sequence[str], node: NodeFacts) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.jobs.first_look import FirstLook
+    from clusterctl.jobs.first_look import FirstLook, WantedFiles
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.hosts import AnyInventory, Host, Inventory
 
@@ -62,6 +62,7 @@ class JobTeam:
     users: Mapping[str, str | None]
     launch_node: str
     control: Path
+    wanted: WantedFiles | None = None  # the files of which the facts tell
 
     def login(self, name: str) -> supervised_job.JobLogin:
         """Return how the job's user is reached on a node."""
@@ -116,7 +117,7 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
                 )
                 for name, node in nodes.items()
             }
-        yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control)
+        yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control, look.wanted)
 
 
 @dataclass(frozen=True)

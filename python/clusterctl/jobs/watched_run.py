@@ -16,8 +16,6 @@ from clusterctl.launch import mpirun
 from clusterctl.model import fabric
 from clusterctl.model.job_outcome import NodeKills, StallRecord, StallVerdict
 from clusterctl.model.nodeset import folded
-from clusterctl.remote import network_probe
-from clusterctl.state import runs
 from clusterctl.support.errors import ClusterctlError, ConfigError
 
 if TYPE_CHECKING:
@@ -266,6 +264,8 @@ class WatchedRun:
             return (f"the hardware of {folded(names)} was not looked at: {error}",)
 
     def _broken(self) -> Sequence[stall.FailedWay]:
+        from clusterctl.remote import network_probe  # noqa: PLC0415 - a job that goes on does without it
+
         there = [replace(host, become=False) for host in self._nodes.hosts]
         found = fabric.candidates(self._nodes.facts)
         limits = network_probe.TrialLimits(_CONNECT_S, _LOGIN_S, control_dir=self._nodes.control)
@@ -279,6 +279,8 @@ class WatchedRun:
         self._keep(record)
 
     def _keep(self, record: StallRecord) -> None:
+        from clusterctl.state import runs  # noqa: PLC0415 - a job that ends well does without it
+
         try:
             self._kept = str(runs.keep_stall(self._nodes.cluster, record))
         except (ConfigError, OSError) as error:

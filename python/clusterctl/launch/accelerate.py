@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.launch.own_options import OwnOptions
 from clusterctl.support.errors import ConfigError
@@ -47,16 +45,6 @@ class RunFacts:
     port: str
 
 
-class _WithoutAliases(yaml.SafeLoader):
-    """A safe loader that refuses aliases, by which a short file becomes a huge one."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Return the next node."""
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("an alias")
-        return super().compose_node(parent, index)
-
-
 def config_file(program: Sequence[str]) -> str:
     """Return the configuration file that the words before the program name, empty without one."""
     return OPTIONS.value(OPTIONS.parted(program)[0], "config_file")
@@ -68,10 +56,7 @@ def parse(path: str, text: str) -> AccelerateConfig:
     Raises:
         ConfigError: the file or a value in it is malformed, or it is for SageMaker.
     """
-    try:
-        found = yaml.load(text, _WithoutAliases)  # noqa: S506 - it is a safe loader
-    except (yaml.YAMLError, RecursionError, ValueError):
-        found = None
+    found = _loaded(text)
     if not isinstance(found, dict):
         raise ConfigError(f"{path} is not a configuration of accelerate; 'accelerate config' writes one.")
     if found.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
@@ -85,6 +70,22 @@ def parse(path: str, text: str) -> AccelerateConfig:
         main_process_ip=_text(path, found, "main_process_ip"),
         main_process_port=_number(path, found, "main_process_port"),
     )
+
+
+def _loaded(text: str) -> Any:
+    """Return what a text in YAML says; None where it is malformed, or has an alias, which makes a short text huge."""
+    import yaml  # noqa: PLC0415 - of all jobs, only those with such a file need it
+
+    class WithoutAliases(yaml.SafeLoader):
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):
+                raise yaml.YAMLError("an alias")
+            return super().compose_node(parent, index)
+
+    try:
+        return yaml.load(text, WithoutAliases)  # noqa: S506 - it is a safe loader
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return None
 
 
 def words(facts: RunFacts, options: Sequence[str], config: AccelerateConfig | None) -> list[str]:

@@ -232,6 +232,32 @@ def _paced(wish: JobOptions, layout: Layout) -> tuple[str, ...]:
     return (*_PACED, layout.pace) if wish.pace else ()
 
 
+@dataclass(frozen=True)
+class NeededFiles:
+    """What every node needs of a program: ``names``, as they are looked for.
+
+    ``program`` is what starts; empty where the launcher brings the Python that starts a script or a module.
+    """
+
+    names: tuple[str, ...]
+    program: str = ""
+
+
+def needed_files(wish: JobOptions, layout: Layout) -> NeededFiles:
+    """Return the files that every node needs: the program and its script.
+
+    Raises:
+        ConfigError: the words of the launcher are not valid.
+    """
+    _options, words = launchers.parted(wish.launcher, wish.program)
+    program = with_python(words, layout)
+    script = torchrun.script(program)
+    by_launcher = TRAITS[wish.launcher].runs_scripts and program[0] in {"-m", script}
+    here = [script if "/" in script else f"./{script}"] if script else []  # Python does not look into PATH
+    names = [*([] if by_launcher else [program[0]]), *here]
+    return NeededFiles(tuple(dict.fromkeys(names)), "" if by_launcher else program[0])
+
+
 def with_python(program: tuple[str, ...], layout: Layout) -> tuple[str, ...]:
     """Return the program with the cluster's own Python where it begins with a bare ``python`` or ``python3``."""
     if program and program[0] in {"python", "python3"}:

@@ -20,3 +20,9 @@ class Fact(BaseModel):
     """Frozen; keys that a newer probe adds are passed over, so that an older reader can still read its records."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class NodeFact(Fact):
+    """A part of a node's record; its schema is built when it is first used, as a rule within that of the record."""
+
+    model_config = ConfigDict(defer_build=True)

@@ -6,8 +6,9 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, PrivateAttr
 
-from clusterctl.model.base import Fact
+from clusterctl.model.base import NodeFact
 from clusterctl.model.clock import Clock
+from clusterctl.model.job_outcome import MemoryKills
 from clusterctl.model.layout import DEFAULT_PREFIX, Layout
 from clusterctl.model.network_facts import Fabric, Interface, RdmaDevice, Route, SwitchPort
 
@@ -16,7 +17,7 @@ from clusterctl.model.network_facts import Fabric, Interface, RdmaDevice, Route,
 _SERIES_41 = "4.1."
 
 
-class SitePmix(Fact):
+class SitePmix(NodeFact):
     """The PMIx library of the site: the one that Slurm opens, else the loader's.
 
     ``headers`` is the release of a development installation that a build can use, '' without one.
@@ -28,7 +29,7 @@ class SitePmix(Fact):
     headers: str = ""
 
 
-class Pmix(Fact):
+class Pmix(NodeFact):
     """PMIx on a node: the site's, and that of the installed Open MPI.
 
     ``own`` is the release that Open MPI brings as a library, '' without one. ``built_with`` is the word of configure:
@@ -45,7 +46,7 @@ class Pmix(Fact):
         return self.built_with not in {"", "internal"}
 
 
-class SlurmPlugin(Fact):
+class SlurmPlugin(NodeFact):
     """A PMIx plugin of Slurm (``pmix_v4``), the library that it opens, and whether that is there."""
 
     name: str
@@ -54,7 +55,7 @@ class SlurmPlugin(Fact):
     version: str = ""
 
 
-class SlurmSettings(Fact):
+class SlurmSettings(NodeFact):
     """What srun does about PMIx: its default type (``none``, ``pmix``), what sets that, and the plugins it has."""
 
     srun: str = ""
@@ -81,7 +82,7 @@ def srun_without_pmix(openmpi: str = "") -> str:
     return alone if openmpi else f"{alone}, and no rank of Open MPI 4.1"
 
 
-class Gpu(Fact):
+class Gpu(NodeFact):
     """A GPU on the bus; ``driver`` is empty when none has taken it.
 
     ``unusable`` says why jobs cannot use a GPU, and ``problem`` says it in a clause: without NVIDIA's driver, with a
@@ -114,14 +115,14 @@ class Gpu(Fact):
         return (self.instances or (self.uuid,)) if self.usable else ()
 
 
-class NumaNode(Fact):
+class NumaNode(NodeFact):
     """A NUMA node; ``cores`` that a session may use, each as the list of its hardware threads (``0,64``)."""
 
     number: int
     cores: tuple[str, ...] = ()
 
 
-class PrefixState(Fact):
+class PrefixState(NodeFact):
     """The folder of the software.
 
     ``problem`` says why root must not install there. ``others`` are further folders that hold artifacts. ``trees`` are
@@ -135,7 +136,7 @@ class PrefixState(Fact):
     trees: tuple[str, ...] | None = None
 
 
-class Leftover(Fact):
+class Leftover(NodeFact):
     """A process of an MPI, Horovod or torchrun job whose launcher is gone; ``why`` says how that was seen."""
 
     pid: int
@@ -145,7 +146,7 @@ class Leftover(Fact):
     why: str
 
 
-class BusyProcess(Fact):
+class BusyProcess(NodeFact):
     """A process that is a ``rank`` of a job, uses a GPU, or uses artifacts, whose folders are ``trees``."""
 
     pid: int
@@ -159,7 +160,7 @@ class BusyProcess(Fact):
 WatchEntry: TypeAlias = dict[str, Any]
 
 
-class Distribution(Fact):
+class Distribution(NodeFact):
     """The operating system as /etc/os-release names it; ``family`` is Debian, RedHat, Suse or Linux."""
 
     id: str
@@ -169,7 +170,7 @@ class Distribution(Fact):
     major: str
 
 
-class Python(Fact):
+class Python(NodeFact):
     """The interpreter that answered."""
 
     version: str
@@ -177,7 +178,7 @@ class Python(Fact):
     has_packaging: bool
 
 
-class Cuda(Fact):
+class Cuda(NodeFact):
     """What of CUDA is there; ``major`` follows the driver, or the toolkit where there is no driver.
 
     ``first_branches`` holds by CUDA major the first branch of NVIDIA's driver that runs it.
@@ -190,7 +191,7 @@ class Cuda(Fact):
     first_branches: dict[int, int] = Field(default_factory=dict)
 
 
-class Disk(Fact):
+class Disk(NodeFact):
     """Space of the file system that holds a path."""
 
     path: str
@@ -198,7 +199,7 @@ class Disk(Fact):
     total_bytes: int
 
 
-class Scratch(Fact):
+class Scratch(NodeFact):
     """A folder that jobs write to while they run: for temporary files, or for shared memory.
 
     ``free_inodes`` is None where the file system has no fixed number. ``writable`` is about the login user. ``blocked``
@@ -215,7 +216,7 @@ class Scratch(Fact):
     blocked: tuple[str, ...] = ()
 
 
-class LaunchProgram(Fact):
+class LaunchProgram(NodeFact):
     """A program that launches ranks: ``path`` is what a session finds ('' if nothing), ``own`` the installed one."""
 
     name: str
@@ -226,7 +227,7 @@ class LaunchProgram(Fact):
     own_state: Literal["ok", "missing", "not executable"]
 
 
-class CpuQuota(Fact):
+class CpuQuota(NodeFact):
     """The tightest CPU quota of a session's control groups, in ``cores`` (None: unlimited), and what it held back."""
 
     group: str = ""
@@ -235,7 +236,7 @@ class CpuQuota(Fact):
     throttled_s: float = 0.0
 
 
-class Parameter(Fact):
+class Parameter(NodeFact):
     """A setting of Open MPI, PRRTE, PMIx, UCX, NCCL or Gloo of others; ``source`` is a file, or "environment".
 
     ``in_session`` is false for what a start-up file sets and a session without a terminal does not have.
@@ -247,7 +248,7 @@ class Parameter(Fact):
     in_session: bool = True
 
 
-class ParameterFile(Fact):
+class ParameterFile(NodeFact):
     """A file of the role ``fabric``; ``own`` are the settings in clusterctl's block."""
 
     path: str
@@ -255,7 +256,7 @@ class ParameterFile(Fact):
     own: dict[str, str] = Field(default_factory=dict)
 
 
-class KnownHosts(Fact):
+class KnownHosts(NodeFact):
     """Whether the mesh of clusterctl is in the system's known hosts, and the names of the node's own lines."""
 
     has_mesh: bool = False
@@ -263,7 +264,7 @@ class KnownHosts(Fact):
     own_names: tuple[str, ...] = ()
 
 
-class Resolution(Fact):
+class Resolution(NodeFact):
     """What a name means to this node; ``problem`` says why it means nothing."""
 
     name: str
@@ -271,21 +272,21 @@ class Resolution(Fact):
     problem: str = ""
 
 
-class Limit(Fact):
+class Limit(NodeFact):
     """A resource limit; None means unlimited."""
 
     soft: int | None
     hard: int | None
 
 
-class ProcessRoom(Fact):
+class ProcessRoom(NodeFact):
     """How many more processes, threads among them, a session may start, and what limits them."""
 
     left: int
     by: str  # nproc, or the file of a control group
 
 
-class User(Fact):
+class User(NodeFact):
     """The login user; ``sudo`` is None when it was not asked for."""
 
     name: str
@@ -294,7 +295,7 @@ class User(Fact):
     sudo: bool | None = None
 
 
-class SessionTrap(Fact):
+class SessionTrap(NodeFact):
     """A variable of a session that breaks something; ``source`` is a place such as "/etc/environment line 3".
 
     ``what``: its value has a carriage return, a quote, or a name that nothing expands; or it breaks a ``program`` at
@@ -308,7 +309,7 @@ class SessionTrap(Fact):
     source: str = ""
 
 
-class LoginState(Fact):
+class LoginState(NodeFact):
     """What the login user's sessions have.
 
     ``unsafe``: paths with their reason, for which sshd refuses the user's keys. ``home_refuses``: why the user cannot
@@ -321,7 +322,7 @@ class LoginState(Fact):
     home_refuses: str = ""
 
 
-class JobUser(Fact):
+class JobUser(NodeFact):
     """The account that jobs run as.
 
     ``uid`` is -1 if the account is missing. ``has_home``: its home is there. ``home_answers``: the file system of
@@ -344,7 +345,7 @@ class JobUser(Fact):
         return self.uid >= 0
 
 
-class SshDaemon(Fact):
+class SshDaemon(NodeFact):
     """The node's host keys ("ssh-ed25519 AAAA…", ed25519 first) and the port its daemon answers on.
 
     ``settings`` are those of its configuration that decide about logins, by keyword; a default is left out.
@@ -355,7 +356,7 @@ class SshDaemon(Fact):
     settings: dict[str, str] = Field(default_factory=dict)
 
 
-class Artifact(Fact):
+class Artifact(NodeFact):
     """An installed artifact as its marker and manifest show it; ``problem`` is a sentence unless ``ok``.
 
     ``linked`` is false where a folder stands in the place of the link.
@@ -390,7 +391,7 @@ class Artifact(Fact):
         return bool(self.inputs.get("ucx")) or any(str(word).startswith("--with-ucx") for word in options)
 
 
-class LibraryFile(Fact):
+class LibraryFile(NodeFact):
     """A library's file in a session's reach.
 
     ``real`` has the links resolved, ``version`` is the release it belongs to ('' where nothing tells), and ``via`` says
@@ -413,14 +414,27 @@ class Library(LibraryFile):
     others: tuple[LibraryFile, ...] = ()
 
 
-class VendorOpenMpi(Fact):
+class VendorOpenMpi(NodeFact):
     """An Open MPI that stands where vendors put theirs: its folder, and the three numbers of its version."""
 
     path: str
     version: str
 
 
-class NodeFacts(Fact):
+class JobLook(NodeFact):
+    """What a job needs to know of a node before its start.
+
+    ``found`` and ``runs`` (may be executed) are in the order in which the job asked for files. It starts in ``folder``.
+    """
+
+    found: tuple[bool, ...]
+    runs: tuple[bool, ...]
+    folder: str
+    has_folder: bool
+    memory: MemoryKills
+
+
+class NodeFacts(NodeFact):
     """Everything one node said of itself in one trip; empty values are explained in ``problems``."""
 
     schema_version: int
@@ -482,6 +496,7 @@ class NodeFacts(Fact):
     driverless_cards: tuple[str, ...] = ()  # PCI addresses of RDMA cards that no driver has taken
     libraries: tuple[Library, ...] = ()
     watch: tuple[WatchEntry, ...] = ()
+    job_look: JobLook | None = None  # only where a job asked for it, and every file system answered
     problems: tuple[str, ...] = ()
 
     _project: str = PrivateAttr("")  # the node itself cannot say it

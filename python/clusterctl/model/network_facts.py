@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from clusterctl.model.base import Fact
+from clusterctl.model.base import NodeFact
 
 
-class Gid(Fact):
+class Gid(NodeFact):
     """One entry of a port's GID table; ``type`` is ``IB/RoCE v1`` or ``RoCE v2``, as the kernel writes it."""
 
     index: int
@@ -16,7 +16,7 @@ class Gid(Fact):
     netdev: str = ""
 
 
-class RdmaPort(Fact):
+class RdmaPort(NodeFact):
     """A port of an RDMA device.
 
     ``state`` and ``physical_state`` are the kernel's words without their number (ACTIVE, DOWN, INIT; LinkUp,
@@ -35,7 +35,7 @@ class RdmaPort(Fact):
     tx_bytes: int | None = None
 
 
-class RdmaDevice(Fact):
+class RdmaDevice(NodeFact):
     """An RDMA device of /sys/class/infiniband; ``numa`` and ``pci_path`` as a GPU has them."""
 
     name: str
@@ -46,7 +46,7 @@ class RdmaDevice(Fact):
     ports: tuple[RdmaPort, ...] = ()
 
 
-class Address(Fact):
+class Address(NodeFact):
     """One address of an interface; scope is global, site, link or host. A temporary one is another one tomorrow."""
 
     family: Literal[4, 6]
@@ -56,7 +56,7 @@ class Address(Fact):
     temporary: bool = False
 
 
-class Interface(Fact):
+class Interface(NodeFact):
     """A network interface; ``kind`` is physical, bridge, bond, vlan, veth, infiniband, loopback and so on."""
 
     name: str
@@ -75,7 +75,7 @@ class Interface(Fact):
     tx_bytes: int | None = None
 
 
-class Route(Fact):
+class Route(NodeFact):
     """A route of the main table; ``gateway`` is None for a network on the link."""
 
     family: Literal[4, 6]
@@ -85,7 +85,7 @@ class Route(Fact):
     metric: int
 
 
-class FabricCarrier(Fact):
+class FabricCarrier(NodeFact):
     """A network of a node that carries MPI's messages: a rail beside the cluster's network, or a cable."""
 
     cidr: str
@@ -93,7 +93,7 @@ class FabricCarrier(Fact):
     address: str
 
 
-class Fabric(Fact):
+class Fabric(NodeFact):
     """What the role ``fabric`` decided for this node and wrote to /etc/clusterctl/fabric.json.
 
     ``cidrs`` are the cluster's networks for MPI and NCCL, ``interface`` and ``address`` this node's own in them.
@@ -109,7 +109,7 @@ class Fabric(Fact):
     carriers: tuple[FabricCarrier, ...] = ()
 
 
-class SwitchPort(Fact):
+class SwitchPort(NodeFact):
     """The switch, and its port, that an interface (``eth0``) or an InfiniBand port (``mlx5_0:1``) hangs on.
 
     ``above`` are the interfaces that lie on it, such as a bond. ``id`` is the switch's own: of its chassis, or a GUID.

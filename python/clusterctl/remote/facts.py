@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 NODE_PROBE = python.NODE_PROBE
+JOB_LOOK = "job_look.py"
 
 
 class Questions(TypedDict, total=False):
@@ -52,6 +53,7 @@ class Questions(TypedDict, total=False):
     check_sudo: bool  # also find out whether the login user has sudo without a password
     # by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
     job_users: Mapping[str, str] | None
+    job_look: Mapping[str, Any] | None  # names and directory of files that a job needs; needs JOB_LOOK beside
 
 
 def gather(
@@ -90,6 +92,7 @@ def requests(hosts: Iterable[Host], **questions: Unpack[Questions]) -> dict[Host
         "leftovers": questions.get("leftovers", False),
         "busy": questions.get("busy", False),
         "check_sudo": questions.get("check_sudo", False),
+        "job_look": questions.get("job_look"),
         "aloud": True,
     }
     return {
@@ -107,6 +110,14 @@ def requests(hosts: Iterable[Host], **questions: Unpack[Questions]) -> dict[Host
 
 def _asked(entry: WatchEntry) -> dict[str, Any]:
     return {key: entry[key] for key in ("path", "kind", "marker") if key in entry}
+
+
+def get_ready() -> None:
+    """Import what reading an answer takes, while no answer is there."""
+    from clusterctl.model.facts import NodeFacts  # noqa: PLC0415 - see above
+
+    NodeFacts.model_rebuild()
+    collection.module_util("node_record_gate")
 
 
 def read(host: Host, ending: python.Ending) -> NodeFacts | ProbeFailure:

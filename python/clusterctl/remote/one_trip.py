@@ -39,6 +39,7 @@ async def ask(
     fanout: int = 64,
     control_dir: Path | None = None,
     ended: Callable[[int], None] = lambda _count: None,
+    beside: tuple[str, ...] = (),
 ) -> tuple[dict[str, Answer], dict[str, ProbeFailure]]:
     """Send each host its request, at most ``fanout`` at a time.
 
@@ -46,12 +47,14 @@ async def ask(
     asked through sudo, with its password where it has one. ``read`` makes the answer out of the output of a program
     that ended with 0. ``timeout_s`` counts from the start of a connection. Where memory is short, connections are
     fewer, and none is shared. ``ended`` hears how many hosts have answered or failed by now, whenever some have.
+    ``beside`` is as in :func:`clusterctl.remote.python.program`.
 
     Returns:
         The answers and the failures by the host's name; nothing is raised for a host.
     """
     room = memory_room.for_questions(len(requests), min(fanout, reach.at_once(requests)))
-    questions = _Questions(requests, module, timeout_s, control_dir if room.shared else None)
+    program = python.program(module, beside)
+    questions = _Questions(requests, program, timeout_s, control_dir if room.shared else None)
     endings = await questions.everyone(room.at_once, ended)
     answers: dict[str, Answer] = {}
     failures: dict[str, ProbeFailure] = {}
@@ -70,7 +73,7 @@ class _Questions:
     """One question to many hosts."""
 
     requests: Mapping[Host, bytes]
-    module: str
+    program: python.Program
     timeout_s: float
     control_dir: Path | None
 
@@ -92,10 +95,9 @@ class _Questions:
 
     async def _talk(self, host: Host, control_dir: Path | None) -> python.Ending | ProbeFailure:
         """Return how the program ended, if it ended with 0."""
-        program = python.program(self.module)
-        remote, first = as_become_user(host, program.argv(host.python))
+        remote, first = as_become_user(host, self.program.argv(host.python))
         argv = reach.command(host, remote, control_dir=control_dir, connect_timeout_s=self._connect_timeout_s)
-        opening = first + program.data + self.requests[host]
+        opening = first + self.program.data + self.requests[host]
         began = time.time()
         try:
             async with python.talk(argv) as talk:

@@ -150,18 +150,20 @@ class Program:
 
 
 @cache
-def program(module: str) -> Program:
+def program(module: str, beside: tuple[str, ...] = ()) -> Program:
     """Return a program of ``plugins/module_utils``.
 
     Args:
         module: a module that has ``main(arguments)``, for example ``login_probe`` or ``node_look.record``. The
             modules of its package are sent along, not those of the packages around that.
+        beside: files of the role ``validation`` that it imports by their bare names.
     """
     folder = content.root() / "plugins" / "module_utils"
     place = folder / f"{module.replace('.', '/')}.py"
     paths = [place] if place.parent == folder else sorted(place.parent.glob("*.py"))
     paths += [above / "__init__.py" for above in place.parent.parents if folder in above.parents]
-    archive = zipped({str(path.relative_to(folder)): path.read_bytes() for path in paths})
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+    archive = zipped(files | {name: (content.role_files("validation") / name).read_bytes() for name in beside})
     starter = (folder / "node_starter.py").read_bytes()
     return Program(module, len(starter), len(archive), starter + archive)
 

@@ -20,6 +20,7 @@ SUPERVISOR_FILES = (
     SUPERVISOR,
     DETACHED,
     "bounded_run.py",
+    "job_look.py",
     "job_members.py",
     "pace/clusterctl/pace.py",
 )

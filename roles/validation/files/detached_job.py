@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import bounded_run
+import job_look
 import job_members
 import job_supervisor
 
@@ -71,7 +72,7 @@ State = dict[str, Any]
 
 def place() -> Path:
     """Return the folder of this user's jobs."""
-    return Path(job_supervisor.home(), *PLACE)
+    return Path(job_look.home(), *PLACE)
 
 
 def made_place() -> Path:
@@ -80,7 +81,7 @@ def made_place() -> Path:
     Raises:
         ValueError: it cannot be made, or belongs to another user.
     """
-    folder = Path(job_supervisor.home())
+    folder = Path(job_look.home())
     try:
         for part in PLACE:
             folder /= part

@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any, Dict, Tuple
 
 import bounded_run
-import job_members
+import job_look
 from job_members import JOB_ID, JOB_VARIABLE, sweep, sweep_peer
 
 # Read and check what the controller asks of the supervisor, and answer where this node has the files it names.
@@ -93,24 +93,11 @@ def checked(request: dict[str, Any]) -> dict[str, Any]:
     return request
 
 
-def home() -> str:
-    """Return the user's home, or the root folder where it is missing."""
-    return str(Path.home()) if Path.home().is_dir() else "/"
-
-
 def look() -> int:
     """Say where this node has what a job is going to need."""
     request = json.loads(receive())
-    folder = Path(home(), request.get("directory") or ".")
-    found: dict[str, str] = {}
-    for name in request["names"]:
-        places = [folder / name] if "/" in name else [Path(part, name) for part in request["path"].split(":") if part]
-        here = [str(place) for place in places if place.is_file() and ("/" in name or os.access(place, os.X_OK))]
-        found[name] = here[0] if here else ""
-    runs = [name for name, place in found.items() if place and os.access(place, os.X_OK)]
-    place = {"folder": str(folder), "is": folder.is_dir()}
-    memory = job_members.look()  # before the job
-    print(json.dumps({"event": "looked", "found": found, "runs": runs, **place, "memory": memory}), flush=True)
+    answer = job_look.look(request["names"], request["path"], request.get("directory") or "")  # before the job
+    print(json.dumps({"event": "looked", **answer}), flush=True)
     return 0
 
 
@@ -196,7 +183,7 @@ class Supervisor:
             for at, token in enumerate(request["argv"])
         ]
         self.raw = bool(request.get("raw"))
-        self.directory = request.get("directory") or home()
+        self.directory = request.get("directory") or job_look.home()
         # mpirun keeps its session in TMPDIR; a killed one cannot remove it, so it lies where all is removed at the end
         self.environment = {**os.environ, "TMPDIR": work_dir, **request.get("environment", {}), JOB_VARIABLE: self.job}
         self.deadline_s = float("inf") if request["deadline_s"] is None else float(request["deadline_s"])

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import bounded_run
 import flight_record
+import job_look
 import job_members
 import nccl_log
 import rank_stacks
@@ -363,7 +364,7 @@ def answer(job: str, with_stacks: bool, quick: bool = False) -> dict[str, object
         "at": time.monotonic(),
         "ranks": ranks,
         "expected": expected(chosen),
-        "memory": job_members.look(),
+        "memory": job_look.memory_kills(),
     }
     if with_stacks:
         with ThreadPoolExecutor(1) as pool:  # NCCL waits some seconds for processes that hang

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from clusterctl.cli.main import main
-from clusterctl.jobs import run
+from clusterctl.jobs import launcher_needs, run
 from clusterctl.launch.compose import JobOptions
 from clusterctl.model.probe import ProbeFailure
-from clusterctl.remote import supervised_job
+from clusterctl.remote import supervised_job, sync
 from clusterctl.support.errors import ClusterctlError
 from factory import provisioned
 from launching import Site
@@ -162,6 +163,63 @@ def test_a_missing_program_is_named_with_its_nodes(
     looks(monkeypatch, *without)
     assert typed(*words) == 1
     assert sentence in capsys.readouterr().err
+
+
+def told(site: Site, *without: str, files: int = 1, runs: bool = True, **more: Any) -> None:
+    """Have the nodes tell of files with their facts."""
+    for number, name in enumerate(NODES, 1):
+        found = (name not in without,) * files
+        look = {"found": found, "runs": (runs,) * files, "folder": "/home/user1", "has_folder": True, "memory": {}}
+        site.nodes[name] = provisioned(name, number, job_look=look, **more)
+
+
+def test_files_of_which_the_facts_tell_are_not_asked_for_again(monkeypatch: Any, capsys: Any) -> None:
+    site = Site(monkeypatch, NODES)
+    monkeypatch.setattr(supervised_job, "look", lambda *_: pytest.fail("the nodes were asked again"))
+    told(site, "node2")
+    assert typed("--", "a.out") == 1
+    assert "a.out is missing on node2 (looked in the PATH of the nodes' sessions)" in capsys.readouterr().err
+    told(site, runs=False)
+    assert typed("--", "./a.sh") == 1
+    assert "./a.sh is not executable on node[1-3]" in capsys.readouterr().err
+    told(site)
+    monkeypatch.setattr(supervised_job, "run", lambda *_, **__: pytest.fail("it was started"))
+    with pytest.raises(pytest.fail.Exception, match="it was started"):
+        typed("--no-watch", "--", "a.out")
+
+
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        (("--", "a.out"), 2),  # a node that tells of other files than it was asked for
+        (("--launcher", "accelerate", "--", "train.py"), 1),  # its packages are known with the facts alone
+        (("--sync", ".", "--remote-dir", "/data/code", "--", "a.out"), 1),  # what is copied is there afterwards
+    ],
+)
+def test_files_of_which_the_facts_cannot_tell_are_asked_for(words: Any, files: int, monkeypatch: Any) -> None:
+    site = Site(monkeypatch, NODES)
+    told(site, files=files)
+    monkeypatch.setattr(sync, "copy", lambda *_: sync.Copied(1))
+    package = {"node1": {"accelerate": "/usr/local/python_env/lib/python3.11/site-packages/accelerate/__init__.py"}}
+    monkeypatch.setattr(launcher_needs, "package_files", lambda _, wish: package if "train.py" in wish.program else {})
+
+    def look(_logins: Any, names: Any, *_: Any) -> Any:
+        if list(names) == ["rsync"]:
+            return []
+        pytest.fail("the nodes were asked")
+
+    monkeypatch.setattr(supervised_job, "look", look)
+    with pytest.raises(pytest.fail.Exception, match="the nodes were asked"):
+        typed("--no-watch", *words)
+
+
+def test_another_user_behind_sudo_looks_by_himself(monkeypatch: Any) -> None:
+    site = Site(monkeypatch, NODES)
+    site.hosts = tuple(replace(host, variables={"ssh_mesh_user": "somebody"}) for host in site.hosts)
+    told(site)
+    monkeypatch.setattr(supervised_job, "look", lambda *_: pytest.fail("the nodes were asked"))
+    with pytest.raises(pytest.fail.Exception, match="the nodes were asked"):
+        typed("--no-watch", "--", "a.out")
 
 
 def test_what_may_not_be_executed_and_a_missing_folder_are_named(monkeypatch: Any, capsys: Any) -> None:

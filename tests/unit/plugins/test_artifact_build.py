@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,16 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import build_files, build_user
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import ArtifactError, forget_leftovers, sha256_of
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import machine
 from ansible_collections.clusterctl.hpc.plugins.modules import artifact_build
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils import artifact_building
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_building import BuildingAction
+from wheel_files import make_wheel
 
 
 def archive(path: Path, members: Mapping[str, str], compression: str = "bz2") -> str:
@@ -310,3 +315,42 @@ def test_a_file_of_a_build_goes_through_no_link_of_an_archive(tmp_path: Path) ->
     with pytest.raises(ArtifactError, match="link"):
         build_files.bring(files, work, "demo 1.0", lambda _line: None)
     assert not list((tmp_path / "one" / "outside").iterdir())
+
+
+class _Copying(BuildingAction):
+    """The controller's part of a build, whose copies to the host go to a folder of this machine."""
+
+    def __init__(self, host: Path) -> None:
+        self.host, self._warnings = host, []
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _push(self, local: Path, folder: str) -> str:
+        place = Path(folder) / f"{len(list(self.host.iterdir()))}-{local.name}"
+        shutil.copy(local, place)
+        return str(place)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_small_wheels_travel_together_and_arrive_under_their_names(
+    large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, host, work = tmp_path / "given", tmp_path / "host", tmp_path / "work"
+    host.mkdir()
+    monkeypatch.setattr(artifact_building.C, "DEFAULT_LOCAL_TMP", str(tmp_path))
+    wheels = [make_wheel(given, name, "1.0") for name in ("one", "two", "three")]
+    if large:
+        monkeypatch.setattr(artifact_building, "_SMALL", max(path.stat().st_size for path in wheels) - 1)
+    wanted = {"name": "x", "platform": "debian-12-x86_64-glibc2.36-py3.11", "requirements": ["one", "two", "three"]}
+    item = {"wheels": {**wanted, "wheel_dir": str(given), "variable": "python_env_requirements"}, "dest": "wheels"}
+    pushed: list[str] = []
+    arguments = {"files": [item], "cache_dir": str(tmp_path / "cache"), "name": "x"}
+    brought = _Copying(host)._bring_files(arguments, "node1", str(host), pushed)  # noqa: SLF001
+    assert len(pushed) == len(brought) == (2 if large else 1)
+    assert not list(tmp_path.glob("*.zip"))
+    files = [{"unpack": False, "strip": 1, "exclude": [], **one} for one in brought]
+    build_files.bring(files, work, "x 1.0", lambda _text: None)
+    assert names(work) == sorted(f"wheels/{path.name}" for path in wheels)
+    assert all((work / "wheels" / path.name).read_bytes() == path.read_bytes() for path in wheels)
+    assert not list(host.iterdir())

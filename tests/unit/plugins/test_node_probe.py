@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact
+from ansible_collections.clusterctl.hpc.plugins.module_utils import artifact, node_record_gate
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
     artifacts,
     gpu,
@@ -40,7 +40,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import (
 )
 from clusterctl.model.facts import NodeFacts
 from clusterctl.remote import python as remote_python
-from clusterctl.remote.facts import NODE_PROBE
+from clusterctl.remote.facts import JOB_LOOK, NODE_PROBE
 from clusterctl.support import content
 
 if TYPE_CHECKING:
@@ -62,6 +62,24 @@ def piped(request: dict[str, Any], *session: str, python: str = sys.executable) 
     done = subprocess.run(argv, input=program.data + json.dumps(request).encode(), capture_output=True, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+def test_the_files_of_a_job_are_told_with_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, mode in (("run.sh", 0o755), ("data", 0o644)):
+        (tmp_path / name).touch(mode)
+    asked = {"names": ["sh", "./run.sh", "./data", "./missing", "missing"], "directory": str(tmp_path)}
+    program = remote_python.program(NODE_PROBE, (JOB_LOOK,))
+    request = json.dumps({"job_look": asked}).encode()
+    done = subprocess.run(program.argv(sys.executable), input=program.data + request, capture_output=True, check=True)
+    told = NodeFacts.model_validate(node_record_gate.passed(json.loads(done.stdout))).job_look
+    assert told is not None
+    assert (told.found, told.runs) == ((True, True, True, False, False), (True, True, False, False, False))
+    assert (told.folder, told.has_folder, told.memory.uid) == (str(tmp_path), True, os.getuid())
+    assert piped({})["job_look"] is None
+
+    folder = str(tmp_path)  # of a file system that does not answer: a look of its own says so after its time
+    monkeypatch.setattr(record, "frozen_paths", lambda paths, *_: {folder} & set(paths))
+    assert record.collect({"job_look": asked})["job_look"] is None
 
 
 def test_a_dev_null_that_the_user_cannot_open_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from clusterctl.support import content
 
 sys.path.insert(0, str(content.role_files("validation")))
-import job_members
+import job_look
 
 EVENTS = "low 0\nhigh 0\nmax 41\noom 3\noom_kill {}\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"  # of version 1
@@ -42,7 +42,7 @@ def grouped(root: Path, own: str, files: dict[str, int]) -> tuple[Path, Path]:
 def test_the_widest_group_that_counts_below_it_is_read(
     tmp_path: Path, own: str, files: dict[str, int], count: int
 ) -> None:
-    assert job_members.count(*grouped(tmp_path, own, files)) == count
+    assert job_look.count(*grouped(tmp_path, own, files)) == count
 
 
 SLICE = f"user.slice/user-{os.getuid()}.slice"
@@ -63,7 +63,7 @@ SLICE = f"user.slice/user-{os.getuid()}.slice"
     ],
 )
 def test_the_count_of_this_user_alone_is_apart(tmp_path: Path, own: str, files: dict[str, int], count: int) -> None:
-    assert job_members.own_count(*grouped(tmp_path, own, files)) == count
+    assert job_look.own_count(*grouped(tmp_path, own, files)) == count
 
 
 # Of mm/oom_kill.c: the words of Linux 6 for a group's limit and for the whole node, and those of Linux 4.
@@ -80,7 +80,7 @@ OLD = "3,10,8,-;Memory cgroup out of memory: Killed process 13 (solver), total-v
     [(GROUP, 811, 1001, "python"), (NODE, 9, 0, "my (odd) name"), (OLD, 10, -1, "solver")],
 )
 def test_a_kill_in_the_kernels_log_is_read(record: str, number: int, uid: int, name: str) -> None:
-    (found,) = job_members.killed(record)
+    (found,) = job_look.killed(record)
     assert (found["number"], found["uid"], found["name"]) == (number, uid, name)
 
 
@@ -91,17 +91,17 @@ FORGED = "6,1,2,-;job[7]: segfault at 0 ip 1 sp 2 error 4 in Out of memory: Kill
     "record", ["", ";", "3,x;Out of memory: Killed process 1 (a) ", "6,1,2,-;usb 1-1: new device", FORGED]
 )
 def test_other_records_tell_of_no_kill(record: str) -> None:
-    assert job_members.killed(record) == []
+    assert job_look.killed(record) == []
 
 
 def test_a_log_that_is_not_readable_is_not_an_empty_one(tmp_path: Path) -> None:
-    assert job_members.logged(str(tmp_path / "kmsg")) is None
+    assert job_look.logged(str(tmp_path / "kmsg")) is None
 
 
 def test_this_machines_log_is_read_to_its_end_where_it_may_be() -> None:
     try:
-        os.close(os.open(job_members.LOG, os.O_RDONLY))
+        os.close(os.open(job_look.LOG, os.O_RDONLY))
     except OSError:
-        assert job_members.logged() is None
+        assert job_look.logged() is None
     else:
-        assert job_members.logged() is not None
+        assert job_look.logged() is not None

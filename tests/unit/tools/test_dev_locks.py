@@ -53,7 +53,20 @@ def test_each_group_is_locked() -> None:
         entry["include-group"] for entry in tool.project()["dependency-groups"]["dev"] if isinstance(entry, dict)
     }
     assert set(tool.project()["dependency-groups"]) == {*tool.GROUPS, *included}
-    assert {path.stem for path in tool.LOCKS.iterdir()} == set(tool.GROUPS)
+    assert {path.stem for path in tool.LOCKS.iterdir()} == {*tool.GROUPS, tool.RUN}
+
+
+def test_the_lock_of_the_demo_is_the_part_that_clusterctl_takes() -> None:
+    whole, own = (tool.file_of(group).read_text(encoding="utf-8") for group in (tool.WHOLE, tool.RUN))
+    assert own == tool.run_lock(whole), "run 'make dev-locks KEEP=1'"
+    names = {pin.name for pin in tool.pins(own)}
+    assert {"ansible-core", "pydantic", "pydantic-core", "hatchling"} <= names
+    assert not {"pytest", "mypy", "ansible-lint"} & names
+
+
+def test_a_part_has_what_its_packages_need_and_no_more() -> None:
+    assert [pin.name for pin in tool.pins(tool.part(LOCK, ["pytest"]))] == ["pluggy", "pytest"]
+    assert [pin.name for pin in tool.pins(tool.part(LOCK, ["NumPy"]))] == ["numpy", "numpy"]
 
 
 def test_a_lock_that_answers_is_not_stale() -> None:
