@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,8 +54,10 @@ SCHEMA = 1
 MOST_BYTES = 50 << 20
 OPENMPI = "4.1.4"  # the source of 5.0.7 alone has half of MOST_BYTES
 ENVIRONMENT = "/opt/pytorch"  # any environment; what is fetched does not depend on its path
-# An environment with PyTorch has numpy. No vault is read, so ansible-core needs no cryptography.
-LEFT_OUT = frozenset({"cffi", "cryptography", "numpy", "pycparser"})
+# An environment with PyTorch has numpy. No vault is read, so ansible-core needs no cryptography. uv of the recipes
+# installs in place of pip.
+LEFT_OUT = frozenset({"cffi", "cryptography", "numpy", "pip", "pycparser"})
+CONTROLLER = "controller.tar.xz"
 # What every machine with nvcc and PyTorch has, since Triton compiles against Python.h.
 PRESENT = (
     *("?essential", "apt", "libpam-runtime", "mount", "passwd"),
@@ -204,6 +208,23 @@ def fetch_controller(system: System, folder: Path) -> None:
         _run([*argv, "--dest", str(folder), "--requirement", pins.name], "pip download")
 
 
+def pack_controller(folder: Path, archive: Path) -> None:
+    """Pack wheels in half the space: they lie uncompressed in an archive that is compressed as a whole.
+
+    Equal wheels give equal bytes.
+    """
+    with tarfile.open(archive, "w:xz", preset=9) as pack:
+        for wheel in sorted(folder.glob("*.whl")):
+            stored = io.BytesIO()
+            with zipfile.ZipFile(wheel) as zipped, zipfile.ZipFile(stored, "w", zipfile.ZIP_STORED) as copy:
+                for name in zipped.namelist():
+                    copy.writestr(zipfile.ZipInfo(name), zipped.read(name))
+            member = tarfile.TarInfo(wheel.name)
+            member.size, member.mode = stored.tell(), 0o644
+            stored.seek(0)
+            pack.addfile(member, stored)
+
+
 def _run(argv: Sequence[str], what: str, folder: Path | None = None) -> str:
     done = subprocess.run(argv, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -288,7 +309,8 @@ def fill(folder: Path, system: System, openmpi: str) -> None:
     Raises:
         BundleError, ArtifactError: something cannot be had.
     """
-    built = artifacts(system, {"openmpi_version": openmpi})
+    chosen = {"openmpi_version": openmpi, "openmpi_ucx": "always"}
+    built = artifacts(system, chosen)
     cache = paths.cache_dir().value
     for path in sources_of(built, cache):
         _copy(path, folder / "cache" / path.relative_to(cache))
@@ -301,6 +323,8 @@ def fill(folder: Path, system: System, openmpi: str) -> None:
     for twin in (folder / "cache" / "wheels" / name for name in its):
         if twin.is_file() and sha256_of(twin) == sha256_of(controller / twin.name):
             (controller / twin.name).unlink()
+    pack_controller(controller, folder / CONTROLLER)
+    shutil.rmtree(controller)
     named = sorted({*OF_A_NODE, *(name for one in built for name in one.build.get("packages", ()))})
     say(f"fetching {', '.join(named)} of {system.image}")
     with tempfile.TemporaryDirectory() as name:
@@ -314,7 +338,7 @@ def fill(folder: Path, system: System, openmpi: str) -> None:
         "platform": system.platform,
         "packages": named,
         "controller": its,
-        "variables": {"openmpi_version": openmpi},
+        "variables": chosen,
         "files": {str(path.relative_to(folder)): sha256_of(path) for path in _files(folder)},
     }
     (folder / "manifest.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")

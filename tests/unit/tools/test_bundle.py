@@ -31,7 +31,7 @@ def test_a_recipe_that_refuses_ends_it_with_its_sentence() -> None:
 
 def test_the_pins_lack_what_the_environment_has() -> None:
     names = {line.partition("==")[0].lower() for line in tool.controller_pins("3.12").splitlines()}
-    assert {"ansible-core", "pip", "pydantic-core", "typer"} <= names
+    assert {"ansible-core", "pydantic-core", "typer"} <= names
     assert not names & tool.LEFT_OUT
 
 
