@@ -194,6 +194,26 @@ def bundle_in(named: str, here: str) -> Bundle:
     return made
 
 
+def refuse_what_is_missing(bundle: Bundle, found: Environment) -> None:
+    """Refuse a machine without a package that the bundle leaves to it, such as the compiler.
+
+    Raises:
+        Refusal: with the names of the packages.
+    """
+    missing = [
+        name
+        for name in bundle.packages
+        if not any(path.startswith(f"debs/{name}_") for path in bundle.files)
+        and not (name == _CMAKE and Path(found.prefix, "bin", _CMAKE).exists())
+        and not _is_installed(name)
+    ]
+    if missing:
+        raise Refusal(
+            f"This machine lacks {', '.join(missing)}, and the bundle does not bring such packages; install them from"
+            " the distribution of this machine."
+        )
+
+
 def unpack(bundle: Bundle, folder: Path) -> None:
     """Unpack a bundle into a new folder.
 
@@ -583,6 +603,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Refusal("provision-here changes this machine, so it needs root; run it with sudo.")  # noqa: TRY301
         environment = look_at(given.environment)
         bundle = bundle_in(given.bundle, platform_here(environment.python))
+        refuse_what_is_missing(bundle, environment)
         out.mkdir(parents=True, exist_ok=True)
         (out / "output.txt").unlink(missing_ok=True)
         unpack(bundle, WORK / "bundle")
