@@ -105,9 +105,8 @@ def _with_native_compiler(podman: Podman, image: str, base: str, report: Report)
     """Return the base with a compiler that runs without the emulator; the base itself where no mirror gives one."""
     made_of = IMAGES[image]
     vendor = made_of.vendor
-    usable = not isinstance(vendor, RpmVendor) and vendor.keyring.is_file() and shutil.which("mmdebstrap") is not None
-    mirror = apt.machine_mirror(vendor) if usable else None
-    if mirror is None:
+    mirror = None if isinstance(vendor, RpmVendor) or not vendor.keyring.is_file() else apt.machine_mirror(vendor)
+    if mirror is None or shutil.which("mmdebstrap") is None:
         report(f"{image} compiles with emulated programs, at a tenth of the speed: its compiler for this machine needs "
                "mmdebstrap and a mirror in /etc/apt")  # fmt: skip
         return base
