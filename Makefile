@@ -208,13 +208,14 @@ test-tensorflow: venv  ## TensorFlow's examples on two nodes of their own; witho
 test-gpu:  ## Checks that need a GPU, with what this machine has; 'Error 3' without one; not part of 'test'
 	@$(PYTHON) tests/gpu/gpu_run.py
 
-# The distribution of the machine that a bundle is for, and another release of Open MPI.
+# The distribution of the machine that a bundle is for, another Python of its environment, and another release of Open MPI.
 SYSTEM ?= debian12
+BUNDLE_PYTHON ?=
 OPENMPI ?=
 
 .PHONY: bundle
 bundle: venv  ## What 'make provision-here' needs on a machine without a network with distribution SYSTEM, below 50 MiB, into dist/bundle/
-	@$(BIN)/python tools/bundle.py --system $(SYSTEM) $(addprefix --openmpi ,$(OPENMPI))
+	@$(BIN)/python tools/bundle.py --system $(SYSTEM) $(addprefix --python ,$(BUNDLE_PYTHON)) $(addprefix --openmpi ,$(OPENMPI))
 
 # Options of tools/provision_here.py, such as '--environment /opt/pytorch'.
 HERE_OPTIONS ?=

@@ -86,7 +86,7 @@ GROUPS = {
             "plugins/*key*",
             "plugins/*uninstall*",
             "python/clusterctl/cli/ca.py",
-            "python/clusterctl/*certificates*",
+            "python/clusterctl/*certificate_*",
         ),
     ),
     "rollback": Group(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import re
 import shutil
@@ -17,7 +18,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from dataclasses import dataclass
+import zipfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +54,11 @@ SCHEMA = 1
 MOST_BYTES = 50 << 20
 OPENMPI = "4.1.4"  # the source of 5.0.7 alone has half of MOST_BYTES
 ENVIRONMENT = "/opt/pytorch"  # any environment; what is fetched does not depend on its path
-# An environment with PyTorch has numpy. No vault is read, so ansible-core needs no cryptography.
-LEFT_OUT = frozenset({"cffi", "cryptography", "numpy", "pycparser"})
+# An environment with PyTorch has numpy. No vault is read, so ansible-core needs no cryptography. uv of the recipes
+# installs in place of pip. rich needs the last ones for Markdown and source text alone.
+LEFT_OUT = frozenset({"cffi", "cryptography", "numpy", "pip", "pycparser", "markdown-it-py", "mdurl", "pygments"})
+CONTROLLER = "controller.tar.xz"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")  # those of the locks
 # What every machine with nvcc and PyTorch has, since Triton compiles against Python.h.
 PRESENT = (
     *("?essential", "apt", "libpam-runtime", "mount", "passwd"),
@@ -69,6 +74,10 @@ class BundleError(Exception):
     """The bundle cannot be made; the message is one sentence."""
 
 
+class TooLargeError(BundleError):
+    """The bundle is larger than :data:`MOST_BYTES`."""
+
+
 @dataclass(frozen=True)
 class System:
     """A distribution with its own Python, as the image of the sandbox with the same name has it.
@@ -79,6 +88,7 @@ class System:
         glibc: release of the C library.
         python: major and minor release.
         helpers: packages that sshd needs there instead of systemd.
+        its_python: major and minor release of the environment's Python; '' is the distribution's own.
     """
 
     image: str
@@ -86,11 +96,17 @@ class System:
     glibc: str
     python: str
     helpers: tuple[str, ...] = ()
+    its_python: str = ""
+
+    @property
+    def environment(self) -> str:
+        """Release of the environment's Python."""
+        return self.its_python or self.python
 
     @property
     def platform(self) -> str:
         """The id of the platform."""
-        return f"{self.distribution}-x86_64-glibc{self.glibc}-py{self.python}"
+        return f"{self.distribution}-x86_64-glibc{self.glibc}-py{self.environment}"
 
 
 SYSTEMS = {
@@ -120,7 +136,7 @@ def artifacts(system: System, given: Mapping[str, Any]) -> list[Artifact]:
     defaults = {name: "" if "{{" in str(value) else value for name, value in variables.defaults(roles).items()}
     ours = {"python_env_existing": ENVIRONMENT, "nccl_install": "never", "horovod_install": "always"}
     member = {"name": "here", "platform": system.platform, "cuda": {}, "gpus": 0}
-    python = f"{system.python}.0"
+    python = f"{system.environment}.0"
     node = {
         "platform": system.platform,
         "distribution": {
@@ -135,13 +151,13 @@ def artifacts(system: System, given: Mapping[str, Any]) -> list[Artifact]:
             "problem": "",
             "cure": "",
             "interpreter": f"{ENVIRONMENT}/bin/python",
-            "real": f"/usr/bin/python{system.python}",
+            "real": f"/usr/bin/python{system.environment}",
             "version": python,
             "machine": "x86_64",
             "base": "/usr",
             "headers": True,
             "shares": False,
-            "folders": [f"{ENVIRONMENT}/lib/python{system.python}/site-packages"],
+            "folders": [f"{ENVIRONMENT}/lib/python{system.environment}/site-packages"],
             "packages": dict.fromkeys(("torch", "numpy", "cloudpickle", "packaging", "psutil", "pyyaml"), "1"),
             "cuda": {"torch": ""},
             "nccl": {"version": ""},
@@ -196,12 +212,29 @@ def fetch_controller(system: System, folder: Path) -> None:
     """
     target = wheels.Target.of(system.platform)
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as pins:
-        pins.write(controller_pins(system.python))
+        pins.write(controller_pins(system.environment))
         pins.flush()
         argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-        argv += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", system.python]
+        argv += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", system.environment]
         argv += [f"--platform={tag}" for tag in target.tags()]
         _run([*argv, "--dest", str(folder), "--requirement", pins.name], "pip download")
+
+
+def pack_controller(folder: Path, archive: Path) -> None:
+    """Pack wheels in half the space: they lie uncompressed in an archive that is compressed as a whole.
+
+    Equal wheels give equal bytes.
+    """
+    with tarfile.open(archive, "w:xz", preset=9) as pack:
+        for wheel in sorted(folder.glob("*.whl")):
+            stored = io.BytesIO()
+            with zipfile.ZipFile(wheel) as zipped, zipfile.ZipFile(stored, "w", zipfile.ZIP_STORED) as copy:
+                for name in zipped.namelist():
+                    copy.writestr(zipfile.ZipInfo(name), zipped.read(name))
+            member = tarfile.TarInfo(wheel.name)
+            member.size, member.mode = stored.tell(), 0o644
+            stored.seek(0)
+            pack.addfile(member, stored)
 
 
 def _run(argv: Sequence[str], what: str, folder: Path | None = None) -> str:
@@ -282,13 +315,13 @@ def _stanzas(folder: Path) -> Iterator[str]:
 # --- the bundle ------------------------------------------------------------------------------------------------------
 
 
-def fill(folder: Path, system: System, openmpi: str) -> None:
-    """Bring everything below a folder.
+def fill(folder: Path, system: System, chosen: Mapping[str, str]) -> None:
+    """Bring everything below a folder; ``chosen`` are variables of the roles.
 
     Raises:
         BundleError, ArtifactError: something cannot be had.
     """
-    built = artifacts(system, {"openmpi_version": openmpi})
+    built = artifacts(system, chosen)
     cache = paths.cache_dir().value
     for path in sources_of(built, cache):
         _copy(path, folder / "cache" / path.relative_to(cache))
@@ -301,6 +334,8 @@ def fill(folder: Path, system: System, openmpi: str) -> None:
     for twin in (folder / "cache" / "wheels" / name for name in its):
         if twin.is_file() and sha256_of(twin) == sha256_of(controller / twin.name):
             (controller / twin.name).unlink()
+    pack_controller(controller, folder / CONTROLLER)
+    shutil.rmtree(controller)
     named = sorted({*OF_A_NODE, *(name for one in built for name in one.build.get("packages", ()))})
     say(f"fetching {', '.join(named)} of {system.image}")
     with tempfile.TemporaryDirectory() as name:
@@ -314,7 +349,7 @@ def fill(folder: Path, system: System, openmpi: str) -> None:
         "platform": system.platform,
         "packages": named,
         "controller": its,
-        "variables": {"openmpi_version": openmpi},
+        "variables": dict(chosen),
         "files": {str(path.relative_to(folder)): sha256_of(path) for path in _files(folder)},
     }
     (folder / "manifest.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -333,7 +368,7 @@ def write(folder: Path, archive: Path) -> None:
     """Pack a folder, so that equal content gives equal bytes.
 
     Raises:
-        BundleError: it is larger than :data:`MOST_BYTES`; nothing is kept then.
+        TooLargeError: it is larger than :data:`MOST_BYTES`; nothing is kept then.
     """
     partial = archive.with_suffix(".partial")
     with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as pack:
@@ -345,11 +380,30 @@ def write(folder: Path, archive: Path) -> None:
     size = partial.stat().st_size
     if size > MOST_BYTES:
         partial.unlink()
-        raise BundleError(
+        raise TooLargeError(
             f"The bundle would have {size / (1 << 20):.1f} MiB, and at most {MOST_BYTES >> 20} MiB travel; choose an"
             f" Open MPI with a smaller source, such as OPENMPI={OPENMPI}."
         )
     partial.replace(archive)
+
+
+def make(archive: Path, system: System, openmpi: str) -> None:
+    """Make a bundle with UCX, or without it where that would be too large.
+
+    Raises:
+        BundleError, ArtifactError: it cannot be made.
+    """
+    for ucx in ("always", "never"):
+        with tempfile.TemporaryDirectory(prefix="clusterctl-bundle-") as name:
+            fill(Path(name), system, {"openmpi_version": openmpi, "openmpi_ucx": ucx})
+            try:
+                write(Path(name), archive)
+            except TooLargeError as error:
+                if ucx == "never":
+                    raise
+                say(f"{str(error).partition(';')[0]}; it is made without UCX.")
+            else:
+                return
 
 
 def main() -> int:
@@ -357,14 +411,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--system", choices=list(SYSTEMS), default="debian12", help="distribution of the machine")
     parser.add_argument("--openmpi", default=OPENMPI, help="release of Open MPI (default: %(default)s)")
+    parser.add_argument("--python", choices=PYTHONS, default="", help="Python of the environment (default: its own)")
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "bundle", help="folder (default: %(default)s)")
     given = parser.parse_args()
     archive = given.out / f"clusterctl-bundle-{given.system}.tar"
     try:
         given.out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="clusterctl-bundle-") as name:
-            fill(Path(name), SYSTEMS[given.system], given.openmpi)
-            write(Path(name), archive)
+        make(archive, replace(SYSTEMS[given.system], its_python=given.python), given.openmpi)
     except (BundleError, ArtifactError) as error:
         say(str(error))
         return 1

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ _NOTHING_TO_RUN = 3  # of tests/gpu/gpu_run.py
 _MOST_PACKS = 14 << 20  # NCCL's pack is hundreds of megabytes, and made of the environment's own copy
 _BUILD_LOGS = Path("/var/log/clusterctl")
 _CMAKE = "cmake"
+_CONTROLLER = "controller.tar.xz"
 _NAME = re.compile(r"(?:(?![.])[A-Za-z0-9_.+~%-]+/)*(?![.])[A-Za-z0-9_.+~%-]+")  # of a file in an archive
 
 # Started with the environment's own Python. PyTorch is not imported: 'provision' proves that it loads.
@@ -190,6 +192,26 @@ def bundle_in(named: str, here: str) -> Bundle:
             " 'make bundle SYSTEM=…'."
         )
     return made
+
+
+def refuse_what_is_missing(bundle: Bundle, found: Environment) -> None:
+    """Refuse a machine without a package that the bundle leaves to it, such as the compiler.
+
+    Raises:
+        Refusal: with the names of the packages.
+    """
+    missing = [
+        name
+        for name in bundle.packages
+        if not any(path.startswith(f"debs/{name}_") for path in bundle.files)
+        and not (name == _CMAKE and Path(found.prefix, "bin", _CMAKE).exists())
+        and not _is_installed(name)
+    ]
+    if missing:
+        raise Refusal(
+            f"This machine lacks {', '.join(missing)}, and the bundle does not bring such packages; install them from"
+            " the distribution of this machine."
+        )
 
 
 def unpack(bundle: Bundle, folder: Path) -> None:
@@ -422,14 +444,21 @@ def _answers() -> bool:
 
 def make_controller(run: Run) -> None:
     """Make a Python environment with the bundle's packages, and numpy of the machine's own environment behind them."""
-    folder, bundle = WORK / "controller", WORK / "bundle"
+    folder, bundle, uv = WORK / "controller", WORK / "bundle", WORK / "uv"
+    with tarfile.open(bundle / _CONTROLLER) as pack:
+        for name in filter(_NAME.fullmatch, pack.getnames()):
+            _unpacked(pack, name, bundle / "controller" / name)
+    (its,) = (bundle / "cache" / "wheels").glob("uv-*.whl")
+    with zipfile.ZipFile(its) as wheel, uv.open("wb") as program:
+        (name,) = (one for one in wheel.namelist() if one.endswith(".data/scripts/uv"))
+        shutil.copyfileobj(wheel.open(name), program)
+    uv.chmod(0o700)
     places = [bundle / place / name for name in run.bundle.controller for place in ("controller", "cache/wheels")]
     wheels = [str(path) for path in places if path.is_file()]
-    pip = next(path for path in wheels if "/pip-" in path)
     python = f"{run.environment.prefix}/bin/python3"
     run.must([python, "-m", "venv", "--clear", "--without-pip", str(folder)], "venv")
-    argv = [str(folder / "bin" / "python"), f"{pip}/pip", "install", "--quiet", "--no-index", "--no-deps"]
-    run.must([*argv, *wheels], "pip install")
+    argv = [str(uv), "--quiet", "--no-cache", "--no-config", "pip", "install", "--offline", "--no-index", "--no-deps"]
+    run.must([*argv, "--python", str(folder / "bin" / "python"), *wheels], "uv pip install")
     (site,) = folder.glob("lib/python3*/site-packages")
     (site / "environment.pth").write_text(f"{run.environment.packages}\n", encoding="utf-8")
     shutil.copytree(WORK / "bundle" / "cache", WORK / "cache" / "clusterctl", dirs_exist_ok=True)
@@ -574,6 +603,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Refusal("provision-here changes this machine, so it needs root; run it with sudo.")  # noqa: TRY301
         environment = look_at(given.environment)
         bundle = bundle_in(given.bundle, platform_here(environment.python))
+        refuse_what_is_missing(bundle, environment)
         out.mkdir(parents=True, exist_ok=True)
         (out / "output.txt").unlink(missing_ok=True)
         unpack(bundle, WORK / "bundle")

@@ -86,14 +86,14 @@ def look(entry: Entry, coming: Dict[str, str]) -> Step:
         if before is not None:
             step.action, step.phrases = "remove", [f"removed {path}"]
         return step
+    looks = {"file": _look_at_file, "edit": _look_at_file, "directory": _look_at_folder, "link": _look_at_link}
+    looks[entry.state](step)
     folder = os.path.dirname(path)
-    if coming.get(folder) != "directory" and not os.path.isdir(folder):
+    if step.action and coming.get(folder) != "directory" and not os.path.isdir(folder):
         raise StageError(
             f"{path} cannot be made, because its folder {folder} does not exist; put an entry of state 'directory' for "
             "it before this one."
         )
-    looks = {"file": _look_at_file, "edit": _look_at_file, "directory": _look_at_folder, "link": _look_at_link}
-    looks[entry.state](step)
     return step
 
 

@@ -2,8 +2,8 @@
 
 Like a rented GPU machine, the container has a compiler, a Python environment with PyTorch and cmake, and neither sshd
 nor ``ip``. It has no GPU, so the parts that need one skip. The environment holds NVIDIA's wheel of NCCL, as every CUDA
-build of PyTorch does. What the controller's cache lacks is compiled there (with an empty one 10 minutes on two idle
-cores), and its packs go into the cache, as those of other tests do.
+build of PyTorch does. UCX, Open MPI, mpi4py and Horovod are compiled there from the bundle's sources, whatever the
+controller's cache has.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from typing import Any
 
 import pytest
 from clusterctl.sandbox import images
-from clusterctl.state import files, paths
+from clusterctl.state import paths
 from clusterctl.support import content
 from validated import engine
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 ROOT = content.root()
-ARTIFACTS = paths.cache_dir().value / "artifacts"
 ENVIRONMENT = "/opt/torch/.venv"
 TORCH, NCCL = "2.13.0+cpu", "2.32.3"
 PACKAGES = ("numpy", "cloudpickle", "packaging", "psutil", "pyyaml", "setuptools", "cmake")
 LIMIT_S = 7200  # for two busy cores
-OPTIONS = f"HERE_OPTIONS=--limit-s {LIMIT_S} --packs packs.tar"
-COMPILED = ("openmpi-4.1.4-*", "mpi4py-*", "horovod-*")
+OPTIONS = f"HERE_OPTIONS=--limit-s {LIMIT_S}"
+COMPILED = ("ucx", "openmpi", "mpi4py", "horovod")
 RECIPE = f"""
 ARG BASE
 FROM ${{BASE}}
@@ -54,24 +53,6 @@ def wheels(folder: Path) -> None:
     done = subprocess.run([*argv, *wanted], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"the wheels of the environment cannot be had: {done.stderr.strip().splitlines()[-1]}")
-
-
-def pack_of_cache(packs: Path) -> None:
-    """Pack what the cache has of the software that is compiled."""
-    with tarfile.open(packs, "w") as pack:
-        for path in (path for one in COMPILED for path in ARTIFACTS.glob(one) if path.suffix in {".json", ".zst"}):
-            pack.add(path, path.name)
-
-
-def keep_in_cache(packs: Path) -> None:
-    """Put what was compiled into the cache; the record of an artifact comes after its pack."""
-    ARTIFACTS.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(packs) as pack:
-        for name in sorted(pack.getnames(), reverse=True):
-            stream = pack.extractfile(name)
-            if stream is not None and not (ARTIFACTS / name).exists():
-                with files.replacing(ARTIFACTS / name) as target:
-                    target.write(stream.read())
 
 
 @dataclass(frozen=True)
@@ -113,7 +94,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         if (ROOT / path).is_file():
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             (tree / path).write_bytes((ROOT / path).read_bytes())
-    pack_of_cache(tree / "packs.tar")
     made = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "bundle.py"), "--out", str(tree / "dist" / "bundle")],
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
@@ -131,7 +111,6 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
             ),
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        keep_in_cache(out / "packs.tar")
         yield Machine(name, out, done.returncode, done.stdout + done.stderr)
     finally:
         podman.run("rm", "--force", "--time", "0", name)
@@ -148,6 +127,13 @@ def test_every_step_passes_and_the_gpu_skips_with_its_reason(machine: Machine) -
     assert steps["gpu"]["reason"].startswith("This machine has no GPU that can be used: ")
     (host,) = machine.has("provision.jsonl")["hosts"]
     assert host["outcome"] == "changed"
+
+
+def test_everything_was_compiled_from_the_bundle_and_open_mpi_has_ucx(machine: Machine) -> None:
+    with tarfile.open(machine.out / "packs.tar") as pack:
+        assert {name.partition("-")[0] for name in pack.getnames()} >= set(COMPILED)
+    assert "MCA pml: ucx" in machine.on("/usr/local/openmpi/bin/ompi_info")
+    assert machine.has("summary.json")["bundle"]["bytes"] <= 50 << 20
 
 
 def test_the_checks_ran_on_the_stack_and_those_of_gpus_say_why_not(machine: Machine) -> None:
@@ -176,3 +162,14 @@ def test_nccl_is_the_copy_of_the_environment(machine: Machine) -> None:
 def test_cmake_of_the_environment_stands_for_the_package(machine: Machine) -> None:
     assert "0~environment" in machine.on("dpkg-query -W cmake")
     assert machine.on("cmake --version").startswith("cmake version ")
+
+
+def test_a_machine_without_a_compiler_is_refused_in_one_sentence(machine: Machine) -> None:
+    machine.on("dpkg --force-depends --purge g++")
+    again = f"cd /tree; PATH={ENVIRONMENT}/bin:$PATH python3 tools/provision_here.py --out /tmp/again 2>&1 || echo $?"
+    sentence = (
+        "This machine lacks g++, and the bundle does not bring such packages; install them from the distribution of"
+        " this machine."
+    )
+    assert machine.on(again).splitlines() == [sentence, "3"]
+    machine.on("test ! -e /tmp/again")

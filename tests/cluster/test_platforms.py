@@ -70,7 +70,7 @@ def libraries(validation: dict[str, Any]) -> set[tuple[str, str]]:
         pytest.param("mixed", 3, ("debian12", "debian13"), id="debian"),
         # long: without a cache, it makes two more images (3 minutes) and compiles Open MPI for two more platforms
         pytest.param("releases", 4, RELEASES, id="four", marks=pytest.mark.long),
-        # long: an emulator runs the nodes' programs at a tenth of the speed, and Open MPI is compiled by it once
+        # long: an emulator runs the nodes' programs at a tenth of the speed, and configure of Open MPI among them
         pytest.param("arm", 3, ("debian12", EMULATED), id="arm64", marks=pytest.mark.long),
         # long: where a registry or a mirror has the image, it compiles Open MPI for one more platform
         *(pytest.param(image.replace(".", ""), 2, (image,), id=image, marks=pytest.mark.long) for image in OTHERS),

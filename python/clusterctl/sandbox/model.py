@@ -362,7 +362,8 @@ class Image:
     ``registry`` is its name in a registry, ``name:tag`` or ``name@sha256:digest``; ``up`` tells the digest of a tag.
     ``suite`` is its name in the vendor's archive. ``is_rolling``: a mirror may be older than the archive's own limit of
     days, and is used all the same. ``python`` is the interpreter of its nodes; on Leap 15, /usr/bin/python3 is 3.6,
-    which is too old. ``arch`` is a processor's name in the archive; '' is that of this machine.
+    which is too old. ``arch`` is a processor's name in the archive; '' is that of this machine. ``gcc`` is the release
+    of its compiler, of which the archive also has a cross compiler.
     """
 
     registry: str
@@ -374,6 +375,7 @@ class Image:
     trust: str = _APT_TRUST
     python: str = "/usr/bin/python3"
     arch: str = ""
+    gcc: str = ""
 
     @property
     def platform(self) -> tuple[str, ...]:
@@ -384,7 +386,7 @@ class Image:
 IMAGES: Mapping[str, Image] = {
     "debian11": Image("debian:11", DEBIAN, "bullseye"),
     "debian12": Image("debian:12", DEBIAN, "bookworm"),
-    "debian12-arm64": Image("debian:12", DEBIAN, "bookworm", arch="arm64"),
+    "debian12-arm64": Image("debian:12", DEBIAN, "bookworm", arch="arm64", gcc="12"),
     "debian13": Image("debian:13", DEBIAN, "trixie"),
     "testing": Image(
         "debian:testing", DEBIAN, "testing", is_rolling=True, packages=(*_APT_PACKAGES, "openssh-client")

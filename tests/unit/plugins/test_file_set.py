@@ -165,6 +165,13 @@ def test_a_block_keeps_every_byte_around_it(tmp_path: Path, run_module: RunModul
     assert path.read_bytes() == original + b"\n"
 
 
+def test_a_block_without_lines_needs_no_folder(tmp_path: Path, run_module: RunModule) -> None:
+    block = {"path": f"{tmp_path}/none/f", "state": "block", "marker": "m", "content": ""}
+    assert run_module("file_set", files=[block])["changed"] is False
+    assert not list(tmp_path.iterdir())
+    assert "does not exist" in run_module("file_set", files=[{**block, "content": "x\n"}])["msg"]
+
+
 def test_a_block_follows_a_link(tmp_path: Path, run_module: RunModule) -> None:
     (tmp_path / "real").write_text("x\n")
     (tmp_path / "link").symlink_to("real")

@@ -381,7 +381,7 @@ WRITES = {
     "mesh_key": "notes the origins of the key and of ~/.ssh",
     "job_account": "the key, its successor and ~/.ssh, whose origins are noted",
     "origins": "the record itself",
-    "claim": "the mark of the cluster below STATE; the lock lies in /run, and its run removes it",
+    "mark_and_lock": "the mark of the cluster below STATE; the lock lies in /run, and its run removes it",
     "uninstall": "removes",
     "artifact": "removes leftovers of builds",
 }

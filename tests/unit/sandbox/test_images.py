@@ -198,6 +198,24 @@ def test_no_mirror_and_no_registry_is_named_in_the_catalog() -> None:
     assert "://" not in repr(IMAGES)
 
 
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a podman that has no image and of what writes a root file system; their logs lie beside."""
+    tool = tmp_path / "podman"
+    tool.write_text('#!/bin/sh\necho "$@" >>"$0.log"\ncase "$*" in *exists*) exit 1 ;; esac\n', encoding="utf-8")
+    (tmp_path / "unshare").write_text('#!/bin/sh\necho "$@" >>"$0.log"\n', encoding="utf-8")
+    (tmp_path / "mmdebstrap").touch()
+    for name in ("podman", "unshare", "mmdebstrap"):
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "qemu-aarch64").write_text("enabled\nflags: POCF\n", encoding="ascii")
+    monkeypatch.setattr(images, "_EMULATORS", tmp_path)
+    monkeypatch.setattr(images.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(apt, "machine_mirror", lambda _vendor: apt.Mirror("http://mirror.example/debian"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("machine_name", "emulator", "refused"),
     [
@@ -209,22 +227,45 @@ def test_no_mirror_and_no_registry_is_named_in_the_catalog() -> None:
     ],
 )
 def test_an_image_of_another_processor_needs_an_emulator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine_name: str, emulator: str, refused: bool
+    programs: Path, monkeypatch: pytest.MonkeyPatch, machine_name: str, emulator: str, refused: bool
 ) -> None:
-    if emulator:
-        (tmp_path / "qemu-aarch64").write_text(emulator, encoding="ascii")
-    tool = tmp_path / "podman"
-    tool.write_text('#!/bin/sh\necho "$@" >>"$0.log"\ncase "$*" in *exists*) exit 1 ;; esac\n', encoding="utf-8")
-    tool.chmod(0o755)
-    monkeypatch.setattr(images, "_EMULATORS", tmp_path)
+    (programs / "qemu-aarch64").write_text(emulator, encoding="ascii")
     monkeypatch.setattr(images.platform, "machine", lambda: machine_name)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     if refused:
         with pytest.raises(images.NoImageError, match=r"does not run the arm64 programs .* the flags F and C"):
             images.ensure(container_engine.Podman(()), "debian12-arm64", lambda _: None)
         return
     images.ensure(container_engine.Podman(()), "debian12-arm64", lambda _: None)
-    asked = (tmp_path / "podman.log").read_text(encoding="utf-8").splitlines()
+    asked = (programs / "podman.log").read_text(encoding="utf-8").splitlines()
     assert "pull --quiet --platform linux/arm64 debian:12" in asked
     assert any(line.startswith("build --platform linux/arm64 ") for line in asked)
+
+
+def test_an_emulated_image_gets_the_cross_compiler_of_its_archive(programs: Path) -> None:
+    images.ensure(container_engine.Podman(()), "debian12-arm64", lambda _: None)
+    (fetched,) = (programs / "unshare.log").read_text(encoding="utf-8").splitlines()
+    words = "--variant=extract --architectures=amd64 --include=gcc-12-aarch64-linux-gnu,g++-12-aarch64-linux-gnu"
+    assert f"mmdebstrap {words} --format=tar bookworm - " in fetched
+    builds = [line for line in (programs / "podman.log").read_text(encoding="utf-8").splitlines() if "build" in line]
+    compiler, node = builds
+    assert "--network none" in compiler
+    assert "BASE=localhost/clusterctl-base:debian12-arm64-" in compiler
+    assert "GCC=12" in compiler
+    assert "-compiler --build-arg PACKAGES" in node, "the node's image stands on the base with the compiler"
+    assert not list((programs / "clusterctl" / "images").glob("root-*")), "the fetched packages are removed"
+
+
+def test_an_emulated_image_without_a_mirror_says_that_it_compiles_slowly(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apt, "machine_mirror", lambda _vendor: None)
+    said: list[str] = []
+    images.ensure(container_engine.Podman(()), "debian12-arm64", said.append)
+    assert any("compiles with emulated programs" in line for line in said)
+    assert "-compiler" not in (programs / "podman.log").read_text(encoding="utf-8")
+
+
+def test_an_image_of_this_processor_keeps_its_compiler(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images.platform, "machine", lambda: "aarch64")
+    images.ensure(container_engine.Podman(()), "debian12-arm64", lambda _: None)
+    assert not (programs / "unshare.log").exists()

@@ -101,10 +101,19 @@ def test_each_wrong_input_is_one_sentence_and_changes_nothing(
     )
     bundle(root / "odd.tar", {}, schema=99)
     (root / "text.tar").write_text("no archive")
-    for odd in (root / "odd.tar", root / "text.tar"):
+    half = bundle(root / "half.tar", {"a": b"1" * 5000})
+    half.write_bytes(half.read_bytes()[:3000])
+    for odd in (root / "odd.tar", root / "text.tar", half):
         assert refused(capsys, *out, *here, "--bundle", str(odd)) == (
             f"{odd} is not a bundle of this release; make it anew with 'make bundle'."
         )
+    names = ["no-compiler", "dpkg", "cmake", "brought"]
+    (torch / "bin" / "cmake").touch()
+    bare = bundle(root / "bare.tar", {"debs/brought_1_all.deb": b"1"}, packages=[*names, "no-headers"])
+    assert refused(capsys, *out, *here, "--bundle", str(bare)) == (
+        "This machine lacks no-compiler, no-headers, and the bundle does not bring such packages; install them from the"
+        " distribution of this machine."
+    )
     fine = str(bundle(root / "fine.tar", {"a": b"1"}))
     python = torch / "bin" / "python"
     (torch / "torch" / "__init__.py").unlink()
