@@ -19,7 +19,7 @@ _INTRODUCTION = """\
 
 This page is made from `meta/argument_specs.yml` and `defaults/main.yml` of each role. Set a variable in
 `group_vars/all.yml` for all nodes, in `host_vars/HOST.yml` for one, or with `-e NAME=VALUE` for one run.
-Other users of the controller see such a value in `ps` while the command runs. Give a secret in a file: `-e @FILE`.
+Other users of the controller see such a value in `ps` while the command runs. Give a secret in a file: `-e @PATH`.
 `clusterctl init` writes a `group_vars/all.yml` that holds every variable as a comment.
 """
 # Words of the inventory that belong to no role: name, type, default, meaning as Markdown.

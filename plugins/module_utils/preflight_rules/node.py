@@ -371,6 +371,10 @@ _OUTPUTS = frozenset({"preflight_node", "preflight_members"})
 # one letter away from ours. A near miss of such a name is a warning. Names such as openmpi_ belong to clusterctl.
 _GENERIC_ROLES = frozenset({"environment", "fabric", "hosts", "preflight", "validation"})
 
+# Folders for which each role of the software had a variable, such as openmpi_cache_dir. Preflight has them now.
+_SOFTWARE_ROLES = frozenset({"horovod", "mpi4py", "nccl", "openmpi", "python_env", "ucx"})
+_FOLDERS = frozenset({"cache_dir", "work_dir", "log_dir", "controller_log_dir"})
+
 # How alike two names are, without the role's, when one is taken for a typing error of the other (difflib's ratio).
 _TYPING_ERROR = 0.75
 
@@ -439,6 +443,10 @@ class VariableRules:
         return _judge_value(spec, name, value, fix)
 
     def _judge_unknown(self, role: str, name: str) -> list[tuple[str, str]]:
+        folder = name.removeprefix(f"{role}_")
+        if role in _SOFTWARE_ROLES and folder in _FOLDERS:
+            cure = f"set preflight_{folder}, which all roles of the software share, and remove {name}"
+            return [(f"{name} is no longer a variable of role {role}", cure)]
         near = _nearest(name, role, self._specs[role])
         if not near:
             self._strangers.add(name)

@@ -53,7 +53,7 @@ class AskingReadingGroup(ReadingGroup):
         list[str] | None,
         typer.Option(
             "--vault-id",
-            metavar="[LABEL@]FILE",
+            metavar="[LABEL@]PATH",
             help="Read a vault's password from this file; LABEL@prompt asks for it.",
         ),
     ] = None

@@ -68,7 +68,7 @@ class NightLoginGroup(options.LoginGroup):
 
     extra_vars: Annotated[
         list[str] | None,
-        typer.Option("--extra-vars", "-e", metavar="@FILE", help="Set these variables above all others."),
+        typer.Option("--extra-vars", "-e", metavar="@PATH", help="Set these variables above all others."),
     ] = None
     user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Log in as this user.")] = None
     remote_user: Annotated[str | None, typer.Option("--remote-user", hidden=True)] = None

@@ -207,13 +207,13 @@ class ReadingGroup:
         typer.Option(
             "--extra-vars",
             "-e",
-            metavar="KEY=VALUE|JSON|@FILE",
-            help="Set these variables above all others. Other users see a value in 'ps', so give a secret in @FILE.",
+            metavar="KEY=VALUE|JSON|@PATH",
+            help="Set these variables above all others. Other users see a value in 'ps', so give a secret in @PATH.",
         ),
     ] = None
     vault_id: Annotated[
         list[str] | None,
-        typer.Option("--vault-id", metavar="[LABEL@]FILE", help="Read a vault's password from this file."),
+        typer.Option("--vault-id", metavar="[LABEL@]PATH", help="Read a vault's password from this file."),
     ] = None
     vault_password_file: Annotated[
         list[str] | None,

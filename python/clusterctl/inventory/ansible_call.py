@@ -129,7 +129,7 @@ def text_of(value: str) -> str:
     if value[:1] in {"[", "{"}:
         return value
     if value[:1] in {"/", "."}:
-        raise ConfigError("A value of --extra-vars begins like a path; write @FILE to read variables from a file.")
+        raise ConfigError("A value of --extra-vars begins like a path; write @PATH to read variables from a file.")
 
     from clusterctl.inventory import key_value  # noqa: PLC0415 - it takes 0.2 s, and most commands have no such value
 

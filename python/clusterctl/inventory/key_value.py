@@ -19,6 +19,6 @@ def parsed(words: str) -> dict[str, str]:
         found = parse_kv(words)
     except AnsibleError:
         raise ConfigError(
-            "A value of --extra-vars has unbalanced quotes; write key=value, a JSON mapping or @FILE."
+            "A value of --extra-vars has unbalanced quotes; write key=value, a JSON mapping or @PATH."
         ) from None
     return {str(name): str(word) for name, word in found.items()}

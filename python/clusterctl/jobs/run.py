@@ -291,7 +291,7 @@ def started_in(team: JobTeam, options: RunOptions) -> StartedIn:
     wish = replace(options.wish, tagged=_has_tags(options))
     copied_to = "" if options.sync is None else _copied_to(team, options.sync, options.remote_dir)
     if options.sync is None and options.remote_dir:
-        raise ConfigError("--remote-dir says where --sync copies to; give it with --sync DIR.")
+        raise ConfigError("--remote-dir says where --sync copies to; give it with --sync PATH.")
     directory = os.path.normpath(f"{copied_to}/{wish.directory}") if _is_below(copied_to, wish) else wish.directory
     if directory and not directory.startswith("/"):
         raise ConfigError(f"--chdir is {directory!r}; it takes an absolute path, which nodes share.")
@@ -463,5 +463,5 @@ def _missing_words(name: str, missing: Sequence[str], blocked: Sequence[str], lo
     where = "the PATH of the nodes' sessions" if "/" not in name else f"{looks[0].folder}"
     looked = "" if name.startswith("/") else f" (looked in {where})"
     if len(missing) < len(looks):
-        return f"{name} is missing on {folded(missing)}{looked}; --sync DIR copies your code to all nodes."
-    return f"{name} is missing on all nodes{looked}; give its full path, or copy it there with --sync DIR."
+        return f"{name} is missing on {folded(missing)}{looked}; --sync PATH copies your code to all nodes."
+    return f"{name} is missing on all nodes{looked}; give its full path, or copy it there with --sync PATH."

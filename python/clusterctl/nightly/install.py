@@ -222,14 +222,14 @@ def _absolute(options: InventoryOptions) -> InventoryOptions:
     """Return the options with absolute paths; refuse an option that needs a terminal."""
     if any(not value.startswith("@") for value in options.extra_vars):
         raise ConfigError(
-            "A night takes extra variables from files alone (-e @FILE): their values may be secrets, and the job's "
+            "A night takes extra variables from files alone (-e @PATH): their values may be secrets, and the job's "
             "file would hold them. Write them into a file."
         )
     ids = []
     for value in options.vault_ids:
         label, at, source = value.rpartition("@")
         if source.startswith("prompt"):
-            raise ConfigError("A night cannot ask for a vault password; give --vault-id LABEL@FILE.")
+            raise ConfigError("A night cannot ask for a vault password; give --vault-id LABEL@PATH.")
         ids.append(f"{label}{at}{_existing(source, '--vault-id')}")
     return replace(
         options,

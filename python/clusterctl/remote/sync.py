@@ -129,7 +129,7 @@ def copy(folder: Path, target: str, logins: Sequence[JobLogin], has_rsync: Mappi
         words = "; ".join(f"{folded(hosts)}: {why}" for why, hosts in list(by_why.items())[:_MOST_NAMED])
         raise HostFailedError(
             f"{folder} could not be copied to {target} ({words}); name a folder that the cluster's user may write on "
-            "all nodes: --remote-dir DIR."
+            "all nodes: --remote-dir PATH."
         )
     return Copied(len(names), _noise(noisy) if noisy else "")
 

@@ -108,7 +108,7 @@ def _with_native_compiler(podman: Podman, image: str, base: str, report: Report)
     mirror = None if isinstance(vendor, RpmVendor) or not vendor.keyring.is_file() else apt.machine_mirror(vendor)
     if mirror is None or shutil.which("mmdebstrap") is None:
         report(f"{image} compiles with emulated programs, at a tenth of the speed: its compiler for this machine needs "
-               "mmdebstrap and a mirror in /etc/apt")  # fmt: skip
+               f"mmdebstrap, a mirror in /etc/apt and the keys of {vendor.name}'s archive")  # fmt: skip
         return base
     reference = f"{base}-compiler"
     triple = f"{_MACHINES[made_of.arch]}-linux-gnu"

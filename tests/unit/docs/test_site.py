@@ -44,7 +44,7 @@ def test_every_option_is_explained_by_a_sentence(pages: dict[str, str]) -> None:
     rows = re.findall(r"^\| (`.+?`\{ #\S+ \}|<code.+?</code>) \| (.*?) \| ", text, flags=re.MULTILINE)
     assert len(rows) > 300
     assert [row for row in rows if not re.fullmatch(r"[A-Z].+\.", row[1])] == []
-    assert [row for row in rows if re.search(r" (FILE|FOLDER|DIR|TEXT|INTEGER)\b", row[0])] == []
+    assert [row for row in rows if re.search(r"\b(FILE|FOLDER|DIR|TEXT|INTEGER)\b", row[0])] == []
 
 
 def test_every_variable_of_every_role_has_its_row(pages: dict[str, str]) -> None:

@@ -103,7 +103,7 @@ def test_a_file_of_a_value_is_its_owners_alone(tmp_path: Path) -> None:
         ansible_call.in_folder(["a=1"], tmp_path)
 
 
-@pytest.mark.parametrize(("value", "words"), [("a='1", "unbalanced quotes"), ("./vars.yml", "@FILE")])
+@pytest.mark.parametrize(("value", "words"), [("a='1", "unbalanced quotes"), ("./vars.yml", "@PATH")])
 def test_what_ansible_would_refuse_is_refused_without_its_value(value: str, words: str, tmp_path: Path) -> None:
     inventory = tmp_path / "i.ini"
     inventory.write_text("n1\n", encoding="utf-8")

@@ -145,9 +145,9 @@ def looks(monkeypatch: Any, *without: str, runs: bool = True, folder: bool = Tru
 @pytest.mark.parametrize(
     ("words", "without", "sentence"),
     [
-        (("--", "./a.out"), ("node2", "node3"), "./a.out is missing on node[2-3] (looked in /home/user1); --sync DIR"),
+        (("--", "./a.out"), ("node2", "node3"), "./a.out is missing on node[2-3] (looked in /home/user1); --sync PATH"),
         (("--", "a.out"), NODES, "a.out is missing on all nodes (looked in the PATH of the nodes' sessions)"),
-        (("--", "/opt/a.out"), ("node1",), "/opt/a.out is missing on node1; --sync DIR"),
+        (("--", "/opt/a.out"), ("node1",), "/opt/a.out is missing on node1; --sync PATH"),
         (("--launcher", "torchrun", "--", "train.py"), ("node1",), "./train.py is missing on node1"),
         (
             ("--", "python", "a.py"),

@@ -590,6 +590,19 @@ class TestVariables:
         assert [problem for name in sorted(names) for problem in judge.problems("n", name, {})] == []
         assert judge.warnings() == []
 
+    @pytest.mark.parametrize("folder", ["cache_dir", "work_dir", "log_dir", "controller_log_dir"])
+    @pytest.mark.parametrize("role", ["horovod", "mpi4py", "nccl", "openmpi", "python_env", "ucx"])
+    def test_a_folder_that_each_role_had_is_refused_with_the_name_it_has_now(self, role: str, folder: str) -> None:
+        name, now = f"{role}_{folder}", f"preflight_{folder}"
+        judge = rules.VariableRules(SPECS_AS_SHIPPED)
+        (found,) = judge.problems("n", name, "/srv/x")
+        assert (found.check, found.variable) == ("variable", name)
+        assert found.problem == f"{name} is no longer a variable of role {role}"
+        assert found.cure == f"set {now}, which all roles of the software share, and remove {name}"
+        assert judge.warnings() == []
+        assert judge.problems("n", now, "/srv/x") == []
+        assert rules.VariableRules(SPECS_AS_SHIPPED, [name]).problems("n", name, "/srv/x") == []
+
     def test_the_nearest_right_name_is_told(self) -> None:
         (found,) = rules.VariableRules(SPECS).problems("n", "openmpi_verison", "5.0.7")
         assert "did you mean openmpi_version?" in found.cure

@@ -103,7 +103,7 @@ def test_what_rsync_says_of_a_folder_is_no_noise(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sync, "_has_modern_rsync", lambda: True)
     monkeypatch.setattr(sync, "_taken", lambda *_unused: "rsync: mkdir failed: Permission denied")
     login = supervised_job.JobLogin(Host(name="node1", address="node1"))
-    with pytest.raises(HostFailedError, match=r"Permission denied.*--remote-dir DIR"):
+    with pytest.raises(HostFailedError, match=r"Permission denied.*--remote-dir PATH"):
         sync.copy(tmp_path, "/there", [login], {"node1": True})
 
 

@@ -201,7 +201,7 @@ def described(option: dict[str, Any]) -> str:
     words = option["description"]
     text = words if isinstance(words, str) else " ".join(words)
     if "choices" in option:
-        text += f" One of {', '.join(map(str, option['choices']))}."
+        text += f" One of {', '.join(str(one) or 'empty' for one in option['choices'])}."
     text = re.sub(r"\b[VOCEP]\(((?:[^()\\]|\\.)*)\)", r"\1", text).replace("\\", "")
     return "".join(f"## {line}\n" for line in textwrap.wrap(text, 117, break_on_hyphens=False))
 

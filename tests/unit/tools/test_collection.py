@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -106,6 +107,13 @@ def test_a_heading_without_a_section_is_refused() -> None:
 def test_every_heading_of_the_changelog_has_a_section() -> None:
     text = (content.root() / "CHANGELOG.md").read_text(encoding="utf-8")
     assert changelog_fragments.entries(text)["minor_changes"]
+
+
+def test_every_entry_of_the_changelog_stands_below_a_heading() -> None:
+    text = (content.root() / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert [
+        part for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:] if "\n- " in part.partition("\n### ")[0]
+    ] == []
 
 
 @pytest.mark.programs
