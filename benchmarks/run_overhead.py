@@ -80,7 +80,7 @@ def measure(path: Path, repeat: int) -> None:
     differences = [run[0] - plain[0] for plain, run in zip(*samples.values(), strict=True)]
     print(
         f"more, pair by pair: median {statistics.median(differences):.2f} s, spread {min(differences):.2f} to "
-        f"{max(differences):.2f} s; promised are {LIMIT_S} s at most; load of the machine {os.getloadavg()[0]:.1f}"
+        f"{max(differences):.2f} s; the aim is {LIMIT_S} s at most; load of the machine {os.getloadavg()[0]:.1f}"
     )
 
 
@@ -122,7 +122,7 @@ def measure_project(path: Path, repeat: int) -> None:
         )
     more = [same[0] - none[0] for same, none in zip(samples["same lock"], samples["no project"], strict=True)]
     print(
-        f"same lock, more than without a project: median {statistics.median(more):.2f} s; promised are {UNCHANGED_S} s,"
+        f"same lock, more than without a project: median {statistics.median(more):.2f} s; the aims are {UNCHANGED_S} s,"
         f" and {CHANGED_S:g} s for a changed lock; load of the machine {os.getloadavg()[0]:.1f}"
     )
 
