@@ -61,7 +61,7 @@ COMMANDS = {
         "swapoff": RISK,
         "taskset": LOOK,
     },
-    "network": {"clusterctl": OTHER, "ip": LOOK, "modprobe": RISK, "ping": LOOK},
+    "network": {"clusterctl": OTHER, "ip": LOOK, "modprobe": "who kept the driver away knows why", "ping": LOOK},
     "parameters": {"show_gids": LOOK},
     "rdma": {
         "dcb": "",
