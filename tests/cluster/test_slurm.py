@@ -57,6 +57,12 @@ def cluster(slurm_cluster: Cluster) -> Iterator[Cluster]:
     assert slurm_cluster.is_clean()
 
 
+def swept(cluster: Cluster) -> None:
+    """Remove what stays where Slurm kills what does not end in time: a daemon's folder, and a rank's trial of memory."""
+    for node in NODES:
+        cluster.on(node, "sh", "-c", "rm -rf /tmp/prted.* /dev/shm/open_mpi.*")
+
+
 def refused(cluster: Cluster, **wish: Any) -> str:
     """Return the one sentence by which Slurm gives no nodes, with exit code 11."""
     with pytest.raises(ValidationCouldNotRunError) as caught:
@@ -107,6 +113,7 @@ def test_a_node_with_a_broken_library_is_named_as_by_ssh(cluster: Cluster) -> No
     ]
     assert result(found, "provisioned").hosts == ("node2",)
     assert result(found, "provisioned").reason == result(by_ssh, "provisioned").reason
+    swept(cluster)
 
 
 class Run:
@@ -182,8 +189,7 @@ def test_a_job_that_is_cancelled_in_a_check_is_no_verdict_about_nodes(cluster: C
     found = of_check(events, "allreduce")
     assert (found["verdict"], found["hosts"], found["culprits"]) == ("ERROR", [], [])
     assert f"Slurm job {job} is gone: it was cancelled" in found["reason"]
-    for node in NODES:  # Slurm kills what does not end in time: a daemon's folder stays, and a rank's trial of memory
-        cluster.on(node, "sh", "-c", "rm -rf /tmp/prted.* /dev/shm/open_mpi.*")
+    swept(cluster)
 
 
 def test_what_slurm_does_not_give_is_refused_with_a_sentence(cluster: Cluster) -> None:
