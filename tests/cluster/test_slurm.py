@@ -58,7 +58,7 @@ def cluster(slurm_cluster: Cluster) -> Iterator[Cluster]:
 
 
 def swept(cluster: Cluster) -> None:
-    """Remove what stays where Slurm kills what does not end in time: folders of daemons, and trials of shared memory."""
+    """Remove what stays where Slurm kills what does not end in time: daemons' folders, and trials of shared memory."""
     for node in NODES:
         cluster.on(node, "sh", "-c", "rm -rf /tmp/prted.* /dev/shm/open_mpi.*")
 
