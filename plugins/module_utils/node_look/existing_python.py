@@ -350,11 +350,7 @@ def _nccl(folders: list[str], base: str, packages: Json) -> Json:
 
 # --- which MPI its packages were compiled for ------------------------------------------------------------------------
 
-_OF_MPI = {
-    "mpi4py": ("mpi4py", re.compile(r"MPI[.].*so")),
-    "horovod-pytorch": ("horovod/torch", re.compile(r"mpi_lib_v2[.].*so")),
-    "horovod-tensorflow": ("horovod/tensorflow", re.compile(r"mpi_lib[.].*so")),
-}
+_OF_MPI = {"mpi4py": re.compile(r"MPI[.].*so")}
 _MPI_LIBRARY = re.compile(r"lib(mpi|mpich|pmpi|mpi_[a-z0-9]+)[.]so[.0-9]*")
 _MOST_HEADERS, _MOST_DYNAMIC, _MOST_WORD = 128, 1 << 16, 1 << 12
 _LOAD, _DYNAMIC = 1, 2  # p_type of elf(5)
@@ -363,13 +359,13 @@ _NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29  # d_tag
 
 def _mpi(folders: list[str], root: str) -> Json:
     found: Json = {}
-    for name, (package, module) in _OF_MPI.items():
+    for name, module in _OF_MPI.items():
         for folder in folders:
-            modules = [one for one in list_folder(f"{folder}/{package}") if module.fullmatch(one)]
+            modules = [one for one in list_folder(f"{folder}/{name}") if module.fullmatch(one)]
             if modules:
-                libraries = {_mpi_of(f"{folder}/{package}/{one}", root) for one in modules}
+                libraries = {_mpi_of(f"{folder}/{name}/{one}", root) for one in modules}
                 found[name] = {"folder": folder, "library": libraries.pop() if len(libraries) == 1 else ""}
-            if modules or os.path.isdir(f"{folder}/{package}"):
+            if modules or os.path.isdir(f"{folder}/{name}"):
                 break  # Python takes the first one
     return found
 
