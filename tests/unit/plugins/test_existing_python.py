@@ -47,7 +47,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def look(path: Path | str) -> dict[str, Any]:
-    found: dict[str, Any] = existing_python.look(str(path), ANY_OWNER)
+    found: dict[str, Any] = existing_python.look(str(path), ANY_OWNER, frozen=record.frozen_paths)
     return found
 
 
