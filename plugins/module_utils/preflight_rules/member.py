@@ -470,19 +470,23 @@ def shared_address_warnings(nodes: Mapping[str, Mapping[str, Any]], members: Seq
 
 
 def card_warnings(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each RDMA card without a driver, and for cards of one node with the same address."""
-    found = []
+    """Return a sentence for RDMA cards without a driver, and for cards of one node with the same address.
+
+    Nodes of which the same is to be said share a sentence.
+    """
+    folded: dict[str, list[str]] = defaultdict(list)
     for host, node in nodes.items():
-        found += [
-            f"{host}: the RDMA card {bus} has no driver, so jobs cannot use it; run 'modprobe mlx5_core' and"
-            " 'modprobe mlx5_ib', and look in the kernel's log."
-            for bus in node.get("driverless_cards") or ()
-        ]
-        found += [
-            f"{host}: {' and '.join(names)} have the same address {address}; give each card an address of its own."
-            for address, names in fabric_rules.own_twins(node).items()
-        ]
-    return found
+        if idle := node.get("driverless_cards") or ():
+            what, them = ("cards {} have", "them") if len(idle) > 1 else ("card {} has", "it")
+            folded[
+                f"the RDMA {what.format(shortened(idle))} no driver, so jobs cannot use {them};"
+                " run 'modprobe mlx5_core' and 'modprobe mlx5_ib', and look in the kernel's log."
+            ].append(host)
+        for address, names in fabric_rules.own_twins(node).items():
+            folded[
+                f"{' and '.join(names)} have the same address {address}; give each card an address of its own."
+            ].append(host)
+    return [f"{shortened(hosts)}: {sentence}" for sentence, hosts in folded.items()]
 
 
 _UNIQUE = "correct cluster_aliases or ansible_host, or the node's own name with 'hostnamectl set-hostname NAME'"
