@@ -518,9 +518,7 @@ class TestPlan:
             ssh_mesh_sign.postponed([request], present, keys)
 
     def test_a_key_that_could_not_be_revoked_everywhere_is_not_signed(self) -> None:
-        with pytest.raises(
-            mesh_rules.MeshError, match=r"key of node1 and node2 .* is of type sk-ssh-ed25519@"
-        ):
+        with pytest.raises(mesh_rules.MeshError, match=r"key of node1 and node2 .* is of type sk-ssh-ed25519@"):
             self.found({"host_keys": self.HOST_KEYS}, own="sk-ssh-ed25519@openssh.com AAAA")
 
     def test_revoked_keys_of_the_administrator_stand_in_the_way(self) -> None:
