@@ -161,6 +161,7 @@ def artifacts(system: System, given: Mapping[str, Any]) -> list[Artifact]:
             "packages": dict.fromkeys(("torch", "numpy", "cloudpickle", "packaging", "psutil", "pyyaml"), "1"),
             "cuda": {"torch": ""},
             "nccl": {"version": ""},
+            "mpi": {},
         },
     }
     host = Host("here", member, node, Settings({**defaults, **ours, **given}))

@@ -40,7 +40,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         files: dict[str, dict[str, str]] = {}
         warnings: list[str] = []
         devices = [str(one) for one in check_type_list(given["pin_hca"] or [])]
-        has_ucx = ucx.wanted(plan["members"], str(given.get("ucx", "never")))
+        has_ucx = ucx.wanted(plan["members"], str(given.get("ucx", "never")), _builds(answers))
         for host in hosts:
             node = nodes[host]
             try:
@@ -119,6 +119,14 @@ def _tells_cables(host: str, variables: dict[str, Any], answer: Any) -> bool:
         if one["name"] == "openmpi" and host in one["hosts"]:
             return openmpi.KNOWS_LINKS in one["inputs"]["configure"]
     return rules.tells_cables(answer)
+
+
+def _builds(answers: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return what the variables of each host say of the build of its Open MPI: with CUDA or not, and on which host."""
+    return {
+        host: (str(its.get("openmpi_cuda") or "auto"), str(its.get("openmpi_builder") or ""))
+        for host, its in answers.items()
+    }
 
 
 def _used(decision: rules.Decision) -> list[rules.Network]:

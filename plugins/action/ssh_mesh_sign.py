@@ -18,7 +18,6 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils import mesh_look, r
 
 _PASSPHRASE = "ssh_mesh_ca_passphrase"  # noqa: S105 - the name of the variable
 _GIVE = mesh_ca.authority.GIVE
-_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp521", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp256", "ssh-rsa")
 _ERRORS = (
     rules.MeshError,
     config_line.LineError,
@@ -199,7 +198,8 @@ def certificates(
     """Return the certificates that the visited nodes should have.
 
     Raises:
-        MeshError: sshd of a node has no host key that the controller has verified, or refuses other revoked keys.
+        MeshError: sshd of a node has no host key that the controller has verified, or refuses other revoked keys; or a
+            user's key is of a type that some OpenSSH cannot read, so that it could not be revoked.
     """
     named = {str(member["name"]): member for member in members}
     sources = rules.source_addresses(members)
@@ -211,6 +211,12 @@ def certificates(
     for key, hosts in owners.items():
         if not key:  # check mode makes none
             continue
+        if key.partition(" ")[0] not in mesh_ca.authority.KEY_TYPES:
+            raise rules.MeshError(
+                f"The user's key of {' and '.join(hosts)} for the mesh is of type {key.partition(' ')[0]}, which not "
+                f"every OpenSSH can revoke; use one of {', '.join(mesh_ca.authority.KEY_TYPES)}.",
+                hosts,
+            )
         accepted = dict.fromkeys(word for host in hosts for word in sources[host])
         wanted = mesh_ca.certificates.Wanted(
             kind="user",
@@ -230,7 +236,7 @@ def certificates(
             )
         verified = set(named[host].get("host_keys", ()))
         own = {one["key"].split()[0]: one["key"] for one in trust["host_keys"] if one["key"] in verified}
-        key = next((own[kind] for kind in _KINDS if kind in own), "")
+        key = next((own[kind] for kind in mesh_ca.authority.KEY_TYPES if kind in own), "")
         if not key:
             raise rules.MeshError(
                 f"sshd on {host} has no host key that the controller has verified; check HostKey in its sshd_config.",

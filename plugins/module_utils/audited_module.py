@@ -124,10 +124,11 @@ class AuditedModule(AnsibleModule):
     """A module whose changes stand in the audit file and in the syslog, also when it fails after them."""
 
     keeps_file = True  # an uninstall, which removes the file, is in the syslog alone
+    is_labelled = False
 
     def exit_json(self, **result: Any) -> NoReturn:
         """Give what was written its SELinux contexts, write the audit line, then end the module."""
-        self._label(result)
+        self.label(result)
         self._audit(result)
         super().exit_json(**result)
 
@@ -136,9 +137,11 @@ class AuditedModule(AnsibleModule):
         self._audit(result)
         super().fail_json(msg, **result)
 
-    def _label(self, result: Dict[str, Any]) -> None:
-        if not result.get("changed") or self.check_mode or os.geteuid() != 0:
+    def label(self, result: Dict[str, Any]) -> None:
+        """Give what was written its SELinux contexts, once: what proves the files may need them."""
+        if self.is_labelled or not result.get("changed") or self.check_mode or os.geteuid() != 0:
             return
+        self.is_labelled = True
         problem = relabel(entry for entry in result.get("watch") or () if isinstance(entry, dict))
         if problem:
             self.warn(problem)

@@ -65,7 +65,7 @@ def first_match(log: Path, start: int, pattern: "re.Pattern[str]") -> str:
 def disk_full(host: str, name: str, version: str, work_dir: str, free: int, needs: int) -> ArtifactError:
     """Return the sentence for a full disk; ``free`` and ``needs`` are bytes."""
     return ArtifactError(
-        f"{host}: the builder's disk is full: {work_dir} has {free} bytes free and building {name} {version} needs"
+        f"{host}: the builder's disk is full: {work_dir} has {free} bytes free. Building {name} {version} needs"
         f" about {needs}; make room there or name another folder (preflight_work_dir)."
     )
 

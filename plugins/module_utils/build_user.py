@@ -88,7 +88,7 @@ def _refuse_closed(folder: str) -> None:
     closed = closed_above(folder)
     if closed:
         raise ArtifactError(
-            f"Only root can reach {folder}, because {closed} is closed to others, but builds do not run as root;"
+            f"Only root can reach {folder}, because {closed} is closed to others. Builds do not run as root;"
             " choose another work folder (preflight_work_dir), such as /var/tmp."
         )
 

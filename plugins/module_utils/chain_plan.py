@@ -26,6 +26,8 @@ class ChainPlan:
         self.slow: Set[str] = set()  # they give to nobody
         self._have: Dict[str, int] = {head: 0}
         self._since: Dict[str, Tuple[float, int, int]] = {}  # when a comparison began, with what node and source had
+        self._tried: Dict[str, float] = {}  # bytes/s before the head took over a node's takers, until theirs are known
+        self._gives: Set[str] = set()  # the head could not serve their takers faster
         self._last = head
 
     def join(self, node: str) -> Dict[str, str]:
@@ -57,6 +59,7 @@ class ChainPlan:
         changes = self.pass_over(node)
         source = self._giver(node)
         del self.source[node], self._have[node]
+        self._tried.pop(node, None)
         self.slow.discard(node)
         for taker, giver in self.source.items():
             if giver == node:  # it has all
@@ -68,6 +71,7 @@ class ChainPlan:
     def pass_over(self, node: str) -> Dict[str, str]:
         """Let nobody take from a node: its takers take from its own source."""
         self.slow.add(node)
+        self._tried.pop(node, None)
         source = self._giver(node)
         changes = dict.fromkeys(self.takers(node), source)
         self.source.update(changes)
@@ -84,15 +88,41 @@ class ChainPlan:
     def around_slow_nodes(self, now: float) -> Dict[str, str]:
         """Pass over a node that takes much less than its source does.
 
-        A source with two slow takers is slow itself, unless it is the head.
+        A source with two slow takers is slow itself, unless it is the head. A head may receive faster than it can send,
+        so a node that it passes over gets its takers back, once, where they are no faster without it.
         """
+        for node, before in list(self._tried.items()):
+            takers = [one for one in self.takers(self.head) if one not in self.slow]
+            rates = [rate for one in takers for rate in self._rate(one, now)]
+            if rates:
+                del self._tried[node]
+            if rates and min(rates) < before:
+                return self._give_back(node, takers)
         for node, source in self.source.items():
-            if self._lags(node, now) and node not in self.slow and self.takers(node):
+            began, own, _its = self._since.get(node, (now, 0, 0))
+            if self._lags(node, now) and node not in self.slow | self._gives and self.takers(node):
                 if not any(self.source.get(other) == source for other in self.slow):
-                    return self.pass_over(node)
+                    changes = self.pass_over(node)
+                    if source == self.head:
+                        self._tried[node] = (self._have[node] - own) / (now - began)
+                    return changes
                 if source != self.head:
                     return self.pass_over(source)
         return {}
+
+    def _rate(self, node: str, now: float) -> List[float]:
+        """Return the bytes/s that a node took since it came to its source; nothing before it is known."""
+        began, own, _its = self._since.get(node, (now, 0, 0))
+        return [(self._have[node] - own) / (now - began)] if now - began >= WINDOW_S else []
+
+    def _give_back(self, node: str, takers: List[str]) -> Dict[str, str]:
+        self.slow.discard(node)
+        self._gives.add(node)
+        changes = dict.fromkeys(takers, node)
+        self.source.update(changes)
+        for taker in changes:
+            self._since.pop(taker, None)
+        return changes
 
     def _lags(self, node: str, now: float) -> bool:
         """Whether a node has taken too little since the last comparison; the next one begins now."""

@@ -415,6 +415,7 @@ def run(
     }
     if module._diff:  # noqa: SLF001 - as above
         result["diff"] = outcome.diff
+    module.label(result)
     problem = "" if module.check_mode else verify()
     if problem:
         module.fail_json(msg=problem, **{**result, "watch": []})

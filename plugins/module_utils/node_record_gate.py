@@ -279,6 +279,7 @@ _GPU = _record(
     problem=_SENTENCE,
     instances=_many(_UUID),
     nvlink=_flag,
+    nvlink_down=_flag,
     numa=_SIGNED,
     pci_path=_many(_WORD),
 )

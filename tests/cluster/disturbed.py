@@ -32,7 +32,7 @@ HELD = (
     "import fcntl, time; file = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(file, fcntl.LOCK_EX);"
     " time.sleep({})"
 )
-# What differs between two undisturbed runs as well, and Ansible's folder of a module that its node's death cut off.
+# What differs between two undisturbed runs as well, and Ansible's folder of a module that died with its node.
 PASSING = ("etc/ld.so.cache", "__pycache__", ".bash_history", "audit.jsonl", "tmp/ansible_clusterctl.hpc.")
 PROOF = "var/lib/clusterctl/proofs/"
 # Back to bare software: the links, the folders, and the proofs.

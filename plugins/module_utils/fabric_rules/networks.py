@@ -238,7 +238,8 @@ def _without_address(nodes: Mapping[str, Facts]) -> List[Rejection]:
             if kind not in {*ROUTED_KINDS, "veth"} or master or interface.get("has_both_ends"):
                 continue
             if not addresses:
-                bare[interface["name"]] += [host] if kind != "veth" else []
+                if kind != "veth":
+                    bare[interface["name"]].append(host)
             elif interface.get("carrier") and all(_is_ipv6_of_link(entry) for entry in addresses):
                 on_link[interface["name"]].append(host)
                 kinds[interface["name"]].add(kind)

@@ -19,6 +19,8 @@ from . import certificates
 from . import passphrase as passphrases
 
 KINDS = ("user", "host")
+# Keys that OpenSSH of every supported system reads, the preferred one first.
+KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp521", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp256", "ssh-rsa")
 GIVE = "give it by --ca-passphrase-file or --ask-ca-passphrase, or keep ssh_mesh_ca_passphrase in an Ansible vault"
 _DAY_S = 86400
 _LIFE_DAYS = 3650
@@ -71,10 +73,13 @@ class Authority:
     def revoked(self) -> str:
         """Return the revoked keys, one a line, which every node gets.
 
+        sshd refuses every login where it cannot read one of the lines, so a key of another type is left out.
+
         Raises:
             AuthorityError: the record cannot be read.
         """
-        return "".join(f"{_line(key)}\n" for key in revoked_keys(self.record()))
+        readable = [key for key in revoked_keys(self.record()) if key.partition(" ")[0] in KEY_TYPES]
+        return "".join(f"{_line(key)}\n" for key in readable)
 
     def record(self) -> Dict[str, Any]:
         """Return what was signed and revoked.
@@ -449,7 +454,7 @@ def _returns(record: Mapping[str, Any], node: str) -> bool:
 
 def _line(key: str) -> str:
     try:
-        return config_line.checked(key, "A key for ssh-keygen")
+        return config_line.checked(key, "A key of a node")
     except config_line.LineError as error:
         raise AuthorityError(f"{error}.") from None
 

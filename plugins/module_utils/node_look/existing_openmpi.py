@@ -32,7 +32,7 @@ _MOST_FILES, _MOST_READ = 20_000, 1 << 22
 def look(
     path: str, login_uid: int = 0, silent: frozenset[str] | set[str] = frozenset(), root: str = "/usr/local"
 ) -> Json:
-    """Look at an Open MPI; the arguments are those of :func:`existing_python.look`.
+    """Look at an Open MPI; the first arguments are those of :func:`existing_python.look`.
 
     Returns:
         ``path``; ``problem`` and ``cure``, '' where it can be used. Then also ``version``, ``machine``, ``library``

@@ -37,6 +37,7 @@ _CUDA = {
 }
 _SYSTEM = "/usr"
 _SOFTWARE = ("/opt/", "/usr/")
+Frozen = Callable[["list[str]"], "set[str]"]
 
 
 class UnusableError(Exception):
@@ -69,7 +70,11 @@ def in_use(root: str) -> str:
 
 
 def look(
-    path: str, login_uid: int = 0, silent: frozenset[str] | set[str] = frozenset(), root: str = "/usr/local"
+    path: str,
+    login_uid: int = 0,
+    silent: frozenset[str] | set[str] = frozenset(),
+    root: str = "/usr/local",
+    frozen: Frozen | None = None,
 ) -> Json:
     """Look at an environment.
 
@@ -78,6 +83,8 @@ def look(
         login_uid: the user who may own it beside root where software lies; -1 compares no owners.
         silent: folders on file systems that do not answer.
         root: folder of the artifacts, where software lies too.
+        frozen: returns those of some paths that are on file systems that do not answer; without it, ``mpi`` stays
+            empty.
 
     Returns:
         ``path`` and ``folder``; ``problem`` and ``cure``, '' where it can be used. Then also ``kind`` (venv, conda or
@@ -89,7 +96,7 @@ def look(
     """
     folder = folder_of(path)
     found = {"path": path, "folder": folder}
-    return answered(found, folder, silent, lambda: _looked(path, folder, login_uid, root))
+    return answered(found, folder, silent, lambda: _looked(path, folder, login_uid, root, frozen))
 
 
 def answered(found: Json, folder: str, silent: frozenset[str] | set[str], looked: Callable[[], Json]) -> Json:
@@ -161,7 +168,7 @@ def _first(names: list[str]) -> str:
 # --- the environment -------------------------------------------------------------------------------------------------
 
 
-def _looked(path: str, folder: str, login_uid: int, root: str) -> Json:
+def _looked(path: str, folder: str, login_uid: int, root: str, frozen: Frozen | None) -> Json:
     if not os.path.isdir(folder):
         raise UnusableError(f"{folder} does not exist", "make it there too, or name another python_env_existing")
     settings = _settings(f"{folder}/pyvenv.cfg")
@@ -210,7 +217,7 @@ def _looked(path: str, folder: str, login_uid: int, root: str) -> Json:
         "packages": {**packages, **others},
         "cuda": {name: _cuda(name, folders) for name in _CUDA if name in packages},
         "nccl": _nccl(folders, base, packages),
-        "mpi": _mpi(folders, root),
+        "mpi": _mpi(folders, root, frozen) if frozen else {},
     }
 
 
@@ -350,43 +357,43 @@ def _nccl(folders: list[str], base: str, packages: Json) -> Json:
 
 # --- which MPI its packages were compiled for ------------------------------------------------------------------------
 
-_OF_MPI = {
-    "mpi4py": ("mpi4py", re.compile(r"MPI[.].*so")),
-    "horovod-pytorch": ("horovod/torch", re.compile(r"mpi_lib_v2[.].*so")),
-    "horovod-tensorflow": ("horovod/tensorflow", re.compile(r"mpi_lib[.].*so")),
-}
+_OF_MPI = {"mpi4py": re.compile(r"MPI[.].*so")}
 _MPI_LIBRARY = re.compile(r"lib(mpi|mpich|pmpi|mpi_[a-z0-9]+)[.]so[.0-9]*")
 _MOST_HEADERS, _MOST_DYNAMIC, _MOST_WORD = 128, 1 << 16, 1 << 12
 _LOAD, _DYNAMIC = 1, 2  # p_type of elf(5)
 _NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29  # d_tag
 
 
-def _mpi(folders: list[str], root: str) -> Json:
+def _mpi(folders: list[str], root: str, frozen: Frozen) -> Json:
     found: Json = {}
-    for name, (package, module) in _OF_MPI.items():
+    for name, module in _OF_MPI.items():
         for folder in folders:
-            modules = [one for one in list_folder(f"{folder}/{package}") if module.fullmatch(one)]
+            modules = [one for one in list_folder(f"{folder}/{name}") if module.fullmatch(one)]
             if modules:
-                libraries = {_mpi_of(f"{folder}/{package}/{one}", root) for one in modules}
+                libraries = {_mpi_of(f"{folder}/{name}/{one}", root, frozen) for one in modules}
                 found[name] = {"folder": folder, "library": libraries.pop() if len(libraries) == 1 else ""}
-            if modules or os.path.isdir(f"{folder}/{package}"):
+            if modules or os.path.isdir(f"{folder}/{name}"):
                 break  # Python takes the first one
     return found
 
 
-def _mpi_of(module: str, root: str) -> str:
+def _mpi_of(module: str, root: str, frozen: Frozen) -> str:
     """Return the library of MPI that a compiled module loads, '' for none: its path, or its name where others say it.
 
-    The cluster's own Open MPI may be installed only later.
+    The cluster's own Open MPI may be installed only later. On a file system that does not answer, the loader would wait
+    for the first folder that the module names, so the library counts as there.
     """
     try:
         needed, places = _dynamic(module)
     except (OSError, ValueError, OverflowError, struct.error):
         return ""
     name = next((one for one in needed if _MPI_LIBRARY.fullmatch(one)), "")
-    for place in places if name else ():
-        path = os.path.normpath(f"{place.replace('$ORIGIN', os.path.dirname(os.path.realpath(module)))}/{name}")
-        if PLAIN.fullmatch(path) and (os.path.exists(path) or os.path.dirname(path) == f"{root}/openmpi/lib"):
+    origin = os.path.dirname(os.path.realpath(module))
+    named = [os.path.normpath(f"{place.replace('$ORIGIN', origin)}/{name}") for place in places if name]
+    paths = [path for path in named if PLAIN.fullmatch(path)]
+    silent = frozen(paths)
+    for path in paths:
+        if path in silent or os.path.dirname(path) == f"{root}/openmpi/lib" or os.path.exists(path):
             return path
     return name
 

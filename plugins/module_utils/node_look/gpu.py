@@ -211,41 +211,42 @@ def empty_gpus(gpus: list[Json], cut: dict[str, list[str]], driver_version: str,
 # --- nvlink ----------------------------------------------------------------------------------------------------------
 # The form of the answer is that of ``hardware/gpus.py``, which tells the state of each link.
 
-_LINK_IS_UP = re.compile(r"\s+Link \d+: \d[\d.]* GB/s")
+_LINK = re.compile(r"\s+Link \d+: (?:(\d[\d.]*) GB/s|<?inactive>?)")
+_ALL_DOWN = re.compile(r"NVML: .*all links are inactive")
 _LEAST_LINKED = 2
 _SWITCH = "0x0680"  # the PCI class of other bridges, which of NVIDIA's devices are NVSwitches
 
 
-def read_linked(text: str) -> list[str]:
-    """Return the UUIDs of the GPUs with an NVLink that is up, from what ``nvidia-smi nvlink -s`` printed.
+def read_linked(text: str) -> dict[str, bool]:
+    """Return whether an NVLink is up by the UUID of each GPU with links, from what ``nvidia-smi nvlink -s`` printed.
 
-    A card that could have a bridge and has none tells all its links as inactive, so these do not count.
+    A card that could have a bridge and has none prints what a card prints whose links are down.
     """
-    found: dict[str, None] = {}
+    found: dict[str, bool] = {}
     uuid = ""
     for line in text.splitlines():
-        gpu = _GPU_LINE.match(line)
+        gpu, link = _GPU_LINE.match(line), _LINK.match(line)
         if gpu:
             uuid = gpu.group(1)
-        elif uuid and _LINK_IS_UP.match(line):
-            found[uuid] = None
-    return list(found)
+        elif uuid and (link or _ALL_DOWN.match(line)):
+            found[uuid] = found.get(uuid, False) or bool(link and link.group(1))
+    return found
 
 
-def linked(gpus: list[Json], root: str = "") -> list[str]:
-    """Return the UUIDs of the GPUs that NVLink joins to others: all where there are NVSwitches, else by nvidia-smi.
+def linked(gpus: list[Json], root: str = "") -> dict[str, bool]:
+    """Return whether NVLink joins a GPU to others by its UUID: all where there are NVSwitches, else by nvidia-smi.
 
-    A GPU that is alone on its machine is not asked.
+    False is a GPU whose links are down; a GPU without links is left out. One that is alone on its machine is not asked.
     """
     uuids = [gpu["uuid"] for gpu in gpus if gpu["driver"] == NVIDIA and gpu["uuid"]]
     if len(uuids) < _LEAST_LINKED:
-        return []
+        return {}
     base = f"{root}/sys/bus/pci/devices"
     if any(
         read_text(f"{base}/{bus}/class", "")[:6] == _SWITCH and read_text(f"{base}/{bus}/vendor", "") == _NVIDIA
         for bus in list_folder(base)
     ):
-        return uuids
+        return dict.fromkeys(uuids, True)
     return read_linked(_answer("nvlink", "-s"))
 
 
@@ -271,8 +272,9 @@ def gpus(library_path: str, root: str = "") -> Json:
     Returns:
         ``gpus``, each with ``bus``, ``name``, ``uuid``, ``driver`` (which has taken it), ``display`` (a card with a
         screen's class), ``unusable`` and ``problem`` (why jobs cannot use it, as a word and as a clause),
-        ``instances`` (the names of its MIG instances), ``nvlink`` (it joins the GPU to others), ``numa`` and
-        ``pci_path`` (:func:`machine.place`).
+        ``instances`` (the names of its MIG instances), ``nvlink`` (it joins the GPU to others),
+        ``nvlink_down`` (all its links are down, or it lacks a bridge), ``numa`` and ``pci_path``
+        (:func:`machine.place`).
     """
     found = listed(root)
     if not found:
@@ -286,7 +288,8 @@ def gpus(library_path: str, root: str = "") -> Json:
         one.pop("minor")
         one["unusable"], one["problem"] = why_unusable(one["driver"], driver)
         one["instances"] = instances.get(one["bus"], [])
-        one["nvlink"] = bool(one["uuid"]) and one["uuid"] in joined
+        one["nvlink"] = joined.get(one["uuid"], False)
+        one["nvlink_down"] = not joined.get(one["uuid"], True)
         one.update(machine.place(f"{root}/sys/bus/pci/devices/{one['bus']}"))
         if one["bus"] in empty and not one["unusable"]:
             one["unusable"], one["problem"] = "mig", "MIG mode is on, and the GPU has no instance"

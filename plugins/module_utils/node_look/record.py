@@ -273,7 +273,9 @@ def _existing(name: str, request: Json, uid: int, silent: frozenset[str] | set[s
     path = str(request.get(name) or "").rstrip("/")
     if not existing_python.PLAIN.fullmatch(path):  # the controller refuses it
         return {name: None}
-    return {name: _EXISTING[name].look(path, uid, silent, root)}
+    if name == "existing_python":
+        return {name: existing_python.look(path, uid, silent, root, frozen_paths)}
+    return {name: existing_openmpi.look(path, uid, silent, root)}
 
 
 def _job_look(request: Json, session: users.Session, silent: frozenset[str] | set[str]) -> Json | None:

@@ -214,14 +214,18 @@ def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def provides(node: Mapping[str, Any]) -> list[str]:
-    """Return what a build can rely on here: libraries, the CUDA toolkit, and RDMA devices and NVLinks that UCX uses."""
+    """Return what a build can rely on here: libraries, the CUDA toolkit, and RDMA devices and NVLinks that UCX uses.
+
+    Links that are down count where UCX is installed, so that they are no reason for a new build.
+    """
+    has_ucx = any(one.get("name") == "ucx" for one in node.get("artifacts") or ())
     cuda, tools = node.get("cuda") or {}, node.get("tools") or {}
     found = {
         "cuda_toolkit": cuda.get("toolkit_version"),
         "libcuda": cuda.get("libcuda"),
         "gdrcopy": tools.get("gdrcopy"),
         "rdma": usable_devices(node),
-        "nvlink": any(gpu.get("nvlink") for gpu in _usable_gpus(node)),
+        "nvlink": any(gpu.get("nvlink") or (has_ucx and gpu.get("nvlink_down")) for gpu in _usable_gpus(node)),
     }
     return [name for name, there in found.items() if there]
 
@@ -466,19 +470,23 @@ def shared_address_warnings(nodes: Mapping[str, Mapping[str, Any]], members: Seq
 
 
 def card_warnings(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each RDMA card without a driver, and for cards of one node with the same address."""
-    found = []
+    """Return a sentence for RDMA cards without a driver, and for cards of one node with the same address.
+
+    Nodes of which the same is to be said share a sentence.
+    """
+    folded: dict[str, list[str]] = defaultdict(list)
     for host, node in nodes.items():
-        found += [
-            f"{host}: the RDMA card {bus} has no driver, so jobs cannot use it; run 'modprobe mlx5_core' and"
-            " 'modprobe mlx5_ib', and look in the kernel's log."
-            for bus in node.get("driverless_cards") or ()
-        ]
-        found += [
-            f"{host}: {' and '.join(names)} have the same address {address}; give each card an address of its own."
-            for address, names in fabric_rules.own_twins(node).items()
-        ]
-    return found
+        if idle := node.get("driverless_cards") or ():
+            what, them = ("cards {} have", "them") if len(idle) > 1 else ("card {} has", "it")
+            folded[
+                f"the RDMA {what.format(shortened(idle))} no driver, so jobs cannot use {them};"
+                " run 'modprobe mlx5_core' and 'modprobe mlx5_ib', and look in the kernel's log."
+            ].append(host)
+        for address, names in fabric_rules.own_twins(node).items():
+            folded[
+                f"{' and '.join(names)} have the same address {address}; give each card an address of its own."
+            ].append(host)
+    return [f"{shortened(hosts)}: {sentence}" for sentence, hosts in folded.items()]
 
 
 _UNIQUE = "correct cluster_aliases or ansible_host, or the node's own name with 'hostnamectl set-hostname NAME'"

@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Settings
 
-
-def taken(members: Sequence[Mapping[str, Any]], platform: str, builder: str, settings: Settings) -> bool:
-    """Whether a build uses CUDA; see the variable ``openmpi_cuda``.
+def taken(members: Sequence[Mapping[str, Any]], platform: str, builder: str, asked: str) -> bool:
+    """Whether a build uses CUDA.
 
     Args:
         members: the cluster's hosts, as :func:`all_provide` has them.
         platform: the platform to build for.
         builder: name of the host that builds.
-        settings: the variables of the platform's hosts.
+        asked: ``openmpi_cuda`` of the platform's hosts: auto, always or never.
     """
-    asked = settings.text("openmpi_cuda")
     return asked == "always" or (asked == "auto" and offered(members, platform, builder))
 
 

@@ -111,7 +111,7 @@ class Compiled:
     note: str = ""
 
 
-def compiled(host: Host, prefix: str, openmpi: Sequence[str], package: str, framework: str = "") -> Compiled:
+def compiled(host: Host, prefix: str, openmpi: Sequence[str], package: str) -> Compiled:
     """Return a package of MPI that the host's environment has; an empty one without it.
 
     Args:
@@ -119,12 +119,11 @@ def compiled(host: Host, prefix: str, openmpi: Sequence[str], package: str, fram
         prefix: the folder of the cluster's software.
         openmpi: folders of the libraries of an Open MPI of the user that the cluster's leads to.
         package: its name.
-        framework: for which one it must have been compiled, where it can be for several.
     """
     found = of(host)
     if found is None or package not in found.packages:
         return Compiled()
-    its = found.mpi.get(f"{package}-{framework}" if framework else package, {"folder": "", "library": ""})
+    its = found.mpi.get(package, {"folder": "", "library": ""})
     folder, library, version = its["folder"], its["library"], found.packages[package]
     if str(PurePosixPath(library).parent) in {f"{prefix}/openmpi/lib", *openmpi}:
         return Compiled(f"{folder}/{package}", version, taken=True)

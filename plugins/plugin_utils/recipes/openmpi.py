@@ -180,7 +180,7 @@ class _Recipe:
         self.version = settings.text("openmpi_version")
         self.series = ".".join(self.version.split(".")[:2])
         self.ucx = key_of_ucx
-        self.cuda = cuda.taken(cluster.members, self.platform, builder, settings)
+        self.cuda = cuda.taken(cluster.members, self.platform, builder, settings.text("openmpi_cuda"))
         self.pmix = pmix.choose(cluster.members, self.platform, builder, self.series, settings.text("openmpi_pmix"))
         self.fortran = settings.flag("openmpi_fortran")
         self.link, self.link_of_ucx = f"{cluster.prefix}/openmpi", f"{cluster.prefix}/ucx"

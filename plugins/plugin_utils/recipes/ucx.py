@@ -90,22 +90,33 @@ _PACKAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def wanted(members: Sequence[Mapping[str, Any]], asked: str) -> bool:
+def wanted(members: Sequence[Mapping[str, Any]], asked: str, builds: Mapping[str, tuple[str, str]]) -> bool:
     """Whether Open MPI is to use UCX: where it is asked for, or where a host has an RDMA device, or NVLink and CUDA.
 
-    All hosts of a cluster use it or none, because ranks with and without it do not reach each other. Without CUDA, UCX
-    does not use NVLink.
+    All hosts of a cluster use it or none, because ranks with and without it do not reach each other. UCX uses NVLink
+    only where its own build has CUDA.
 
     Args:
         members: the cluster's hosts; ``provides`` has ``rdma`` for a host with an RDMA device that UCX can use, and
             ``nvlink`` for one whose GPUs are joined.
         asked: ``openmpi_ucx``: auto, always or never.
+        builds: ``openmpi_cuda`` and ``openmpi_builder`` by host; a host that is missing here has their defaults.
     """
     if asked != "auto":
         return asked == "always"
-    provided = [set(one.get("provides") or ()) for one in members]
-    has_toolkit = any("cuda_toolkit" in its for its in provided)
-    return any("rdma" in its or (has_toolkit and its >= {"nvlink", "libcuda"}) for its in provided)
+    builder: dict[tuple[str, str, str], str] = {}
+    joined: set[tuple[str, str, str]] = set()
+    for one in members:
+        name, provided = str(one["name"]), set(one.get("provides") or ())
+        with_cuda, named = builds.get(name, ("auto", ""))
+        build = (str(one.get("platform", "")), with_cuda, named)
+        if name == named or build not in builder:
+            builder[build] = name
+        if "rdma" in provided:
+            return True
+        if provided >= {"nvlink", "libcuda"}:
+            joined.add(build)
+    return any(cuda.taken(members, build[0], builder[build], build[1]) for build in joined)
 
 
 def stands_on(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> str | None:
@@ -125,7 +136,10 @@ def decide(cluster: Cluster, _plans: Mapping[str, Plan]) -> Plan:
 
 def _gets(cluster: Cluster, host: Host) -> bool:
     """Whether a host gets the cluster's UCX; an Open MPI that is there already has its own, or none."""
-    return not existing_openmpi.path_of(host) and wanted(cluster.members, host.settings.text("openmpi_ucx"))
+    builds = {
+        one.name: (one.settings.text("openmpi_cuda"), one.settings.text("openmpi_builder")) for one in cluster.hosts
+    }
+    return not existing_openmpi.path_of(host) and wanted(cluster.members, host.settings.text("openmpi_ucx"), builds)
 
 
 def without_port(host: Host) -> str:
@@ -160,7 +174,7 @@ class _Recipe:
         self.version = settings.text("ucx_version")
         self.sources = settings.get("ucx_sources") or _known_sources(self.version, settings.text("ucx_sha256"))
         self.packages = of_family(_PACKAGES, self.builders[0])
-        self.cuda = cuda.taken(cluster.members, self.platform, self.builders[0].name, settings)
+        self.cuda = cuda.taken(cluster.members, self.platform, self.builders[0].name, settings.text("openmpi_cuda"))
         self.gdrcopy = self.cuda and cuda.all_provide(cluster.members, self.platform, "gdrcopy")
 
     def refusals(self) -> Iterator[Refusal]:

@@ -268,8 +268,8 @@ def explain(output: str, target: Target | None, variable: str) -> str:
         if variable.startswith("python_env_lock"):
             again = f"lock again ({variable})"
         return (
-            f"The index's file of {names} is not the one that was pinned (its sha256 differs), and it is not used; find"
-            f" out who changed it, and only if the new file is wanted {again}."
+            f"The index's file of {names} is not the one that was pinned (its sha256 differs), and it is not used."
+            f" Find out who changed it. Only if the new file is wanted, {again}."
         )
     if "ResolutionImpossible" in output or "conflicting dependencies" in output:
         cause = "; ".join(_CAUSE.findall(output)[:4])

@@ -91,13 +91,12 @@ def versions(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:
 
 
 def taken(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
-    """Return which packages of MPI come from an environment of the user, a clause for each."""
+    """Return whose mpi4py comes from an environment of the user, a clause for each place."""
     found: dict[str, list[str]] = {}
     for host, node in nodes.items():
-        for name in ("mpi4py", "horovod"):
-            artifact = node.artifact(name)
-            if artifact.ok and (place := artifact.inputs.get("taken_from")):
-                found.setdefault(f"{name} {artifact.version} is that of {place}", []).append(host)
+        artifact = node.artifact("mpi4py")
+        if artifact.ok and (place := artifact.inputs.get("taken_from")):
+            found.setdefault(f"mpi4py {artifact.version} is that of {place}", []).append(host)
     return tuple(f"{folded(hosts)}: {words}, built against the cluster's Open MPI." for words, hosts in found.items())
 
 

@@ -169,7 +169,7 @@ def test_a_work_folder_that_only_root_can_reach_is_named_with_the_cure(tmp_path:
     (tmp_path / "closed" / "work").mkdir(parents=True)
     (tmp_path / "closed").chmod(0o700)
     with (
-        pytest.raises(ArtifactError, match=r"closed to others.*_work_dir"),
+        pytest.raises(ArtifactError, match=r"closed to others\. .*_work_dir"),
         build_user.space(str(tmp_path / "closed" / "work"), "demo"),
     ):
         pass

@@ -300,3 +300,44 @@ def test_a_node_that_is_passed_over_gives_no_longer() -> None:
     assert plan.join("n4") == {"n4": "n3"}
     assert plan.leave("n1") == {}
     assert plan.leave("n2") == {"n3": "h"}
+
+
+def time_s(plan: ChainPlan, intake: float, sends: dict[str, float], takes: dict[str, float]) -> float:
+    """Return when all nodes have the pack, where the takers of a node share what it can send.
+
+    Args:
+        plan: the chain.
+        intake: bytes/s that the head receives.
+        sends: bytes/s that a node can send; 1e8 where it is missing.
+        takes: bytes/s that a node can take; 1e8 where it is missing.
+    """
+    step, now = 0.1, 0.0
+    while any(plan.have(node) < plan.size for node in plan.source) and now < 1000:
+        now += step
+        plan.progress("h", int(min(plan.size, intake * now)), now)
+        for node, source in list(plan.source.items()):
+            share = sends.get(source, 1e8) / max(len(plan.takers(source)), 1)
+            rate = min(share, takes.get(node, 1e8))
+            plan.progress(node, int(min(plan.have(source), plan.have(node) + rate * step)), now)
+        plan.around_slow_nodes(now)
+    return now
+
+
+def test_a_head_that_receives_faster_than_it_sends_gives_a_taker_back() -> None:
+    plan = chain(8, 2 * 10**9)
+    assert time_s(plan, 1e9, {}, {}) < 25  # 20 s at the pace of the head
+    assert plan.source == {"n1": "h", **{f"n{number}": f"n{number - 1}" for number in range(2, 9)}}
+    assert not plan.slow
+
+
+def test_a_chain_stays_in_one_line_while_its_head_still_receives() -> None:
+    plan = chain(8, 20 * 10**9)
+    assert time_s(plan, 5e8, {}, {}) < 210
+    assert plan.source["n2"] == "n1"
+
+
+def test_a_slow_first_node_is_passed_over_where_the_head_can_send_more() -> None:
+    plan = chain(8, 2 * 10**9)
+    assert time_s(plan, 1e9, {}, {"n1": 2e7}) < 105  # 100 s for the slow node itself
+    assert plan.slow == {"n1"}
+    assert plan.source["n2"] == "h"

@@ -47,7 +47,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def look(path: Path | str) -> dict[str, Any]:
-    found: dict[str, Any] = existing_python.look(str(path), ANY_OWNER)
+    found: dict[str, Any] = existing_python.look(str(path), ANY_OWNER, frozen=record.frozen_paths)
     return found
 
 
@@ -284,11 +284,19 @@ def test_a_compiled_package_tells_the_mpi_that_it_loads(made: Path, linked: list
 
 def test_a_library_beside_the_package_is_told_by_its_path(made: Path) -> None:
     folder = packages_of(made)
-    compiled(folder, "horovod/torch", "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so", "-lmpi", "-Wl,-rpath,$ORIGIN/own")
-    own = folder / "horovod/torch/own"
+    compiled(folder, "mpi4py", "MPI.cpython-311-x86_64-linux-gnu.so", "-lmpi", "-Wl,-rpath,$ORIGIN/own")
+    own = folder / "mpi4py/own"
     own.mkdir()
     (own / "libmpi.so.40").touch()
-    assert look(made)["mpi"] == {"horovod-pytorch": {"folder": str(folder), "library": f"{own}/libmpi.so.40"}}
+    assert look(made)["mpi"] == {"mpi4py": {"folder": str(folder), "library": f"{own}/libmpi.so.40"}}
+
+
+def test_the_mpi_of_horovod_does_not_count(made: Path) -> None:
+    """The cluster's own Horovod is always built, so nodes with different ones are alike."""
+    for framework, module in (("torch", "mpi_lib_v2"), ("tensorflow", "mpi_lib")):
+        name = f"{module}.cpython-311-x86_64-linux-gnu.so"
+        compiled(packages_of(made), f"horovod/{framework}", name, "-lmpi")
+    assert look(made)["mpi"] == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\2\1" + b"\xff" * 400, b"#!/bin/sh\n"])

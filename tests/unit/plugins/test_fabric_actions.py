@@ -348,6 +348,20 @@ def test_the_network_reaches_ucx_where_the_cluster_has_it_and_nowhere_else() -> 
     assert texts("never", "rdma", "ucx") == dict.fromkeys(HOSTS, ""), "what was written before goes"
 
 
+def test_nvlink_without_a_build_with_cuda_brings_no_file_of_ucx() -> None:
+    its = {"platform": "p", "provides": ["libcuda", "cuda_toolkit", "nvlink"]}
+    plan = {**PLAN, "members": [{"name": host, **its} for host in HOSTS]}
+
+    def has_file(asked: str) -> bool:
+        variables = play()
+        for host in HOSTS:
+            variables["hostvars"][host]["openmpi_cuda"] = asked
+        return "ucx" in decided(variables, plan=plan, ucx="auto")["files"]["node1"]
+
+    assert has_file("auto")
+    assert not has_file("never")
+
+
 def test_ucx_gets_the_ports_that_are_up_before_the_interface() -> None:
     variables = play({"node1": "roce", "node2": "infiniband"})
     plan = {**PLAN, "members": [{"name": "node1", "provides": ["rdma"]}]}

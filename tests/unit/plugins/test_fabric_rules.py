@@ -736,3 +736,16 @@ def test_a_veth_counts_where_it_leads_to_another_machine(more: dict[str, Any], t
     found = rules.candidates(cluster(joined, alone))
     assert [(one.network, one.hosts, one.on_link) for one in found.rejected] == [("cx1", told, True)] * bool(told)
     assert rules.from_plain(rules.plain(found)) == found
+
+
+def test_a_veth_without_an_address_is_not_among_the_rejected() -> None:
+    """Pods come and go, and their names would be another record of the network at each run."""
+
+    def of_pod(number: int) -> dict[str, Any]:
+        return interface(f"veth{number}", kind="veth")
+
+    def bare(_number: int) -> dict[str, Any]:
+        return interface("eth9")
+
+    found = rules.candidates(cluster(of_pod, bare)).rejected
+    assert [(one.network, one.hosts) for one in found] == [("eth9", ("node1", "node2", "node3", "node4"))]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ from node_look import existing_openmpi
 
 existing_openmpi._PLACES = (f"{{dead}}/hpcx*/ompi", f"{{dead}}/openmpi*", f"{{alive}}/hpcx*/ompi")
 print(json.dumps(record.collect({{}})))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+# In a mount namespace of its own: a package of MPI names a folder that never answers for its libraries.
+DEAD_LIBRARIES = f"""{DEAD.partition("homes = ")[0].rpartition(chr(10))[0]}
+record.existing_python.refuse_unsafe = lambda *_unused: None  # everybody can write to /tmp
+found = record.collect({{"existing_python": sys.argv[3]}})
+print(json.dumps([found["existing_python"], found["problems"]]))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -154,6 +164,23 @@ def test_the_probe_goes_on_where_the_folder_of_vendors_hangs(tmp_path: Path) -> 
     assert silent == [
         f"storage: {place} is on a file system that does not answer" for place in (f"{alive}/hpcx-late/ompi", dead)
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="root alone mounts FUSE")
+def test_the_probe_goes_on_where_the_libraries_of_a_package_hang(tmp_path: Path) -> None:
+    dead, alive, made = tmp_path / "dead", tmp_path / "alive", tmp_path / "env"
+    dead.mkdir()
+    alive.mkdir()
+    venv.create(made, symlinks=True)
+    package = made / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/mpi4py"
+    package.mkdir()
+    empty = ["gcc", "-shared", "-x", "c", "/dev/null", "-o"]
+    subprocess.run([*empty, str(alive / "libmpi.so"), "-Wl,-soname,libmpi.so.40"], check=True)
+    linked = [f"-L{alive}", "-Wl,--no-as-needed", "-lmpi", f"-Wl,-rpath,{dead}/lib"]
+    subprocess.run([*empty, str(package / "MPI.x.so"), *linked], check=True)
+    found, problems = json.loads(in_namespace(DEAD_LIBRARIES, str(dead), str(alive), str(made)).stdout)
+    assert not [one for one in problems if "existing_python" in one]
+    assert found["mpi"]["mpi4py"]["library"] == f"{dead}/lib/libmpi.so.40"
 
 
 def test_the_folders_of_a_session_are_those_of_its_search_paths_and_settings() -> None:

@@ -29,8 +29,9 @@ def seen(root: Path, library_path: str = "") -> list[Gpu]:
     return [Gpu.model_validate(one) for one in gpu.gpus(library_path, str(root))["gpus"]]
 
 
-def as_member(root: Path, library_path: str = "") -> dict[str, Any]:
-    node = {"gpus": gpu.gpus(library_path, str(root))["gpus"], "cores": 64}
+def as_member(root: Path, library_path: str = "", *installed: str) -> dict[str, Any]:
+    artifacts = [{"name": one} for one in installed]
+    node = {"gpus": gpu.gpus(library_path, str(root))["gpus"], "cores": 64, "artifacts": artifacts}
     settings = rules.Settings(name="node1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
     return rules.member(settings, node)[0]
 
@@ -206,21 +207,21 @@ def captured(path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("path", "count"),
+    ("path", "up"),
     [
-        ("leptonai-gpud/nvidia-smi.nvlink.status.a100", 8),
-        ("Azure-azurehpc-health-checks/bad_nvlink_status.txt", 0),
-        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01.txt", 1),
-        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-l40s__595.80.txt", 0),
-        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h100-mig__590.48.01.txt", 0),
+        ("leptonai-gpud/nvidia-smi.nvlink.status.a100", [True] * 8),
+        ("Azure-azurehpc-health-checks/bad_nvlink_status.txt", [False]),
+        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01.txt", [True]),
+        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-l40s__595.80.txt", []),
+        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h100-mig__590.48.01.txt", []),
     ],
 )
-def test_links_that_are_up_join_a_gpu_in_captures(path: str, count: int) -> None:
-    assert len(gpu.read_linked(captured(path))) == count
+def test_links_that_are_up_join_a_gpu_in_captures(path: str, up: list[bool]) -> None:
+    assert list(gpu.read_linked(captured(path)).values()) == up
 
 
 def test_a_machine_whose_one_h200_has_no_links_prints_nothing() -> None:
-    assert gpu.read_linked((gpu_trees.DATA / "gpu_h200" / "nvlink-s.txt").read_text()) == []
+    assert gpu.read_linked((gpu_trees.DATA / "gpu_h200" / "nvlink-s.txt").read_text()) == {}
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, root: Path, script: str) -> None:
@@ -230,8 +231,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, root: Path, script: str) -> None:
     monkeypatch.setattr(gpu, "find_program", lambda _name: str(program))
 
 
-def provided(root: Path, path: str) -> list[str]:
-    return [one for one in as_member(root, path)["provides"] if one == "nvlink"]
+def provided(root: Path, path: str, *installed: str) -> list[str]:
+    return [one for one in as_member(root, path, *installed)["provides"] if one == "nvlink"]
 
 
 def test_gpus_with_a_link_that_is_up_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +246,13 @@ def test_gpus_with_a_link_that_is_up_are_joined(tmp_path: Path, monkeypatch: pyt
     asked(monkeypatch, tmp_path, f"echo '{said.replace('25 GB/s', '<inactive>')}'\n")
     assert [one.nvlink for one in seen(tmp_path, path)] == [False, False], "a card without its bridge tells the same"
     assert provided(tmp_path, path) == []
+    assert provided(tmp_path, path, "openmpi", "ucx") == ["nvlink"], "links that go down replace no Open MPI"
+    down = "\n".join([names[0], "NVML: Unable to retrieve NVLink information as all links are inactive", names[1]])
+    asked(monkeypatch, tmp_path, f"echo '{down}'\n")
+    assert (provided(tmp_path, path), provided(tmp_path, path, "ucx")) == ([], ["nvlink"])
+    without = "\n".join([names[0], "Device does not have or support Nvlink", names[1]])
+    asked(monkeypatch, tmp_path, f"echo '{without}'\n")
+    assert provided(tmp_path, path, "ucx") == []
     asked(monkeypatch, tmp_path, "echo No devices were found\nexit 6\n")
     assert [one.nvlink for one in seen(tmp_path, path)] == [False, False]
 

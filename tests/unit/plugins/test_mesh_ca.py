@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import stat
 import subprocess
@@ -227,6 +228,34 @@ def test_a_revoked_node_stays_out_until_it_has_new_keys(signer: authorities.Auth
     assert signer.revoked() == f"{what.key}\n", "the old key stays out"
 
 
+def accepts(folder: Path, name: str, revoked: str) -> bool:
+    """Whether OpenSSH takes a signature of a key, read against a file of revoked keys as sshd reads it."""
+    (folder / "revoked").write_text(revoked)
+    (folder / "signers").write_text(f"node1 {(folder / name).with_suffix('.pub').read_text()}")
+    signature = ["ssh-keygen", "-q", "-Y", "sign", "-n", "test", "-f", str(folder / name)]
+    done = subprocess.run(signature, input=b"text", capture_output=True, check=True)
+    (folder / "signature").write_bytes(done.stdout)
+    files = ["-f", str(folder / "signers"), "-s", str(folder / "signature"), "-r", str(folder / "revoked")]
+    words = ["ssh-keygen", "-Y", "verify", "-I", "node1", "-n", "test", *files]
+    return subprocess.run(words, input=b"text", capture_output=True, check=False).returncode == 0
+
+
+def test_a_key_that_an_openssh_cannot_read_shuts_nobody_out(signer: authorities.Authority, tmp_path: Path) -> None:
+    what = wanted(key_of(tmp_path))
+    signed(signer, what)
+    signer.revoke(["node1"], NOW)
+    unread = "ssh-mldsa-44 AAAAC3NzaC1lZDI1NTE5AAAAIA"
+    record = signer.record()
+    record["revoked"]["node1"]["keys"].append(unread)
+    (signer.folder / "authority.json").write_text(json.dumps(record))
+    other = tmp_path / "other"
+    other.mkdir()
+    key_of(other)
+    assert not accepts(other, "id_ed25519", f"{unread}\n{what.key}\n"), "one line is enough"
+    assert accepts(other, "id_ed25519", signer.revoked())
+    assert not accepts(tmp_path, "id_ed25519", signer.revoked()), "the other lines count"
+
+
 def test_a_node_that_left_the_inventory_comes_back_with_its_keys(signer: authorities.Authority, tmp_path: Path) -> None:
     what = wanted(key_of(tmp_path))
     signed(signer, what)
@@ -447,14 +476,14 @@ class TestPlan:
     """What the action asks the authority to sign."""
 
     @staticmethod
-    def found(trust: dict[str, Any], **options: Any) -> list[authorities.Request]:
-        own = ["ssh-rsa R", "ssh-ed25519 E"]
+    def found(trust: dict[str, Any], own: str = "ssh-ed25519 SHARED", **options: Any) -> list[authorities.Request]:
+        of_sshd = ["ssh-rsa R", "ssh-ed25519 E"]
         members = [
-            {"name": f"node{number}", "aliases": [f"N{number}"], "address": f"10.0.0.{number}", "host_keys": own}
+            {"name": f"node{number}", "aliases": [f"N{number}"], "address": f"10.0.0.{number}", "host_keys": of_sshd}
             for number in (1, 2)
         ]
         present = {name: {"revoked_keys": "", "host_keys": [], **trust} for name in ("node1", "node2")}
-        looks = {name: {"public_key": "ssh-ed25519 SHARED"} for name in present}
+        looks = {name: {"public_key": own} for name in present}
         keys = {"user": "ssh-ed25519 U", "host": "ssh-ed25519 H"}
         given = mesh_rules.Options(**options)
         return ssh_mesh_sign.certificates(present, looks, members, "mpi", keys, given)
@@ -487,6 +516,10 @@ class TestPlan:
         monkeypatch.setattr(ssh_mesh_sign.time, "time", lambda: NOW + 31 * DAY)
         with pytest.raises(mesh_rules.MeshError, match="certificates of node1 have to be signed"):
             ssh_mesh_sign.postponed([request], present, keys)
+
+    def test_a_key_that_could_not_be_revoked_everywhere_is_not_signed(self) -> None:
+        with pytest.raises(mesh_rules.MeshError, match=r"key of node1 and node2 .* is of type sk-ssh-ed25519@"):
+            self.found({"host_keys": self.HOST_KEYS}, own="sk-ssh-ed25519@openssh.com AAAA")
 
     def test_revoked_keys_of_the_administrator_stand_in_the_way(self) -> None:
         with pytest.raises(mesh_rules.MeshError, match="sshd on node1 has RevokedKeys /etc/mine"):

@@ -480,6 +480,13 @@ def test_cards_with_the_same_address_or_without_a_driver_are_told() -> None:
     assert rules.card_warnings({"node1": node()}) == []
 
 
+def test_nodes_whose_cards_lack_the_same_share_one_warning() -> None:
+    idle = {f"node{number}": node(driverless_cards=["0000:5e:00.0", "0000:af:00.0"]) for number in range(1, 13)}
+    (said,) = rules.card_warnings(idle)
+    assert said.startswith("node1, node2, node3, node4, node5, node6, node7, node8 and 4 more: the RDMA cards ")
+    assert "cards 0000:5e:00.0, 0000:af:00.0 have no driver, so jobs cannot use them; run" in said
+
+
 def at(offset_s: float, width_s: float = 0.4) -> rules.Clock:
     """A clock that is that far ahead of the controller's, looked at by a task of that length."""
     started = 1000.0

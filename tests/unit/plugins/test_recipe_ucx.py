@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,9 +34,11 @@ def options(found: Plan) -> list[str]:
         ("auto", (["libcuda"], ["rdma"]), True),  # all get it, because ranks with and without it do not meet
         ("always", ([], []), True),
         ("never", (["rdma"], ["rdma"]), False),
-        ("auto", (["libcuda", "nvlink"], ["libcuda", "cuda_toolkit"]), True),
-        ("auto", (["libcuda", "nvlink"], ["libcuda"]), False),  # UCX without CUDA does not use NVLink
-        ("auto", (["libcuda", "cuda_toolkit"], ["nvlink"]), False),
+        ("auto", (["libcuda", "cuda_toolkit"], ["libcuda", "nvlink"]), True),
+        # UCX without CUDA does not use NVLink
+        ("auto", (["libcuda", "nvlink"], ["libcuda"]), False),
+        ("auto", (["libcuda", "nvlink"], ["libcuda", "cuda_toolkit"]), False),  # node1 builds, without a toolkit
+        ("auto", (["libcuda", "nvlink", "cuda_toolkit"], []), False),  # not every host of the platform has CUDA
         ("never", (["libcuda", "nvlink", "cuda_toolkit"], []), False),
     ],
 )
@@ -55,6 +58,32 @@ def test_it_comes_where_it_is_asked_for_or_a_host_has_rdma_or_nvlink(
         assert built.inputs["ucx"] == artifact.key
         assert built.builders == artifact.builders, "one host builds both, one after the other"
         assert built.install["waiting_paths"] == ["/usr/local/ucx/lib"]
+
+
+_JOINED = ["libcuda", "nvlink", "cuda_toolkit"]
+
+
+def test_nvlink_counts_only_where_the_build_has_cuda() -> None:
+    def comes(*its: Host) -> bool:
+        library, _mpi = decided(list(its))
+        assert all(f"--with-cuda={cuda}" in options(library) for cuda in ["/usr/local/cuda"] if library.artifacts)
+        return bool(library.artifacts)
+
+    assert comes(*hosts(_JOINED, _JOINED))
+    assert not comes(*hosts(_JOINED, _JOINED, openmpi_cuda="never"))
+    assert comes(*hosts(["libcuda", "nvlink"], _JOINED, openmpi_builder="node2"))
+    assert not comes(*hosts(_JOINED, ["libcuda"], openmpi_builder="node2"))
+    other = {"platform": "debian-12-x86_64-glibc2.36-py3.11"}
+    elsewhere = host("node9", {}, provides=["libcuda", "cuda_toolkit"], **other)
+    assert not comes(*hosts(["libcuda", "nvlink"]), elsewhere), "a toolkit of another platform builds nothing here"
+
+
+def test_hosts_that_a_run_leaves_out_count_as_in_a_run_of_all() -> None:
+    first, second = hosts(_JOINED, [])
+    second = replace(second, member={**second.member, "platform": "debian-12-x86_64-glibc2.36-py3.11"})
+    whole = cluster([first, second], "ucx", "openmpi")
+    assert [one.hosts for one in ucx.decide(whole, {}).artifacts] == [["node1"], ["node2"]]
+    assert [one.hosts for one in ucx.decide(replace(whole, hosts=[second]), {}).artifacts] == [["node2"]]
 
 
 def test_without_rdma_the_key_of_open_mpi_stays() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, command
+from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module, command, file_stage
 from ansible_collections.clusterctl.hpc.plugins.module_utils import audited_module as labels
 
 TREE = "/usr/local/openmpi-5.0.7-abc"
@@ -116,6 +116,41 @@ def test_a_module_labels_what_it_changed(
 
     monkeypatch.setattr(audited_module, "relabel", relabel)
     module = Module(check_mode=check_mode)
-    module._label(result)  # noqa: SLF001 - what the end of a module calls
+    module.label(result)
     assert asked == ([result.get("watch", [])] if is_labelled else [])
     assert module.warned == (["a problem"] if is_labelled else [])
+
+
+class Ended(Exception):  # noqa: N818 - the end of a module
+    """A module that is not started by Ansible ends."""
+
+
+class Laying(Module, file_stage.QuietModule):
+    """A module that lays out files."""
+
+    _diff = False
+    params: dict[str, Any] = {"path": "/etc/profile"}  # noqa: RUF012 - as Ansible's modules have it
+
+    def selinux_enabled(self) -> bool:
+        """Without the machine's own policy."""
+        return False
+
+    def fail_json(self, msg: str, **_result: Any) -> NoReturn:
+        """End."""
+        raise Ended(msg)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root labels")
+def test_files_whose_proof_fails_are_labelled_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def verify() -> str:
+        done.append("proof")
+        return "sshd refuses its files"
+
+    monkeypatch.setattr(audited_module, "relabel", lambda watch: done.extend(one["path"] for one in watch) or "")
+    outcome = file_stage.Outcome(["changed"], WATCH[4:5], [])
+    monkeypatch.setattr(file_stage, "apply", lambda *_entries, **_given: outcome)
+    with pytest.raises(Ended, match="sshd refuses its files"):
+        file_stage.run(Laying(), list, verify)
+    assert done == ["/etc/profile", "proof"]
