@@ -73,6 +73,7 @@ def test_exit_codes(verdict: Verdict, code: ExitCode) -> None:
         (None, "failed", 10),
         (KeyboardInterrupt(), "interrupted", 130),
         (ValidationCouldNotRunError("no room"), "failed", 11),
+        (ValueError("no room"), "failed", 1),
     ],
 )
 def test_a_run_says_how_its_validation_ended(
@@ -97,7 +98,7 @@ def test_a_run_says_how_its_validation_ended(
     (kept,) = folders
     assert (kept.record.outcome, kept.record.exit_code) == (outcome, code)
     assert kept.record.finished is not None
-    assert raised is not None or kept.record.message == "hello: node1 is silent"
+    assert kept.record.message == ("hello: node1 is silent" if raised is None else str(raised))
 
 
 def test_a_check_whose_nodes_went_away_blames_nobody() -> None:
