@@ -302,7 +302,7 @@ def _of_job(request: Json, session: users.Session) -> list[str]:
     asked = request.get("job_look")
     if not asked:
         return []
-    start = str(asked["directory"]) or users.uid_and_home()[1]
+    start = _plain(os.path.join(users.uid_and_home()[1], str(asked["directory"])))
     named = [os.path.dirname(os.path.join(start, str(name))) for name in asked["names"] if "/" in str(name)]
     listed = session.variables.get("PATH", "").split(":")
     return [_plain(folder) for folder in dict.fromkeys([start, *named, *listed]) if folder.startswith("/")]

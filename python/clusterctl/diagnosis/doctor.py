@@ -121,11 +121,10 @@ def with_hardware(view: View, name: str, seen: Mapping[str, HardwareLooks]) -> V
 def _keep(name: str, view: View, findings: Sequence[Finding], cluster: Inventory, at: datetime) -> tuple[str, ...]:
     """Keep the looks for later runs and the errors for the history, and return a note where that fails."""
     try:
-        hardware_looks.keep(name, {host: looks.now for host, looks in view.hardware.items()}, at)
-        hardware_looks.keep_errors(name, findings, {host.name for host in cluster.hosts}, at)
+        moved = hardware_looks.keep(name, {host: looks.now for host, looks in view.hardware.items()}, at)
+        return (*moved, *hardware_looks.keep_errors(name, findings, {host.name for host in cluster.hosts}, at))
     except (ConfigError, OSError) as error:
         return (f"What this look found is not kept: {error}",)
-    return ()
 
 
 def exit_code(found: Diagnosis) -> ExitCode:

@@ -124,13 +124,22 @@ def _artifacts(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     """Compare versions everywhere, and builds among nodes that are meant to have the same one."""
     for name, title in _TITLES.items():
         severity: Severity = "warning" if name == "python_env" else "error"  # packages differ, their releases seldom
-        versions = {host: _version(node, name) for host, node in nodes.items()}
-        found = list(compare("versions", severity, title, versions))
+        # The system's Python is that of the platform, so no provision makes those of two platforms equal.
+        groups = _by(nodes, _without_cuda) if name == "python_env" else [nodes]
+        found: list[Finding] = []
+        for group in groups:
+            versions = {host: _version(node, name) for host, node in group.items()}
+            found += compare("versions", severity, title, versions)
         yield from found
         told = {host for finding in found for host in finding.hosts}
         for alike in _by({host: node for host, node in nodes.items() if host not in told}, _kind):
             builds = {host: _build(node, name) for host, node in alike.items()}
             yield from compare("versions", severity, f"the build of {title}", builds)
+
+
+def _without_cuda(node: NodeFacts) -> str:
+    """Return the platform without its CUDA."""
+    return node.platform.partition("-cuda")[0]
 
 
 def _version(node: NodeFacts, name: str) -> str:

@@ -339,7 +339,7 @@ def _host(
         )
     if fabric.is_ipv6_of_link(address) and "%" not in str(address):
         raise ConfigError(
-            f"In {sources}, {field} of {name} is {address}, a link-local address without its interface; write "
+            f"In {sources}, {field} of {name} is {address}, a link-local address without its interface. Write "
             f"{address}%eth0, with the name of the interface of this machine that leads there."
         )
     field, user = _last(variables, "ansible_user", None)

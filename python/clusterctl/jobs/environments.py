@@ -27,7 +27,7 @@ class ListedEnvironment:
 
     ``python`` has the release of each platform. ``hosts`` are the nodes that have it; ``gone_from`` those that had it
     and answer without it. ``packages`` and ``size``, the bytes of the pack that a node gets, are those of the first
-    platform, and None where the cache has no pack of it any more.
+    platform. They are None where the cache has no pack of it any more.
     """
 
     digest: str

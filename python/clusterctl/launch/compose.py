@@ -142,7 +142,7 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
     variables = of_job(exported, wish.caller, session)
     if first.facts.layout.by_path and any(one.name == "PATH" and one.value is not None for one in variables):
         raise ConfigError(
-            "-x PATH hides the environment of the project, which nodes of several platforms find by PATH; leave "
+            "-x PATH hides the environment of the project, which nodes of several platforms find by PATH. Leave "
             "it out, or choose the nodes of one platform with --limit."
         )
     mca, variables, notes = _without_collisions(members, first.version, wish.mca, variables)
@@ -171,9 +171,11 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
         ),
         launch_node,
     )
+    # The line is also pasted, and there -x PATH takes that of the user's own session.
+    by_path = {"PATH": session["PATH"]} if first.facts.layout.by_path else {}
     return LaunchPlan(
         argv=line.argv,
-        environment={**line.environment, **beside(variables)},
+        environment={**line.environment, **by_path, **beside(variables)},
         hosts=line.path.hosts,
         literal=start.literal,
         port=start.port,

@@ -393,7 +393,7 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
         """Forget the chosen environments on hosts that answer without them."""
         if not self.request.check:
             gone = {host: set(only) - _paths(trees) for host, trees in present.items()}
-            environments.forget(self.run.record.cluster_id, gone)
+            self.messages = (*self.messages, *environments.forget(self.run.record.cluster_id, gone))
 
     def _expected(self, old: Mapping[str, Sequence[Tree]]) -> list[run_record.HostSummary]:
         return [
@@ -410,18 +410,21 @@ class _Collect(HostRun[CollectRequest, AskingObserver[CollectPreview]]):
             return stop
         gone, left = remove(files)
         if not old:
-            self.messages = (*artifact_lines({}, gone), *_staying(left))
+            self.messages = (*self.messages, *artifact_lines({}, gone), *_staying(left))
             return self.finish("done", ExitCode.OK, hosts=self._expected({}))
         going = {tree.path for trees in old.values() for tree in trees}
-        snapshots.note_collected(self.run.record.cluster_id, going, now())
+        moved = snapshots.note_collected(self.run.record.cluster_id, going, now())
         names = {host: [tree.path for tree in trees] for host, trees in old.items()}
         self.task_results = TaskResults()
         end = self.play(PLAYBOOK, limit=self.cluster.limit, variables={"gc_trees": names})
         removed = removed_trees(old, self.task_results.results)
-        environments.forget(self.run.record.cluster_id, {host: _paths(trees) for host, trees in removed.items()})
+        cluster_id = self.run.record.cluster_id
+        moved += environments.forget(cluster_id, {host: _paths(trees) for host, trees in removed.items()})
         self.messages = (
+            *self.messages,
             *artifact_lines({host: trees for host, trees in removed.items() if trees}, gone),
             *_staying(left),
+            *moved,
         )
         return self.judge(end)
 

@@ -78,9 +78,9 @@ _TRAVELLING = {
 }
 # Ansible's own default. A distribution's package manager may need a module of community.general.
 _COLLECTIONS = "~/.ansible/collections:/usr/share/ansible/collections"
-_KILLED = 254  # the code of an ansible-playbook that a signal ended
-_LOST_EVENTS = (
-    "Ansible could not write the events of the run, so its end is not known; make room on this machine's disk."
+KILLED = 254  # the code of an ansible-playbook that a signal ended, or whose end is not known
+LOST_EVENTS = (
+    "Ansible could not write the events of the run, so its end is not known; make room on the controller's disk."
 )
 
 
@@ -308,11 +308,11 @@ def run(
             stop.verify()
             complaints = keep_log(private, log)
             shutil.rmtree(private, ignore_errors=True)
-    code = _KILLED if rc is None else rc
+    code = KILLED if rc is None else rc
     if cancel.requested:
         status: Literal["successful", "failed", "canceled"] = "canceled"
     elif code == 0 and not translator.is_complete:
-        status, code, complaints = "failed", 254, (_LOST_EVENTS,)
+        status, code, complaints = "failed", KILLED, (LOST_EVENTS,)
     else:
         status = "successful" if code == 0 else "failed"
     on_event(Finished(at=time.time(), status=status, rc=code))
@@ -496,7 +496,7 @@ def execute(
     runner = Runner(config, cancel_callback=look)
     runner.run()
     channel.drain()
-    return _KILLED if runner.rc is None else int(runner.rc)
+    return KILLED if runner.rc is None else int(runner.rc)
 
 
 class _Channel:

@@ -196,6 +196,9 @@ def environment(
                 f"The environment of {project.folder} is not installed on {without}; run a job with --project once, "
                 "without --print."
             )
+        _known, notes = environments.to_change(cluster_id)  # a refusal after the installation would cost its minutes
+        for note in notes:
+            tell(note)
         # Without the job's own words, such as values of -x, which may be secrets.
         argv = ("clusterctl", "run", "--project", str(project.folder), cluster.sources.shown)
         request = ProjectRequest(inventory=whole, options=options, argv=argv, lock=project.lock)

@@ -78,10 +78,14 @@ class _Patience:
         while self._process.poll() is None:
             self.is_lost = time.monotonic() - self._since > _SILENCE_S
             if self.is_lost or self._given_up():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+                self.end()
                 return
             time.sleep(_LOOK_S)
+
+    def end(self) -> None:
+        """End the connection at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def on(self, stream: IO[bytes] | None) -> IO[bytes]:
         """Return a pipe whose reads and writes are waited for."""
@@ -165,11 +169,18 @@ def play_all(
 
 def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: playbook.Cancel) -> playbook.End:
     """Have a worker play its part; a worker that breaks off is told as a failure of each host that it left."""
-    own = frozenset(part.hosts)
+    own, name = frozenset(part.hosts), part.worker.host.name
 
     def hear_own(event: Event) -> None:
         if getattr(event, "host", None) in {None, *own}:  # of other hosts, a worker knows nothing
             hear(event)
+
+    def without_end(code: int, words: str) -> playbook.End:
+        lost = own - translator.failed - translator.unreachable
+        for host in sorted(lost):
+            hear(HostResult(at=time.time(), host=host, stage=STAGE, task=STAGE, outcome="failed", message=words))
+        failed, unreachable = own & (translator.failed | lost), own & translator.unreachable
+        return playbook.End("failed", code, (words,), failed=failed, unreachable=unreachable)
 
     translator = Translator(hear_own, keep_diff=part.play.diff)
     try:
@@ -178,13 +189,10 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
     except (BrokenOffError, OSError) as error:
         if cancel.requested:
             return playbook.End("canceled", 254)
-        lost = own - translator.failed - translator.unreachable
-        words = f"The worker {part.worker.host.name} {error}; run the same command again to go on."
-        for name in sorted(lost):
-            hear(HostResult(at=time.time(), host=name, stage=STAGE, task=STAGE, outcome="failed", message=words))
-        failed, unreachable = own & (translator.failed | lost), own & translator.unreachable
-        return playbook.End("failed", 2, (words,), failed=failed, unreachable=unreachable)
-    told = tuple(f"{part.worker.host.name}: {text}" for text in complaints)
+        return without_end(2, f"The worker {name} {error}; run the same command again to go on.")
+    if rc == 0 and not translator.is_complete and not cancel.requested:
+        return without_end(playbook.KILLED, f"{name}: {playbook.LOST_EVENTS}")
+    told = tuple(f"{name}: {text}" for text in complaints)
     return playbook.End(
         "canceled" if cancel.requested else "failed" if rc else "successful",
         2 if rc else 0,
@@ -258,6 +266,12 @@ def _streamed(
             try:
                 there = _beginning(patience.on(process.stdout))
                 received = runner_stream.receive(patience.on(process.stdout), folder, translator.handle)
+                is_lost = patience.is_lost
+                if received.explanation:  # it may go on writing, and nobody reads that
+                    patience.end()
+            except BrokenOffError:
+                patience.end()
+                raise
             finally:
                 patience.wait()
                 done.set()
@@ -267,9 +281,9 @@ def _streamed(
     if received.rc is not None or cancel.requested:
         return received.rc, complaints
     _end(part.worker, there)
-    if patience.is_lost:
+    if is_lost or (patience.is_lost and not received.explanation):
         raise BrokenOffError(_SILENT)
-    said = python.last_line(errors.decode("utf-8", "replace")) or received.explanation
+    said = "; ".join(filter(None, (received.explanation, python.last_line(errors.decode("utf-8", "replace")))))
     raise BrokenOffError(f"broke off in the middle of its part ({said or 'its process ended'})")
 
 

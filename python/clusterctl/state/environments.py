@@ -48,29 +48,45 @@ def _parsed(content: bytes) -> dict[str, Environment]:
     return dict(_Environments.model_validate_json(content).known)
 
 
-def keep(cluster: str, digest: str, environment: Environment) -> None:
-    """Keep an environment, in place of the former one of this digest.
+def to_change(cluster: str) -> tuple[dict[str, Environment], tuple[str, ...]]:
+    """Return the environments by the digest of their lock, and a note where the file was damaged.
 
     Raises:
-        ConfigError: the state folder cannot be read or written.
+        ConfigError: the file cannot be read, or a newer clusterctl wrote it.
     """
-    path = paths.environments_file(cluster)
-    found = _Environments(known={**files.known(path, _parsed, dict[str, Environment]()), digest: environment})
-    files.keep(path, found.model_dump_json() + "\n")
+    return files.known(paths.environments_file(cluster), _parsed, {})
 
 
-def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> None:
+def keep(cluster: str, digest: str, environment: Environment) -> tuple[str, ...]:
+    """Keep an environment in place of the former one of this digest, and return a note where the file was damaged.
+
+    Raises:
+        ConfigError: the file cannot be read or written, or a newer clusterctl wrote it.
+    """
+    known, notes = to_change(cluster)
+    files.keep(
+        paths.environments_file(cluster), _Environments(known={**known, digest: environment}).model_dump_json() + "\n"
+    )
+    return notes
+
+
+def forget(cluster: str, trees: Mapping[str, Collection[str]]) -> tuple[str, ...]:
     """Forget folders of environments, given by host, and an environment that is on no host any more.
 
+    Returns:
+        A note where the file was damaged.
+
     Raises:
-        ConfigError: the state folder cannot be read or written.
+        ConfigError: the file cannot be read or written, or a newer clusterctl wrote it.
     """
-    left, path = {}, paths.environments_file(cluster)
-    for digest, one in files.known(path, _parsed, dict[str, Environment]()).items():
+    left = {}
+    known, notes = to_change(cluster)
+    for digest, one in known.items():
         there = {host: tree for host, tree in one.trees.items() if tree not in trees.get(host, ())}
         if there:
             left[digest] = one.model_copy(update={"trees": there})
-    files.keep(path, _Environments(known=left).model_dump_json() + "\n")
+    files.keep(paths.environments_file(cluster), _Environments(known=left).model_dump_json() + "\n")
+    return notes
 
 
 def chosen(environments: Mapping[str, Environment], word: str) -> dict[str, Environment]:

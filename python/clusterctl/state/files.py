@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
@@ -70,31 +71,39 @@ def write_atomically(
 
 
 KnownT = TypeVar("KnownT")
+_SCHEMA = 1  # of every file that known() reads
 
 
-def known(path: Path, parse: Callable[[bytes], KnownT], without: KnownT) -> KnownT:
-    """Return what a file holds that is about to be replaced; ``without`` where it does not exist.
+def known(path: Path, parse: Callable[[bytes], KnownT], without: KnownT) -> tuple[KnownT, tuple[str, ...]]:
+    """Return what a file holds that is about to be replaced, and notes; ``without`` where it does not exist.
 
-    A file with another content is moved aside: nothing that it holds is lost.
+    A damaged file is moved aside, so nothing that it holds is lost; a note has its new name.
 
     Raises:
-        ConfigError: it cannot be read or moved.
+        ConfigError: it cannot be read or moved, or a newer clusterctl wrote it.
     """
     try:
-        return parse(path.read_bytes())
+        content = path.read_bytes()
+        data = json.loads(content)
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if isinstance(version, int) and version > _SCHEMA:
+            raise ConfigError(
+                f"{path} has schema {version}, which this clusterctl does not know; use the newer one that wrote it."
+            )
+        return parse(content), ()
     except FileNotFoundError:
-        return without
+        return without, ()
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be read ({error.strerror}) and has to be changed; make it readable."
         ) from None
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
     try:
         path.replace(aside)
     except OSError as error:
         raise ConfigError(f"{path} is damaged and cannot be moved to {aside.name}: {error.strerror}.") from None
-    return without
+    return without, (f"{path} was damaged. It is now {aside.name}, and a new one takes its place.",)
 
 
 def keep(path: Path, content: str | bytes) -> None:

@@ -53,24 +53,29 @@ def ledger(cluster: str) -> PartLedger:
         return PartLedger()
 
 
-def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> None:
+def keep(cluster: str, looks: Mapping[str, Hardware], at: datetime) -> tuple[str, ...]:
     """Keep a look, forget the oldest beyond :data:`KEEP`, and bring the ledger up to date.
 
+    Returns:
+        A note where the ledger was damaged.
+
     Raises:
-        ConfigError: the state folder cannot be written.
+        ConfigError: the state folder cannot be written, or a newer clusterctl wrote the ledger.
         OSError: the disk is full.
     """
     seen = {host: look for host, look in looks.items() if look.boot_id}
     if not seen:
-        return
+        return ()
     without = {host: _to_keep(look) for host, look in seen.items()}
     place = paths.hardware_dir(cluster) / f"{at.astimezone(timezone.utc).strftime(_STAMP)}{_SUFFIX}"
     files.keep(place, files.compress(_LOOKS.dump_json(without)))
     parts = paths.parts_file(cluster)
-    updated = part_ledger.updated(files.known(parts, PartLedger.model_validate_json, PartLedger()), seen, at)
+    ledger, notes = files.known(parts, PartLedger.model_validate_json, PartLedger())
+    updated = part_ledger.updated(ledger, seen, at)
     files.write_atomically(parts, updated.model_dump_json() + "\n")
     for old in _files(cluster)[:-KEEP]:
         old.unlink(missing_ok=True)
+    return notes
 
 
 def _to_keep(look: Hardware) -> Hardware:
@@ -122,13 +127,16 @@ def read_errors(cluster: str) -> dict[str, DoctorErrors]:
         return {}
 
 
-def keep_errors(cluster: str, findings: Iterable[Finding], inventory: Collection[str], at: datetime) -> None:
+def keep_errors(cluster: str, findings: Iterable[Finding], inventory: Collection[str], at: datetime) -> tuple[str, ...]:
     """Keep the errors among findings; those of a node that is no longer in the inventory are forgotten.
 
     A look without an error does not take back an earlier one: only a proof does.
 
+    Returns:
+        A note where the file was damaged.
+
     Raises:
-        ConfigError: the state folder cannot be written.
+        ConfigError: the state folder cannot be written, or a newer clusterctl wrote the file.
         OSError: the disk is full.
     """
     checks: dict[str, dict[str, None]] = {}
@@ -136,8 +144,10 @@ def keep_errors(cluster: str, findings: Iterable[Finding], inventory: Collection
         for host in one.hosts if one.severity == "error" else ():
             checks.setdefault(host, {})[one.check] = None
     path = paths.doctor_errors_file(cluster)
-    before = files.known(path, _Kept.model_validate_json, _Kept()).hosts
+    known, notes = files.known(path, _Kept.model_validate_json, _Kept())
+    before = known.hosts
     new = {host: DoctorErrors(at=at, checks=tuple(found)) for host, found in checks.items()}
     kept = {host: errors for host, errors in {**before, **new}.items() if host in inventory}
     if kept != before:
         files.keep(path, _Kept(hosts=kept).model_dump_json() + "\n")
+    return notes

@@ -39,24 +39,28 @@ def turns(cluster: str) -> dict[str, datetime]:
     }
 
 
-def keep(cluster: str, hosts: Iterable[str], at: datetime) -> None:
-    """Set the time of the last proof of some nodes.
+def keep(cluster: str, hosts: Iterable[str], at: datetime) -> tuple[str, ...]:
+    """Set the time of the last proof of some nodes, and return a note where the file was damaged.
 
     Raises:
-        ConfigError: the state folder cannot be written.
+        ConfigError: the file cannot be read or written, or a newer clusterctl wrote it.
+        OSError: the disk is full.
     """
-    found = _to_change(cluster)
+    found, notes = _to_change(cluster)
     _write(cluster, found.model_copy(update={"hosts": {**found.hosts, **dict.fromkeys(hosts, at)}}))
+    return notes
 
 
-def take_turns(cluster: str, hosts: Iterable[str], at: datetime) -> None:
-    """Set the time at which some nodes were chosen.
+def take_turns(cluster: str, hosts: Iterable[str], at: datetime) -> tuple[str, ...]:
+    """Set the time at which some nodes were chosen, and return a note where the file was damaged.
 
     Raises:
-        ConfigError: the state folder cannot be written.
+        ConfigError: the file cannot be read or written, or a newer clusterctl wrote it.
+        OSError: the disk is full.
     """
-    found = _to_change(cluster)
+    found, notes = _to_change(cluster)
     _write(cluster, found.model_copy(update={"turns": {**found.turns, **dict.fromkeys(hosts, at)}}))
+    return notes
 
 
 def _read(cluster: str) -> _Proofs:
@@ -66,7 +70,7 @@ def _read(cluster: str) -> _Proofs:
         return _Proofs()
 
 
-def _to_change(cluster: str) -> _Proofs:
+def _to_change(cluster: str) -> tuple[_Proofs, tuple[str, ...]]:
     return files.known(paths.proofs_file(cluster), _Proofs.model_validate_json, _Proofs())
 
 

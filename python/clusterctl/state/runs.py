@@ -151,7 +151,7 @@ def recorded(verb: str, inventory: AnyInventory, argv: Sequence[str]) -> Iterato
     try:
         yield run
     except BaseException as error:
-        code, words = ExitCode.BAD_CONFIG, type(error).__name__
+        code, words = ExitCode.BAD_CONFIG, _told(verb, error)
         if isinstance(error, KeyboardInterrupt):
             code, words = ExitCode.INTERRUPTED, ""
         elif isinstance(error, ClusterctlError):
@@ -161,6 +161,16 @@ def recorded(verb: str, inventory: AnyInventory, argv: Sequence[str]) -> Iterato
         raise
     finally:
         run.close()
+
+
+def _told(verb: str, error: BaseException) -> str:
+    """Return what a record says of an unexpected error; its text may hold a secret of a play's variables."""
+    name = type(error).__name__
+    if verb == "validate":  # has no variables of roles
+        return str(error) or name
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return name
 
 
 def _in_order(now: datetime, runs: Path) -> datetime:

@@ -95,7 +95,7 @@ def collected(cluster: str) -> dict[str, datetime]:
     """Return the folders that ``gc`` removed from nodes, each with the time; an unreadable file counts as missing."""
     try:
         return _collected(paths.collected_file(cluster).read_bytes())
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
@@ -103,12 +103,18 @@ def _collected(content: bytes) -> dict[str, datetime]:
     return {str(tree): datetime.fromisoformat(when) for tree, when in json.loads(content).items()}
 
 
-def note_collected(cluster: str, trees: Iterable[str], when: datetime) -> None:
-    """Keep which folders ``gc`` removed, so that a rollback to one of them can say so."""
+def note_collected(cluster: str, trees: Iterable[str], when: datetime) -> tuple[str, ...]:
+    """Keep which folders ``gc`` removed, so that a rollback to one of them can say so.
+
+    Returns:
+        A note where the file was damaged.
+    """
     path = paths.collected_file(cluster)
-    known = {tree: at.isoformat() for tree, at in files.known(path, _collected, dict[str, datetime]()).items()}
+    found, notes = files.known(path, _collected, dict[str, datetime]())
+    known = {tree: at.isoformat() for tree, at in found.items()}
     known.update(dict.fromkeys(trees, when.isoformat()))
     files.keep(path, json.dumps(known, indent=1, sort_keys=True) + "\n")
+    return notes
 
 
 def hold(cluster: str) -> Hold | None:

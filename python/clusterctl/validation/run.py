@@ -26,7 +26,7 @@ from clusterctl.remote.slurm import Slurm
 from clusterctl.state import files, history, locks, paths, runs
 from clusterctl.state import proofs as state_proofs
 from clusterctl.suite import GATE
-from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
+from clusterctl.support.errors import ConfigError, ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import bisect, gate, idle_part, ports
 from clusterctl.validation.check_results import INTERRUPTED, CheckResults, by_reason, ended_during
 from clusterctl.validation.check_runner import CheckRunner
@@ -281,12 +281,15 @@ class _Validation:
 
     def followed_up(self, record: ValidationRecord, slurm: Slurm | None) -> ValidationRecord:
         """Keep which nodes are proved, tell Slurm where that is wanted, and return the record with its notes."""
+        notes: tuple[str, ...] = ()
         if hosts := state_proofs.proved(record):
-            state_proofs.keep(paths.cluster_id(self._cluster.sources), hosts, record.finished)
-        if self._options.drains is None or slurm is None:
-            return record
-        told = tell(slurm, self._cluster.selected_hosts, record, self._options.drains)
-        return saved(self._run, record.model_copy(update={"notes": (*record.notes, *told)}))
+            try:
+                notes = state_proofs.keep(paths.cluster_id(self._cluster.sources), hosts, record.finished)
+            except (ConfigError, OSError) as error:
+                notes = (f"Which nodes this run proves is not kept: {error}",)
+        if self._options.drains is not None and slurm is not None:
+            notes += tell(slurm, self._cluster.selected_hosts, record, self._options.drains)
+        return saved(self._run, record.model_copy(update={"notes": (*record.notes, *notes)})) if notes else record
 
     # --- the checks ---------------------------------------------------------------------------------------------------
 

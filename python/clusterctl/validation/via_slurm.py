@@ -84,8 +84,9 @@ def validate(
     sources = known.sources if known is not None else _sources(slurm.cluster_name(), wish.partition)
     turns = proofs.turns(paths.cluster_id(sources)) if options.skip_busy else None
     chosen = choose(slurm.nodes(wish.partition), known, wish, options.inventory.limit, turns)
+    moved: tuple[str, ...] = ()
     if options.skip_busy:
-        proofs.take_turns(paths.cluster_id(sources), chosen.names, datetime.now(timezone.utc))
+        moved = proofs.take_turns(paths.cluster_id(sources), chosen.names, datetime.now(timezone.utc))
     options = replace(options, left_out=chosen.left_out)
 
     def tell(words: str) -> None:
@@ -95,7 +96,8 @@ def validate(
     with Allocation(slurm, chosen.request, wish.start_within_s, tell) as allocation:
         cluster = allocated(allocation.wait(), chosen, submit, sources, options.inventory.limit)
         record = run.of_cluster(cluster, options, on_event, allocation.ended, slurm)
-    return record.model_copy(update={"notes": (*record.notes, allocation.left)}) if allocation.left else record
+    notes = (*moved, *([allocation.left] if allocation.left else []))
+    return record.model_copy(update={"notes": (*record.notes, *notes)}) if notes else record
 
 
 def refuse_without_pmix(wanted: str, types: Sequence[str], place: str) -> None:

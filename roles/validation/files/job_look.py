@@ -15,7 +15,16 @@ from typing import Any, Sequence
 
 def home() -> str:
     """Return the user's home, or the root folder where it is missing."""
-    return str(Path.home()) if Path.home().is_dir() else "/"
+    return str(Path.home()) if _is_folder(Path.home()) else "/"
+
+
+# Up to Python 3.13, Path.is_file() and is_dir() raise PermissionError below a folder that may not be searched.
+def _is_file(place: Path) -> bool:
+    return os.path.isfile(place)  # noqa: PTH113 - see above
+
+
+def _is_folder(place: Path) -> bool:
+    return os.path.isdir(place)  # noqa: PTH112 - see above
 
 
 def look(names: Sequence[str], path: str, directory: str = "") -> dict[str, Any]:
@@ -32,14 +41,14 @@ def look(names: Sequence[str], path: str, directory: str = "") -> dict[str, Any]
         ``folder`` is where the job starts, and ``is`` tells whether it is there. ``memory`` is as in
         :func:`memory_kills`.
     """
-    folder = Path(home(), directory or ".")
+    folder = Path(directory) if directory.startswith("/") else Path(home(), directory or ".")
     found: dict[str, str] = {}
     for name in names:
         places = [folder / name] if "/" in name else [Path(part, name) for part in path.split(":") if part]
-        here = [str(place) for place in places if place.is_file() and ("/" in name or os.access(place, os.X_OK))]
+        here = [str(place) for place in places if _is_file(place) and ("/" in name or os.access(place, os.X_OK))]
         found[name] = here[0] if here else ""
     runs = [name for name, place in found.items() if place and os.access(place, os.X_OK)]
-    place = {"folder": str(folder), "is": folder.is_dir()}
+    place = {"folder": str(folder), "is": _is_folder(folder)}
     return {"found": found, "runs": runs, **place, "memory": memory_kills()}
 
 

@@ -94,6 +94,21 @@ def test_all_are_named_where_there_is_no_majority() -> None:
     assert "5.0.6 on node[3-4]" in found.cause
 
 
+def test_the_python_of_another_platform_is_no_difference_that_a_provision_mends() -> None:
+    def other(platform: str) -> Change:
+        def change(record: Record) -> None:
+            record["platform"] = platform
+            artifact(record, "python_env").update(version="3.13", key="0000")
+
+        return change
+
+    fedora = other("fedora-42-x86_64-glibc2.41-py3.13")
+    assert skew.differences(cluster(node3=fedora, node4=fedora)) == ()
+    here = str(cluster()["node1"].platform).partition("-cuda")[0]
+    (found,) = skew.differences(cluster(node3=other(f"{here}-cuda12"), node4=fedora))
+    assert (found.hosts, found.cause[:27]) == (("node3",), "the cluster's Python is 3.1")
+
+
 def test_a_node_that_lacks_everything_gets_one_line() -> None:
     (found,) = skew.differences(cluster(node2=without("openmpi", "python_env", "mpi4py", "nccl", "horovod")))
     assert found.hosts == ("node2",)

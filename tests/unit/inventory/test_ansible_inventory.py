@@ -299,7 +299,7 @@ def test_a_limit_with_brackets_selects_hosts_by_name(tmp_path: Path, limit: str,
             "link.ini",
             "node1 ansible_host=fe80::7\n",
             (
-                "ansible_host of node1 is fe80::7, a link-local address without its interface; write fe80::7%eth0, "
+                "ansible_host of node1 is fe80::7, a link-local address without its interface. Write fe80::7%eth0, "
                 "with the name of the interface of this machine that leads there."
             ),
         ),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
 
 import pytest
@@ -56,6 +57,10 @@ def test_nodes_of_two_platforms_find_the_python_of_a_project_by_path(launcher: L
     assert not [word for word in plan.argv if word.startswith(TREES)], plan.argv
     assert "python" in plan.argv
     assert plan.argv[plan.argv.index("PATH") - 1] == "-x", "the launch node's own has both"
+    path = nodes["node1"].environment["PATH"]
+    assert path.startswith(":".join(f"{tree}/bin" for tree in TREES))
+    assert plan.shown().startswith("env ")
+    assert f"PATH={path}" in shlex.split(plan.shown()), "the line is pasted into a session with another PATH"
     with pytest.raises(ConfigError, match="-x PATH hides the environment of the project"):
         compose.compose(members, "node1", JobOptions(("python", "a.py"), launcher, exported=("PATH=/usr/bin",)))
 

@@ -82,6 +82,19 @@ def test_the_files_of_a_job_are_told_with_the_record(tmp_path: Path, monkeypatch
     assert record.collect({"job_look": asked})["job_look"] is None
 
 
+@pytest.mark.parametrize("directory", ["", "jobs", "./jobs/"])
+def test_no_file_of_a_job_is_looked_for_in_a_home_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, directory: str
+) -> None:
+    """A relative folder of --chdir counts from the home."""
+    monkeypatch.setattr(record.users, "uid_and_home", lambda: (os.getuid(), str(tmp_path)))
+    monkeypatch.setattr(
+        record, "frozen_paths", lambda paths, *_: {one for one in paths if one.startswith(str(tmp_path))}
+    )
+    asked = {"names": ["sh"], "directory": directory}
+    assert record.collect({"job_look": asked})["job_look"] is None
+
+
 def test_a_dev_null_that_the_user_cannot_open_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shells and ssh fail then, and much else goes on: a validation passed on such a node."""
     denied = os.devnull

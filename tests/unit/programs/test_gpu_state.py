@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -116,6 +117,14 @@ def test_no_answer_is_a_sentence(state: ModuleType, tmp_path: Path, monkeypatch:
     assert state.quietly("/nowhere/nvidia-smi") == []
 
 
+def await_looks(watch: Any, count: int) -> None:
+    """Wait until a watch has looked this often, or has a problem."""
+    deadline = time.monotonic() + 30
+    while len(watch.looks) < count and not watch.problem:
+        assert time.monotonic() < deadline, f"{len(watch.looks)} looks in 30 s"
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize(
     "later",
     [
@@ -131,8 +140,7 @@ def test_a_gpu_that_vanishes_in_the_middle_of_a_check_is_named(state: ModuleType
     first = f"test -e {tmp_path}/seen && {{ {later.format(busy=DATA / 'busy.csv')}; exit; }}"
     watch = state.Watch(program(tmp_path, f"{first}\ntouch {tmp_path}/seen; cat {DATA}/busy.csv"), pause_s=0.01)
     watch.start()
-    while len(watch.looks) < 2 and not watch.problem:
-        pass
+    await_looks(watch, 2)
     watch.stop()
     rank = SimpleNamespace(facts={}, findings=load("rank_program").Findings())
     state.report(rank, watch.looks, watch.lost)
@@ -145,8 +153,7 @@ def test_a_gpu_that_vanishes_in_the_middle_of_a_check_is_named(state: ModuleType
 def test_gpus_are_watched_while_something_else_goes_on(state: ModuleType, tmp_path: Path) -> None:
     watch = state.Watch(program(tmp_path, f"cat {DATA}/busy.csv"), pause_s=0.01)
     watch.start()
-    while len(watch.looks) < 4:
-        pass
+    await_looks(watch, 4)
     watch.stop()
     assert watch.problem == ""
     broken = state.Watch("/nowhere/nvidia-smi")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import tarfile
+import time
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,17 +179,58 @@ def packed(files: dict[str, bytes]) -> io.BytesIO:
 @pytest.mark.parametrize("says", ["", "clusterctl works in /nowhere\\n", "clusterctl works in /nowhere\\n{}\\n{"])
 def test_a_worker_that_falls_silent_is_lost(says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_part, "_SILENCE_S", 1.0)
+    end, heard = played(["sh", "-c", f"printf '{says}'; exec sleep 15"], tmp_path, monkeypatch)
+    assert end.failed == {"node1"}
+    assert "said nothing for" in heard[0].message
+
+
+def played(says: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[End, list[Any]]:
+    """Play a part of one host on a worker that is this command; returns its end and what was heard."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # without packs
     monkeypatch.setattr(worker_part, "_project", lambda *_given: [])
     monkeypatch.setattr(worker_part.playbook, "passwords_of", lambda _play: {})
     monkeypatch.setattr(worker_part.runner_stream, "transmit", lambda *_given: None)
     monkeypatch.setattr(python, "ask", lambda *_given: python.Reply({}))
-    monkeypatch.setattr(controllers.Worker, "argv", lambda *_given: ["sh", "-c", f"printf '{says}'; exec sleep 15"])
-    play: Any = SimpleNamespace(playbook=tmp_path / "site.yml", retries=0, diff=False)
+    monkeypatch.setattr(controllers.Worker, "argv", lambda *_given: [*says])
+    play: Any = SimpleNamespace(playbook=folder / "site.yml", retries=0, diff=False)
     part = worker_part.WorkerPart(controllers.Worker(HOST, "/there", frozenset()), play, ("node1",), "", ())
     heard: list[Any] = []
-    end = worker_part.play(part, tmp_path / "log", heard.append, playbook.Cancel())
+    return worker_part.play(part, folder / "log", heard.append, playbook.Cancel()), heard
+
+
+_BEGINS = "clusterctl works in /nowhere\\n"
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("welcome\\n", "does not begin its part: its login scripts print without an end"),
+        (f"{_BEGINS}not JSON\\n", "broke off in the middle of its part (it sent something else than a play ("),
+    ],
+)
+def test_a_worker_that_breaks_the_form_and_goes_on_is_named_for_that_at_once(
+    says: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+    end, heard = played(["sh", "-c", f"printf '{says}'; exec yes '{says}'"], tmp_path, monkeypatch)
+    assert time.monotonic() - began < 30
     assert end.failed == {"node1"}
-    assert "said nothing for" in heard[0].message
+    assert heard[0].message.startswith(f"The worker ops2 {words}")
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_worker_succeeds_with_the_end_of_its_play_alone(
+    ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = '{"event": {"event": "playbook_on_stats", "event_data": {}, "at": 1.0}}\\n' if ends else ""
+    says = f"{_BEGINS}{stats}" + '{"rc": 0, "size": 0}\\n'
+    end, heard = played(["sh", "-c", f"printf '{says}'"], tmp_path, monkeypatch)
+    if ends:
+        assert (end.status, end.rc, end.failed, heard) == ("successful", 0, frozenset(), [])
+    else:
+        assert (end.status, end.rc, end.failed) == ("failed", 254, {"node1"})
+        assert end.complaints == (heard[0].message,)
+        assert heard[0].message.startswith("ops2: Ansible could not write the events of the run")
 
 
 @pytest.mark.parametrize("canceled", [False, True])

@@ -229,6 +229,21 @@ def test_a_damaged_file_counts_as_missing(nodes: Nodes, tmp_path: Path) -> None:
     assert aside.read_text(encoding="utf-8") == "{", "nothing of it is lost"
 
 
+def test_a_file_that_cannot_be_changed_is_told_before_the_installation(nodes: Nodes, tmp_path: Path) -> None:
+    told: list[str] = []
+    nodes.environment(with_lock(tmp_path))
+    (file,) = tmp_path.glob("state/**/environments.json")
+    file.write_text("{", encoding="utf-8")
+    nodes.environment(with_lock(tmp_path), tell=told.append)
+    (aside,) = file.parent.glob("environments.json.damaged-*")
+    assert [aside.name in words for words in told] == [True, False], "the second is uv's"
+    assert len(nodes.installed) == 2
+    file.write_text('{"schema_version": 2}', encoding="utf-8")
+    with pytest.raises(ConfigError, match="has schema 2"):
+        nodes.environment(with_lock(tmp_path))
+    assert len(nodes.installed) == 2, "nothing was installed in vain"
+
+
 def test_an_environment_says_where_it_is() -> None:
     used = datetime(2026, 1, 1, tzinfo=timezone.utc)
     one = Environment(project="/p", lock="uv.lock", trees={"node1": TREE, "node2": TREE}, used=used)

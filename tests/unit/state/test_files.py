@@ -5,11 +5,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from clusterctl.state import files, paths, proofs
+from clusterctl.model.findings import Finding
+from clusterctl.model.hardware import Hardware
+from clusterctl.state import environments, files, hardware_looks, paths, proofs, snapshots
+from clusterctl.support.errors import ConfigError
 
 
 def test_an_atomic_write_leaves_no_crumbs(tmp_path: Path) -> None:
@@ -142,3 +146,46 @@ def test_a_node_that_was_chosen_and_not_proved_had_its_turn(tmp_path: Path, monk
     proofs.keep("lab", ["node2", "node3"], later)
     assert proofs.read("lab") == {"node2": later, "node3": later}
     assert proofs.turns("lab") == {"node1": first, "node2": later, "node3": later}
+
+
+# --- what is about to be replaced ---
+
+
+def changes(at: datetime) -> list[tuple[Path, Callable[[], tuple[str, ...]]]]:
+    """Return the files of a cluster that are read before they are replaced, each with what replaces it."""
+    look = Hardware(schema_version=1, time=1.0, boot_id="b")
+    one = environments.Environment(project="/p", lock="uv.lock", trees={}, used=at)
+    bad = Finding("x", "error", ("node1",), "cause", "cure")
+    return [
+        (paths.proofs_file("lab"), lambda: proofs.keep("lab", ["node1"], at)),
+        (paths.proofs_file("lab"), lambda: proofs.take_turns("lab", ["node1"], at)),
+        (paths.environments_file("lab"), lambda: environments.keep("lab", "d", one)),
+        (paths.environments_file("lab"), lambda: environments.forget("lab", {})),
+        (paths.parts_file("lab"), lambda: hardware_looks.keep("lab", {"node1": look}, at)),
+        (paths.doctor_errors_file("lab"), lambda: hardware_looks.keep_errors("lab", [bad], ["node1"], at)),
+        (paths.collected_file("lab"), lambda: snapshots.note_collected("lab", ["/t"], at)),
+    ]
+
+
+@pytest.mark.parametrize("damaged", ["{", "[" * 100_000, '{"schema_version": 1, "hosts": 3, "known": 3, "nodes": 3}'])
+def test_a_damaged_file_is_moved_aside_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for path, change in changes(datetime(2026, 3, 9, tzinfo=timezone.utc)):
+        files.keep(path, damaged)
+        (note,) = change()
+        (aside,) = path.parent.glob(f"{path.name}.damaged-*")
+        assert aside.read_text(encoding="utf-8") == damaged
+        assert note == f"{path} was damaged. It is now {aside.name}, and a new one takes its place."
+        aside.unlink()
+        assert change() == (), "the new one is whole"
+
+
+def test_the_file_of_a_newer_clusterctl_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    newer = '{"schema_version": 2, "nodes": {}}'
+    for path, change in changes(datetime(2026, 3, 9, tzinfo=timezone.utc)):
+        files.keep(path, newer)
+        with pytest.raises(ConfigError, match=r"has schema 2, .*; use the newer one that wrote it\.$"):
+            change()
+        assert path.read_text(encoding="utf-8") == newer
+        assert not list(path.parent.glob("*.damaged-*"))

@@ -212,3 +212,22 @@ def test_a_run_that_ends_while_it_is_looked_at_keeps_its_outcome(monkeypatch: py
 
     monkeypatch.setattr("clusterctl.state.processes.has_ended", ended)
     assert runs.settled(run.folder).outcome == "done"
+
+
+@pytest.mark.parametrize(
+    ("verb", "raised", "message"),
+    [
+        ("validate", OSError(28, "No space left on device", "/x"), "[Errno 28] No space left on device: '/x'"),
+        ("validate", ValueError(), "ValueError"),
+        ("provision", OSError(28, "No space left on device", "/x"), "No space left on device: /x"),
+        ("provision", OSError(28, "No space left on device"), "No space left on device"),
+        ("provision", ValueError("a secret"), "ValueError"),
+    ],
+)
+def test_a_record_has_the_text_of_an_unexpected_error_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, raised: Exception, message: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(type(raised)), runs.recorded(verb, tmp_path / "i.ini", ()) as run:
+        raise raised
+    assert run.record.message == message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from clusterctl.model import rank_slots, results
@@ -14,8 +14,10 @@ from clusterctl.model.hosts import Host, InventorySources
 from clusterctl.model.job_outcome import JobOutcome, OutputLine, Sweep
 from clusterctl.model.probe import Probe
 from clusterctl.model.results import ValidationRecord, Verdict
+from clusterctl.model.slurm_drain_choice import DrainOptions
 from clusterctl.remote import supervised_job
-from clusterctl.state import runs
+from clusterctl.state import files, runs
+from clusterctl.state import paths as state_paths
 from clusterctl.support import content
 from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 from clusterctl.validation import check_results, check_runner, gate
@@ -71,6 +73,7 @@ def test_exit_codes(verdict: Verdict, code: ExitCode) -> None:
         (None, "failed", 10),
         (KeyboardInterrupt(), "interrupted", 130),
         (ValidationCouldNotRunError("no room"), "failed", 11),
+        (ValueError("no room"), "failed", 1),
     ],
 )
 def test_a_run_says_how_its_validation_ended(
@@ -95,7 +98,7 @@ def test_a_run_says_how_its_validation_ended(
     (kept,) = folders
     assert (kept.record.outcome, kept.record.exit_code) == (outcome, code)
     assert kept.record.finished is not None
-    assert raised is not None or kept.record.message == "hello: node1 is silent"
+    assert kept.record.message == ("hello: node1 is silent" if raised is None else str(raised))
 
 
 def test_a_check_whose_nodes_went_away_blames_nobody() -> None:
@@ -267,6 +270,35 @@ def test_a_run_that_is_interrupted_is_no_pass(tmp_path: Path, monkeypatch: pytes
     record = results.load(kept.read_bytes(), str(kept))
     assert [check.verdict for check in record.checks[-2:]] == [Verdict.ERROR, Verdict.SKIP]
     assert record.verdict is Verdict.ERROR
+
+
+def test_proofs_that_cannot_be_kept_cost_no_verdict_and_slurm_is_told(
+    launched: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of the proofs is a newer clusterctl's, so it is left alone."""
+    told: list[Verdict] = []
+
+    class Silent:
+        def every_node(self) -> NoReturn:
+            raise ValidationCouldNotRunError("no answer")
+
+    def tell(_slurm: Any, _hosts: Any, record: ValidationRecord, _wish: Any) -> tuple[str, ...]:
+        told.append(record.verdict)
+        return ("Slurm knows.",)
+
+    monkeypatch.setattr(validation, "Slurm", lambda *_, **__: Silent())
+    monkeypatch.setattr(validation, "tell", tell)
+    proofs = state_paths.proofs_file(state_paths.cluster_id(tmp_path / "inventory.ini"))
+    files.keep(proofs, '{"schema_version": 2}')
+    drains = DrainOptions(failed=True, proved=True, submit_host="node1")
+    record = validated(tmp_path, dict.fromkeys(("node3", "node4"), "2.13.0"), drains=drains)
+    assert (record.verdict, told) == (Verdict.PASS, [Verdict.PASS])
+    (note,) = (note for note in record.notes if note.startswith("Which nodes this run proves is not kept: "))
+    assert str(proofs) in note
+    assert record.notes[-1] == "Slurm knows."
+    (kept,) = {path.resolve() for path in (tmp_path / "state").glob("clusterctl/clusters/*/runs/*/validation.json")}
+    assert results.load(kept.read_bytes(), str(kept)).notes == record.notes
+    assert launched.specs
 
 
 # --- the gate before anything is launched -----------------------------------------------------------------------------

@@ -302,7 +302,10 @@ def _cards(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
             cause = f"{' and '.join(names)} have the same address {address}"
             yield Finding("network", "error", (host,), cause, "give each card an address of its own")
         if node.driverless_cards:
-            cause = f"the RDMA card {' and '.join(node.driverless_cards)} has no driver, so jobs cannot use it"
+            cards = " and ".join(node.driverless_cards)
+            one = len(node.driverless_cards) == 1
+            cause = f"the RDMA card {cards} has no driver" if one else f"the RDMA cards {cards} have no driver"
+            cause = f"{cause}, so jobs cannot use {'it' if one else 'them'}"
             cure = "run 'modprobe mlx5_core' and 'modprobe mlx5_ib', and look in the kernel's log"
             yield Finding("rdma", "warning", (host,), cause, cure)
 

@@ -81,7 +81,7 @@ def crowd(below: Sequence[Machine], outcome: JobOutcome, output: Output, silent:
     """Return what shows that a job was late because all nodes were slow; None where a fault explains it better.
 
     Most nodes are late, and their machines have far more processes than cores. Also, ranks still came up or took new
-    steps near the deadline, or some are not up and the expected start takes as long as the deadline. In a hang all
+    steps near the deadline; or some are not up, and the start is expected to take as long. In a hang all
     ranks are up and nothing moves. ``below`` are the machines of the job's nodes. ``silent`` are the ranks that gave no
     signs of life when the deadline passed.
     """

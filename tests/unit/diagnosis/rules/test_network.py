@@ -112,11 +112,17 @@ def test_cards_with_the_same_address_or_without_a_driver_are_named() -> None:
     def bare(record: Record) -> None:
         record["driverless_cards"] = ["0000:5e:00.0"]
 
+    def both_bare(record: Record) -> None:
+        record["driverless_cards"] = ["0000:5e:00.0", "0000:5e:00.1"]
+
     found = {
-        one.hosts: (one.check, one.severity, one.cause) for one in registry.diagnose(seen(node2=twice, node3=bare))
+        one.hosts: (one.check, one.severity, one.cause)
+        for one in registry.diagnose(seen(node2=twice, node3=bare, node4=both_bare))
     }
     assert found["node2",] == ("network", "error", "eth0 and eth1 have the same address 10.0.0.2")
     assert found["node3",] == ("rdma", "warning", "the RDMA card 0000:5e:00.0 has no driver, so jobs cannot use it")
+    words = "the RDMA cards 0000:5e:00.0 and 0000:5e:00.1 have no driver, so jobs cannot use them"
+    assert found["node4",] == ("rdma", "warning", words)
 
 
 def test_a_network_that_one_lacks_is_told() -> None:
