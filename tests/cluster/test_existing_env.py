@@ -179,6 +179,10 @@ def test_its_mpi4py_is_taken_where_it_names_the_clusters_open_mpi(changed: Opera
     assert {line.rpartition("/site-packages/")[0] for line in whose()} == {ours}
     assert noted("doctor") == ""
 
+    for node in NODES:
+        changed.on(node, f"rm -rf {PATH}; {MAKE}")
+    assert changed.provisions()["code"] == 0, "the next test begins with a proof of the environment as it was made"
+
 
 def test_a_change_of_its_packages_is_named_by_everybody_until_it_is_proved_anew(changed: Operator) -> None:
     changed.on("node2", f"mv {PATH}/{PACKAGES}/numpy-*.dist-info {PATH}/{PACKAGES}/numpy-1.0.dist-info")
