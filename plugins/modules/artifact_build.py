@@ -160,7 +160,10 @@ attributes:
   diff_mode: {support: none, description: The module changes no text.}
 """
 
-EXAMPLES = "# The action plugin software_build gives the options."
+EXAMPLES = """
+---
+# The action plugin software_build gives the options.
+"""
 
 RETURN = r"""
 way: {description: "How the pack came: built, packed or kept.", type: str, returned: in phase build}

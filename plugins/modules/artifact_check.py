@@ -73,7 +73,10 @@ attributes:
   diff_mode: {support: none, description: The module changes no text.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 artifacts:

@@ -122,7 +122,10 @@ attributes:
   diff_mode: {support: full, description: "Shows each link's target before and after."}
 """
 
-EXAMPLES = "# The action plugins software_build and software_stage give the options."
+EXAMPLES = """
+---
+# The action plugins software_build and software_stage give the options.
+"""
 
 RETURN = r"""
 artifacts:

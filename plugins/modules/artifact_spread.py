@@ -65,7 +65,10 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 delivered: {description: "The place in C(folders) where the pack lies now, by node.", type: dict, returned: success}

@@ -40,7 +40,10 @@ attributes:
   diff_mode: {support: full, description: Shows the target of each link before and after.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 before: {description: The folder to which each link led before; empty without a link., type: dict, returned: success}

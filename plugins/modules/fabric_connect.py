@@ -40,7 +40,10 @@ attributes:
   check_mode: {support: full, description: It changes nothing.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 results:

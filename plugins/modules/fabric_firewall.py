@@ -29,7 +29,10 @@ attributes:
   diff_mode: {support: none, description: There is no file to show.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: always}

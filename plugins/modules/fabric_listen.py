@@ -55,7 +55,10 @@ attributes:
   check_mode: {support: full, description: Its process ends by itself.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 ports: {description: The port by network., type: dict, returned: success}

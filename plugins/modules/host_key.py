@@ -40,7 +40,10 @@ attributes:
   diff_mode: {support: none, description: A key is not shown.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 next_host_key:

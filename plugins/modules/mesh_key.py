@@ -60,7 +60,10 @@ attributes:
   diff_mode: {support: none, description: A key is not shown.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 public_key: {description: Type and key. Empty in check mode where the key is missing., type: str, returned: success}

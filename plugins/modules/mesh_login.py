@@ -45,7 +45,10 @@ attributes:
   diff_mode: {support: none, description: The module changes nothing.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 failures: {description: A sentence for each failed login., type: list, elements: str, returned: always}

@@ -42,7 +42,10 @@ attributes:
   diff_mode: {support: full, description: Before and after of every path that changes.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 changes: {description: What changed in short phrases., type: list, returned: success}

@@ -81,7 +81,10 @@ attributes:
   diff_mode: {support: full, description: Before and after of the files.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 msg: {description: "What went wrong, in one sentence.", type: str, returned: failure}

@@ -41,7 +41,10 @@ attributes:
   diff_mode: {support: full, description: Before and after of every file that changes.}
 """
 
-EXAMPLES = "# It is internal: the tasks and action plugins of this collection show its options."
+EXAMPLES = """
+---
+# It is internal: the tasks and action plugins of this collection show its options.
+"""
 
 RETURN = r"""
 changes: {description: A short phrase for each change., type: list, returned: success}
