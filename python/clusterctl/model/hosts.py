@@ -184,8 +184,8 @@ ROLES_OF_VARIABLES: Mapping[str, str] = {
     "ucx": "software",
     "validation": "validation",
 }
-# Of those, the ones that a second role reads: fabric tells UCX the network where Open MPI uses it.
-READ_BY_SEVERAL = frozenset({"openmpi_ucx"})
+# Of those, the ones that a second role reads: fabric tells UCX the network where Open MPI is built with it.
+READ_BY_SEVERAL = frozenset({"openmpi_ucx", "openmpi_cuda", "openmpi_builder"})
 PLAYED_ALONE = ("fabric", "environment", "software", "validation")  # those tags, in the playbook's order
 
 

@@ -151,7 +151,8 @@ def test_the_digest_of_a_part_follows_the_variables_of_its_role(tmp_path: Path) 
 
     assert changed("nccl_version=1", "nccl_version=2") == {"nccl"}
     assert changed("nccl_version=1", "") == {"nccl"}
-    assert changed("openmpi_ucx=auto", "openmpi_ucx=never") == {""}, "fabric reads it as well"
+    for word in ("openmpi_ucx", "openmpi_cuda"):
+        assert changed(f"{word}=auto", f"{word}=never") == {""}, "fabric reads it as well"
     assert changed("mine=1", "mine=2") == {""}
     assert changed("nccl_version=1\nmine=1", "nccl_version=2\nmine=2") == {"nccl", ""}
     template = "environment_variables={'A': '{{ nccl_version }}'}"
