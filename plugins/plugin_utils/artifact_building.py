@@ -39,7 +39,7 @@ from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_staging im
 
 _LOG_MARK = "@LOG@"
 _MOST_LOG = 1 << 28  # bytes
-_OF_THE_CONTROLLER = {"inputs", "cache_dir", "state_dir", "packages", "package_options", "controller_log_dir"}
+_OF_THE_CONTROLLER = {"inputs", "cache_dir", "packages", "package_options", "controller_log_dir"}
 _PLACES = {"source", "content", "path", "wheels", "sdist"}
 _WAYS = ("built", "packed", "kept")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -64,38 +64,32 @@ class BuildingAction(StagingAction):
         cache = ArtifactCache(Path(str(arguments["cache_dir"])))
         return self._attempted(lambda: self._ensure(arguments, variables, cache))
 
-    def _links_of_uses(self, arguments: Mapping[str, Any], _variables: dict[str, Any]) -> dict[str, str]:
+    def _links_of_uses(self, arguments: Mapping[str, Any], variables: dict[str, Any]) -> dict[str, str]:
         """Return the links that lead to other folders while the host builds."""
-        return arguments.get("links") or {}
+        raise NotImplementedError
 
     def _ensure(self, arguments: dict[str, Any], variables: dict[str, Any], cache: ArtifactCache) -> dict[str, Any]:
         name, version, key = _identity(arguments)
         host = self._host(variables)
-        answer: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "key": key, "host": host}
-        accepted = Accepted(Path(str(arguments.get("state_dir") or default_folder())).expanduser())
+        answer: dict[str, Any] = {"changed": False, "changes": [], "watch": [], "key": key}
+        accepted = Accepted(default_folder())
         found = cache.lookup(name, version, key)
         if found.artifact:
             if not self._task.check_mode:
                 accepted.accept(name, version, key, str(found.artifact.record["manifest_sha256"]))
-            return {**answer, "cached": True, "path": str(found.artifact.path)}
+            return answer
         if not self._task.check_mode and (taken := self._from_shared(cache, name, version, key, variables)):
             accepted.accept(name, version, key, str(taken.record["manifest_sha256"]))
             pulled = {"changed": True, "changes": [f"took {name} {version} from the shared cache"]}
-            return {**answer, **pulled, "cached": True, "path": str(taken.path)}
+            return {**answer, **pulled}
         if self._task.check_mode:
             seen = self._call("artifact_build", _phase(arguments, host, key, "inspect"), variables)
             would = f"copy {name} {version} from" if seen["ready"] else f"build {name} {version} on"
-            return {
-                **answer,
-                "changed": True,
-                "cached": False,
-                "path": str(cache.pack_path(name, version, key)),
-                "changes": [f"would {would} {host}"],
-            }
+            return {**answer, "changed": True, "changes": [f"would {would} {host}"]}
         with cache.lock(name, version, key, lambda text: self._note(host, text)):
             found = cache.lookup(name, version, key)  # another run may have built it in the meantime
             if found.artifact:
-                return {**answer, "cached": True, "path": str(found.artifact.path)}
+                return answer
             if found.damaged:
                 self._note(host, f"{found.damaged}: thrown away, made again")
                 cache.throw_away(name, version, key)
@@ -124,12 +118,12 @@ class BuildingAction(StagingAction):
         known = accepted.digests(name, version, key)
         built = self._built(arguments, variables, cache, accepted, key)
         try:
-            artifact = self._take(cache, built, _record(arguments, key, host, built), host, known)
+            self._take(cache, built, _record(arguments, key, host, built), host, known)
         except _RefusedError as refused:
             self._warnings.append(str(refused))
             self._note(host, str(refused))
             built = self._built({**arguments, "fresh": True}, variables, cache, accepted, key)
-            artifact = self._take(cache, built, _record(arguments, key, host, built), host, known)
+            self._take(cache, built, _record(arguments, key, host, built), host, known)
         accepted.accept(name, version, key, str(built["manifest_sha256"]))
         self._call("artifact_build", _phase(arguments, host, key, "release"), variables)
         how = {
@@ -140,8 +134,6 @@ class BuildingAction(StagingAction):
         return {
             "changed": True,
             "changes": [how],
-            "cached": False,
-            "path": str(artifact.path),
             **{field: built[field] for field in ("log", "seconds", "cpu_seconds", "steps", "jobs")},
             **({"warnings": self._warnings} if self._warnings else {}),
         }
@@ -246,7 +238,7 @@ class BuildingAction(StagingAction):
 
     def _take(
         self, cache: ArtifactCache, built: Mapping[str, Any], record: dict[str, Any], host: str, accepted: list[str]
-    ) -> CachedArtifact:
+    ) -> None:
         """Fetch a pack into the cache.
 
         Raises:
@@ -264,12 +256,12 @@ class BuildingAction(StagingAction):
                 )
             _refuse_other_content(partial, built, record, host, accepted)
             if built["compression"] == "zst":
-                return cache.store(partial, record)
+                cache.store(partial, record)
+                return
             with cache.staging() as squeezed:
                 cache.compress(partial, squeezed)
                 artifact = cache.store(squeezed, record)
             cache.keep_gzip(artifact, partial)
-            return artifact
 
     def _with_log(
         self, result: dict[str, Any], arguments: Mapping[str, Any], cache: ArtifactCache, key: str, host: str

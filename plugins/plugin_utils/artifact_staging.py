@@ -40,7 +40,7 @@ class StagingAction(ArtifactActionBase):
         host = self._host(variables)
         given: dict[str, dict[str, Any]] = {}
         for one in artifacts:
-            base = {name: value for name, value in one.items() if name != "inputs"}  # the pack's record has them
+            base = dict(one)
             if host in (variables.get("preflight_distrusted") or ()):
                 base["content"] = True
             given[str(one["name"])] = base

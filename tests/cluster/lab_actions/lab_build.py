@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.artifact import plain
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.artifact_building import BuildingAction
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ActionModule(BuildingAction):
@@ -15,3 +18,7 @@ class ActionModule(BuildingAction):
         """Return the result for one host."""
         super().run(tmp, task_vars)
         return self._made(plain(self._task.args), task_vars or {})
+
+    def _links_of_uses(self, arguments: Mapping[str, Any], variables: dict[str, Any]) -> dict[str, str]:  # noqa: ARG002
+        """Return no links: its builds use no other artifact."""
+        return {}

@@ -17,7 +17,9 @@ class ActionModule(StagingAction):
         """Return the result for one host."""
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        asked = [{**one, "key": artifact_key(one["inputs"])} for one in plain(self._task.args["artifacts"])]
+        asked = plain(self._task.args["artifacts"])
+        for one in asked:
+            one["key"] = artifact_key(one.pop("inputs"))
 
         def work() -> dict[str, Any]:
             staged = self._staged(asked, variables)
