@@ -355,9 +355,9 @@ def _nccl(folders: list[str], base: str, packages: Json) -> Json:
     return {"path": "", "version": ""}
 
 
-# --- which MPI its packages were compiled for ------------------------------------------------------------------------
+# --- which MPI its mpi4py was compiled for ----------------------------------------------------------------------------
 
-_OF_MPI = {"mpi4py": re.compile(r"MPI[.].*so")}
+_MPI4PY = re.compile(r"MPI[.].*so")
 _MPI_LIBRARY = re.compile(r"lib(mpi|mpich|pmpi|mpi_[a-z0-9]+)[.]so[.0-9]*")
 _MOST_HEADERS, _MOST_DYNAMIC, _MOST_WORD = 128, 1 << 16, 1 << 12
 _LOAD, _DYNAMIC = 1, 2  # p_type of elf(5)
@@ -365,16 +365,14 @@ _NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29  # d_tag
 
 
 def _mpi(folders: list[str], root: str, frozen: Frozen) -> Json:
-    found: Json = {}
-    for name, module in _OF_MPI.items():
-        for folder in folders:
-            modules = [one for one in list_folder(f"{folder}/{name}") if module.fullmatch(one)]
-            if modules:
-                libraries = {_mpi_of(f"{folder}/{name}/{one}", root, frozen) for one in modules}
-                found[name] = {"folder": folder, "library": libraries.pop() if len(libraries) == 1 else ""}
-            if modules or os.path.isdir(f"{folder}/{name}"):
-                break  # Python takes the first one
-    return found
+    for folder in folders:
+        modules = [one for one in list_folder(f"{folder}/mpi4py") if _MPI4PY.fullmatch(one)]
+        if modules:
+            libraries = {_mpi_of(f"{folder}/mpi4py/{one}", root, frozen) for one in modules}
+            return {"mpi4py": {"folder": folder, "library": libraries.pop() if len(libraries) == 1 else ""}}
+        if os.path.isdir(f"{folder}/mpi4py"):
+            break  # Python takes the first one
+    return {}
 
 
 def _mpi_of(module: str, root: str, frozen: Frozen) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_python
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import uv
@@ -92,59 +92,6 @@ class Existing:
 def of(host: Host) -> Existing | None:
     """Return the environment of a host; None where none is named, or :func:`unusable` says why it has none."""
     return _NAMED.found(host, Existing)
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A package of MPI in the environment of a host.
-
-    Attributes:
-        path: its folder.
-        version: of the package.
-        taken: whether it was built against the cluster's Open MPI, so that no other is built.
-        note: for the user where it was not; else ''.
-    """
-
-    path: str = ""
-    version: str = ""
-    taken: bool = False
-    note: str = ""
-
-
-def compiled(host: Host, prefix: str, openmpi: Sequence[str], package: str) -> Compiled:
-    """Return a package of MPI that the host's environment has; an empty one without it.
-
-    Args:
-        host: the host.
-        prefix: the folder of the cluster's software.
-        openmpi: folders of the libraries of an Open MPI of the user that the cluster's leads to.
-        package: its name.
-    """
-    found = of(host)
-    if found is None or package not in found.packages:
-        return Compiled()
-    its = found.mpi.get(package, {"folder": "", "library": ""})
-    folder, library, version = its["folder"], its["library"], found.packages[package]
-    if str(PurePosixPath(library).parent) in {f"{prefix}/openmpi/lib", *openmpi}:
-        return Compiled(f"{folder}/{package}", version, taken=True)
-    why = f"takes {library} of the system" if library else "finds its MPI when it starts"
-    note = (
-        f"{package} {version} of {found.path} {f'was built against {library}' if '/' in library else why}; jobs get the"
-        f" cluster's own {package} (to use yours, build it with MPICC={prefix}/openmpi/bin/mpicc)"
-    )
-    return Compiled(version=version, note=note)
-
-
-def leads_to(name: str, one: Compiled, prefix: str) -> dict[str, Any]:
-    """Return the first options of the build of an artifact that leads to a package: its links and their steps."""
-    links_to = [] if existing_python.among_software(one.path, prefix) else [one.path]
-    return {
-        "links_to": links_to,
-        "steps": [
-            {"name": "folder", "argv": ["install", "-d", "-m", "0755", "@TREE@/site-packages"]},
-            {"name": "link", "argv": ["ln", "-s", one.path, f"@TREE@/site-packages/{name}"]},
-        ],
-    }
 
 
 def python(cluster: Cluster, plans: Mapping[str, Plan], host: Host, asked: str) -> uv.Python:

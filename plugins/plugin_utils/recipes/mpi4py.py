@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_python
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, existing_openmpi, uv
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
@@ -39,11 +41,11 @@ _NEEDS_BYTES = 500_000_000
 def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     """Decide which mpi4py each host gets."""
 
-    def stands_on(host: Host) -> tuple[str, uv.Python, existing_env.Compiled]:
+    def stands_on(host: Host) -> tuple[str, uv.Python, _Own]:
         asked = host.settings.text("mpi4py_python") or host.settings.text("python_env_python")
         openmpi = cluster.comes(plans, "openmpi", host, "openmpi")
-        own = existing_env.compiled(host, cluster.prefix, existing_openmpi.libraries(host), "mpi4py")
-        return str(openmpi.get("key") or ""), existing_env.python(cluster, plans, host, asked), own
+        python = existing_env.python(cluster, plans, host, asked)
+        return str(openmpi.get("key") or ""), python, _own_of(host, cluster.prefix)
 
     groups = cluster.alike("mpi4py", also=stands_on)
     if refusals := existing_openmpi.unlike(groups):
@@ -51,6 +53,38 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     recipes = [_Recipe(cluster.prefix, hosts, *stands_on(hosts[0])) for hosts in groups]
     notes = dict.fromkeys(recipe.own.note for recipe in recipes if recipe.own.note)
     return replace(plan_of(recipes), warnings=tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The mpi4py in the environment of a host's user.
+
+    Attributes:
+        path: its folder, where it was built against the cluster's Open MPI, so that no other is built; else ''.
+        version: of the one in that folder.
+        note: for the user where it was built against another MPI; else ''.
+    """
+
+    path: str = ""
+    version: str = ""
+    note: str = ""
+
+
+def _own_of(host: Host, prefix: str) -> _Own:
+    """Return the mpi4py that the host's environment has; an empty one without it."""
+    found = existing_env.of(host)
+    if found is None or "mpi4py" not in found.packages:
+        return _Own()
+    its = found.mpi.get("mpi4py", {"folder": "", "library": ""})
+    library, version = its["library"], found.packages["mpi4py"]
+    if str(PurePosixPath(library).parent) in {f"{prefix}/openmpi/lib", *existing_openmpi.libraries(host)}:
+        return _Own(f"{its['folder']}/mpi4py", version)
+    why = f"takes {library} of the system" if library else "finds its MPI when it starts"
+    note = (
+        f"mpi4py {version} of {found.path} {f'was built against {library}' if '/' in library else why}; jobs get the"
+        f" cluster's own mpi4py (to use yours, build it with MPICC={prefix}/openmpi/bin/mpicc)"
+    )
+    return _Own(note=note)
 
 
 @dataclass(frozen=True)
@@ -66,9 +100,7 @@ class _Made:
 class _Recipe:
     """mpi4py for hosts of one platform with equal settings, Open MPI and Python."""
 
-    def __init__(
-        self, prefix: str, hosts: Sequence[Host], openmpi: str, python: uv.Python, own: existing_env.Compiled
-    ) -> None:
+    def __init__(self, prefix: str, hosts: Sequence[Host], openmpi: str, python: uv.Python, own: _Own) -> None:
         self.prefix, self.hosts, self.openmpi, self.python, self.own = prefix, hosts, openmpi, python, own
         self.settings = hosts[0].settings
         self.folders = existing_openmpi.folders(hosts[0])
@@ -77,7 +109,7 @@ class _Recipe:
 
     def refusals(self) -> Iterator[Refusal]:
         """Yield why it cannot be built."""
-        if not self.own.taken and not _SHA256.fullmatch(self.sha256):
+        if not self.own.path and not _SHA256.fullmatch(self.sha256):
             yield Refusal(
                 "",
                 f"No sha256 of mpi4py {self.version} is known (known are {', '.join(RELEASES)}); set mpi4py_sha256 to"
@@ -90,7 +122,7 @@ class _Recipe:
             elif problem := (
                 existing_openmpi.unusable(host)
                 or existing_env.unusable(host)
-                or ("" if self.own.taken else existing_env.without_headers(host, "mpi4py"))
+                or ("" if self.own.path else existing_env.without_headers(host, "mpi4py"))
             ):
                 yield Refusal(host.name, problem)
             elif self.python.managed and not self.python.key:
@@ -102,7 +134,7 @@ class _Recipe:
         its_builders = builders(self.hosts, self.settings.text("mpi4py_builder"))
         check, environment = role_file("mpi4py", "mpi4py_check.py"), f"{self.prefix}/python_env"
         key = "" if self.folders else self.openmpi  # a library outside of the artifacts has no key
-        made = self._taken() if self.own.taken else self._built(its_builders[0])
+        made = self._taken() if self.own.path else self._built(its_builders[0])
         build = {
             **places(self.settings),
             **made.build,
@@ -134,14 +166,18 @@ class _Recipe:
 
     def _taken(self) -> _Made:
         """Return how the artifact leads to the mpi4py of the user's environment."""
-        leads = existing_env.leads_to("mpi4py", self.own, self.prefix)
-        steps = [*leads["steps"], *self._check_steps()]
-        inputs = {"recipe": "existing 1", "version": self.own.version, "taken_from": self.own.path}
+        own = self.own
+        links_to = [] if existing_python.among_software(own.path, self.prefix) else [own.path]
+        steps = [
+            {"name": "folder", "argv": ["install", "-d", "-m", "0755", "@TREE@/site-packages"]},
+            {"name": "link", "argv": ["ln", "-s", own.path, "@TREE@/site-packages/mpi4py"]},
+            *self._check_steps(),
+        ]
         return _Made(
-            self.own.version,
-            inputs,
-            build={"links_to": leads["links_to"], "files": [], "steps": steps},
-            install={"links_to": leads["links_to"]},
+            own.version,
+            {"recipe": "existing 1", "version": own.version, "taken_from": own.path},
+            build={"links_to": links_to, "files": [], "steps": steps},
+            install={"links_to": links_to},
         )
 
     def _built(self, builder: Host) -> _Made:
