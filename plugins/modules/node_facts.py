@@ -142,8 +142,9 @@ node:
       type: list
     gpus:
       description: >-
-        bus, name, uuid, driver, display, unusable and problem (why jobs cannot use it, as a word and as a clause), and
-        instances (names of its MIG instances).
+        bus, name, uuid, driver, display, unusable and problem (why jobs cannot use it, as a word and as a clause),
+        instances (names of its MIG instances), nvlink (it joins the GPU to others), and nvlink_down (all its links are
+        down, or it lacks a bridge).
       type: list
     limits: {description: "memlock and nofile with soft and hard; null is unlimited.", type: dict}
     environment: {description: "PATH and LD_LIBRARY_PATH of a non-interactive session, where set.", type: dict}
@@ -210,7 +211,7 @@ def main() -> None:
         name = str(entry.get("soname", ""))
         if ".so" not in name or "/" in name:
             module.fail_json(msg=f"An entry of 'libraries' has no 'soname' such as libnccl.so.2: {entry}.")
-    module.exit_json(changed=False, changes=[], watch=[], node=record.collect(module.params))
+    module.exit_json(changed=False, changes=[], watch=[], node=record.collect({**module.params, "nvlink": True}))
 
 
 if __name__ == "__main__":

@@ -262,12 +262,13 @@ _MOST_DIGITS = 9
 _CUDA_BRANCHES = ((580, 13), (525, 12), (450, 11), (410, 10))
 
 
-def gpus(library_path: str, root: str = "") -> Json:
+def gpus(library_path: str, root: str = "", *, nvlink: bool = False) -> Json:
     """Return the NVIDIA GPUs: those that the driver lists, and those on the bus without the driver.
 
     Args:
         library_path: LD_LIBRARY_PATH of the session, which may lead to the driver's library.
         root: begin of the paths of /proc, /sys and /dev, for tests.
+        nvlink: find out which GPUs NVLink joins (may start ``nvidia-smi``); without it, both fields of it are False.
 
     Returns:
         ``gpus``, each with ``bus``, ``name``, ``uuid``, ``driver`` (which has taken it), ``display`` (a card with a
@@ -283,7 +284,7 @@ def gpus(library_path: str, root: str = "") -> Json:
     driver = session_driver(version, library_path, root)
     instances = mig_instances(found, version, root)
     empty = empty_gpus(found, instances, version, root)
-    joined = linked(found, root)
+    joined = linked(found, root) if nvlink else {}
     for one in found:
         one.pop("minor")
         one["unusable"], one["problem"] = why_unusable(one["driver"], driver)

@@ -215,7 +215,7 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
         ("resolved", lambda: network.resolved(request.get("resolve")), {"names": []}),
         ("leftovers", lambda: processes.leftovers(bool(request.get("leftovers"))), {"leftovers": []}),
         ("busy", lambda: processes.busy(bool(request.get("busy")), root), {"busy": []}),
-        ("gpus", lambda: gpu.gpus(variables.get("LD_LIBRARY_PATH", "")), {"gpus": []}),
+        ("gpus", lambda: gpu.gpus(library_path, nvlink=bool(request.get("nvlink"))), {"gpus": []}),
         ("limits", lambda: users.limits(session), {"limits": {}, "limit_settings": {}}),
         (
             "processes",
@@ -338,6 +338,7 @@ def collect(request: Json) -> Json:
               files to report, which may be relative to the prefix.
             - ``existing_python``, ``existing_openmpi``: a Python environment and an Open MPI of the user to look at; ''
               looks at none.
+            - ``nvlink``: find out which GPUs NVLink joins (may start ``nvidia-smi``).
             - ``resolve``: names to look up besides the node's own; None looks up nothing.
             - ``leftovers``: find ranks whose launcher is gone.
             - ``busy``: find ranks, and processes that use an artifact.

@@ -88,7 +88,6 @@ class Gpu(NodeFact):
     ``unusable`` says why jobs cannot use a GPU, and ``problem`` says it in a clause: without NVIDIA's driver, with a
     driver that lies in a container, without its device file or its library, with two versions of the driver, or in MIG
     mode without an instance. ``display`` is a card of the class of screens. ``instances`` are its MIG instances' names.
-    ``nvlink`` joins it to other GPUs of the node.
     ``numa`` is its NUMA node, -1 where unknown; ``pci_path`` has the bridges of PCI from the root, then the GPU itself.
     """
 
@@ -100,7 +99,6 @@ class Gpu(NodeFact):
     unusable: Literal["", "driver", "container", "device", "library", "versions", "mig"] = ""
     problem: str = ""
     instances: tuple[str, ...] = ()
-    nvlink: bool = False
     numa: int = -1
     pci_path: tuple[str, ...] = ()
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gpu_trees
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import preflight_rules as rules
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, libraries
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import gpu, libraries, record
+from ansible_collections.clusterctl.hpc.plugins.modules import node_facts
 from clusterctl.model.facts import Gpu
+from clusterctl.model.hosts import Host
+from clusterctl.remote import facts
 from clusterctl.support import content
 
 gate = content.module_util("node_record_gate")
@@ -31,7 +35,8 @@ def seen(root: Path, library_path: str = "") -> list[Gpu]:
 
 def as_member(root: Path, library_path: str = "", *installed: str) -> dict[str, Any]:
     artifacts = [{"name": one} for one in installed]
-    node = {"gpus": gpu.gpus(library_path, str(root))["gpus"], "cores": 64, "artifacts": artifacts}
+    look = gpu.gpus(library_path, str(root), nvlink=True)
+    node = {**look, "cores": 64, "artifacts": artifacts}
     settings = rules.Settings(name="node1", reached_at="10.0.0.1", resolved=["10.0.0.1"])
     return rules.member(settings, node)[0]
 
@@ -231,6 +236,10 @@ def asked(monkeypatch: pytest.MonkeyPatch, root: Path, script: str) -> None:
     monkeypatch.setattr(gpu, "find_program", lambda _name: str(program))
 
 
+def joined(root: Path, path: str) -> list[bool]:
+    return [one["nvlink"] for one in gpu.gpus(path, str(root), nvlink=True)["gpus"]]
+
+
 def provided(root: Path, path: str, *installed: str) -> list[str]:
     return [one for one in as_member(root, path, *installed)["provides"] if one == "nvlink"]
 
@@ -241,10 +250,10 @@ def test_gpus_with_a_link_that_is_up_are_joined(tmp_path: Path, monkeypatch: pyt
     names = [f"GPU {number}: NVIDIA A100-SXM4-80GB (UUID: {gpu_trees.UUIDS[number]})" for number in range(2)]
     said = "\n".join([names[0], "\t Link 0: 25 GB/s", "\t Link 1: <inactive>", names[1], "\t Link 0: <inactive>"])
     asked(monkeypatch, tmp_path, f"[ \"$*\" = 'nvlink -s' ] && echo '{said}'\n")
-    assert [one.nvlink for one in seen(tmp_path, path)] == [True, False]
+    assert joined(tmp_path, path) == [True, False]
     assert provided(tmp_path, path) == ["nvlink"]
     asked(monkeypatch, tmp_path, f"echo '{said.replace('25 GB/s', '<inactive>')}'\n")
-    assert [one.nvlink for one in seen(tmp_path, path)] == [False, False], "a card without its bridge tells the same"
+    assert joined(tmp_path, path) == [False, False], "a card without its bridge tells the same"
     assert provided(tmp_path, path) == []
     assert provided(tmp_path, path, "openmpi", "ucx") == ["nvlink"], "links that go down replace no Open MPI"
     down = "\n".join([names[0], "NVML: Unable to retrieve NVLink information as all links are inactive", names[1]])
@@ -254,7 +263,7 @@ def test_gpus_with_a_link_that_is_up_are_joined(tmp_path: Path, monkeypatch: pyt
     asked(monkeypatch, tmp_path, f"echo '{without}'\n")
     assert provided(tmp_path, path, "ucx") == []
     asked(monkeypatch, tmp_path, "echo No devices were found\nexit 6\n")
-    assert [one.nvlink for one in seen(tmp_path, path)] == [False, False]
+    assert joined(tmp_path, path) == [False, False]
 
 
 def test_an_nvswitch_joins_all_gpus_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +273,7 @@ def test_an_nvswitch_joins_all_gpus_and_nobody_is_asked(tmp_path: Path, monkeypa
     place = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:c7:00.0"
     gpu_trees.written(place / "vendor", "0x10de\n")
     gpu_trees.written(place / "class", "0x068000\n")
-    assert [one.nvlink for one in seen(tmp_path, path)] == [True, True]
+    assert joined(tmp_path, path) == [True, True]
     assert provided(tmp_path, path) == ["nvlink"]
 
 
@@ -272,7 +281,45 @@ def test_a_gpu_that_is_alone_is_not_asked(tmp_path: Path, monkeypatch: pytest.Mo
     path = gpu_trees.library(tmp_path / "lib", RUNNING)
     gpu_trees.with_modules(tmp_path, 1)
     monkeypatch.setattr(gpu, "find_program", lambda _name: pytest.fail("it was asked"))
-    assert [one.nvlink for one in seen(tmp_path, path)] == [False]
+    assert joined(tmp_path, path) == [False]
+
+
+def test_a_look_that_does_not_ask_for_nvlink_starts_no_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = gpu_trees.library(tmp_path / "lib", RUNNING)
+    gpu_trees.with_modules(tmp_path)
+    monkeypatch.setattr(gpu, "find_program", lambda _name: pytest.fail("it was asked"))
+    found = gpu.gpus(path, str(tmp_path))["gpus"]
+    assert [(one["nvlink"], one["nvlink_down"]) for one in found] == [(False, False)] * 2
+
+
+class _Module:
+    """Ansible's module, with options that name nothing more to look at."""
+
+    params: ClassVar[dict[str, Any]] = {"watch": [], "artifacts": [], "libraries": []}
+
+    def __init__(self, **_own: Any) -> None:
+        self.answer: dict[str, Any] = {}
+
+    def exit_json(self, **answer: Any) -> None:
+        self.answer = answer
+
+
+def test_only_node_facts_asks_for_nvlink(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for: list[bool] = []
+
+    def look(_library_path: str, *, nvlink: bool) -> dict[str, Any]:
+        asked_for.append(nvlink)
+        return {"gpus": []}
+
+    monkeypatch.setattr(gpu, "gpus", look)
+    monkeypatch.setattr(node_facts, "AnsibleModule", _Module)
+    (request,) = facts.requests([Host("node1", "192.0.2.1")], artifacts=()).values()
+    assert record.collect(json.loads(request))["problems"] == []
+    assert asked_for == [False]
+    node_facts.main()
+    assert asked_for == [False, True]
 
 
 def test_joined_gpus_pass_the_gate() -> None:
