@@ -142,17 +142,17 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     """Decide which Open MPI each host gets."""
     artifacts: list[Artifact] = []
     refusals: list[Refusal] = []
-    links = _has_cables(cluster)
+    links, keys_of_ucx = _has_cables(cluster), ucx.keys(cluster, plans)
 
     def stands_on(host: Host) -> tuple[str | None, dict[str, Any]]:
-        key = ucx.stands_on(cluster, plans, host)
+        key = keys_of_ucx[host.name]
         return key, host.settings.of("ucx") if key else {}  # as UCX's own groups, so that one host builds both
 
     groups = cluster.alike("openmpi", also=stands_on)
     for hosts in groups:
         if existing_openmpi.path_of(hosts[0]):
             continue
-        recipe = _Recipe(cluster, hosts, stands_on(hosts[0])[0], links=links)
+        recipe = _Recipe(cluster, hosts, keys_of_ucx[hosts[0].name], links=links)
         problems = list(recipe.refusals())
         refusals += problems
         if not problems:

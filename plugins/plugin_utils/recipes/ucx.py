@@ -119,27 +119,32 @@ def wanted(members: Sequence[Mapping[str, Any]], asked: str, builds: Mapping[str
     return any(cuda.taken(members, build[0], builder[build], build[1]) for build in joined)
 
 
-def stands_on(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> str | None:
-    """Return the key of the UCX that a host's Open MPI uses, None where it uses none, and '' where it lacks one."""
-    if not _gets(cluster, host):
-        return None
-    return str(cluster.comes(plans, "ucx", host, "ucx").get("key") or "")
+def keys(cluster: Cluster, plans: Mapping[str, Plan]) -> dict[str, str | None]:
+    """Return by host the key of the UCX that its Open MPI uses: None where it uses none, '' where it lacks one."""
+    using = _using(cluster)
+    return {
+        host.name: str(cluster.comes(plans, "ucx", host, "ucx").get("key") or "") if host.name in using else None
+        for host in cluster.hosts
+    }
 
 
 def decide(cluster: Cluster, _plans: Mapping[str, Plan]) -> Plan:
     """Decide which UCX each host gets; Open MPI's variables say whether it gets one, and what builds it."""
+    using = _using(cluster)
     groups = cluster.alike("ucx", "openmpi")  # as Open MPI's, so that one host builds both
-    getting = [hosts for hosts in groups if _gets(cluster, hosts[0])]
+    getting = [hosts for hosts in groups if hosts[0].name in using]
     plan = plan_of(_Recipe(cluster, hosts) for hosts in getting)
     return replace(plan, warnings=[words_of for host in cluster.hosts if getting and (words_of := without_port(host))])
 
 
-def _gets(cluster: Cluster, host: Host) -> bool:
-    """Whether a host gets the cluster's UCX; an Open MPI that is there already has its own, or none."""
+def _using(cluster: Cluster) -> set[str]:
+    """Return the hosts that get the cluster's UCX; an Open MPI that is there already has its own, or none."""
     builds = {
         one.name: (one.settings.text("openmpi_cuda"), one.settings.text("openmpi_builder")) for one in cluster.hosts
     }
-    return not existing_openmpi.path_of(host) and wanted(cluster.members, host.settings.text("openmpi_ucx"), builds)
+    asked = {one.name: one.settings.text("openmpi_ucx") for one in cluster.hosts if not existing_openmpi.path_of(one)}
+    getting = {word: wanted(cluster.members, word, builds) for word in set(asked.values())}
+    return {name for name, word in asked.items() if getting[word]}
 
 
 def without_port(host: Host) -> str:
