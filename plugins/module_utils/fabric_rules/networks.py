@@ -158,9 +158,8 @@ def rejections(
         if len(members) == 1 and len(nodes) > 1:
             host = next(iter(members))
             single[members[host][0].interface].append(host)
-        has_twins = any(all(link.address in shared for link in its) for its in members.values())
-        why = ("" if has_twins else alone.get(name)) or _why_not(nodes, members, shared, pinned=pinned)
         on_link = any(_is_on_link(ip_address.parsed(link.address)) for its in members.values() for link in its)
+        why = _why_not(nodes, members, shared, alone.get(name, ""), pinned=pinned, on_link=on_link)
         rejected.append(Rejection(title, tuple(members), why, on_link))
     merged = {name: hosts for name, hosts in single.items() if len(hosts) > 1}
     rejected = [
@@ -178,14 +177,18 @@ def _why_not(
     nodes: Mapping[str, Facts],
     members: Mapping[str, Sequence[Link]],
     shared: Mapping[str, Tuple[str, ...]],
+    alone: str,
     *,
     pinned: bool,
+    on_link: bool,
 ) -> str:
     same = {link.address: shared[link.address] for its in members.values() for link in its if link.address in shared}
     only_shared = [host for host, its in members.items() if all(link.address in shared for link in its)]
     if only_shared:
         address = next(iter(same))
         return f"carries the same address {address} on {fold(same[address])}"
+    if alone:
+        return alone
     words = []
     down: Dict[str, List[str]] = defaultdict(list)
     for host, its in members.items():
@@ -199,7 +202,7 @@ def _why_not(
         return "; ".join(words)
     if pinned:
         return "another network is pinned"
-    if any(_is_on_link(ip_address.parsed(link.address)) for its in members.values() for link in its):
+    if on_link:
         return "has link-local addresses, and another network is as fast"
     return "all nodes have IPv4 as well, which is preferred; fabric_cidr can name this one"
 
