@@ -190,15 +190,10 @@ class BuildingAction(StagingAction):
                 found = wheels.bring(item, cache_dir, self._warnings.append, lambda text: self._note(host, text))
                 small = [local for local, _dest in found if "wheels" in item and local.stat().st_size <= _SMALL]
                 if len(small) > 1 and not item.get("unpack"):
-                    brought.append({**rest, **self._push_together(small, work_dir, pushed)})
+                    brought.append({**rest, **self._copied_together(small, work_dir, pushed)})
                     found = [(local, dest) for local, dest in found if local not in small]
-                for local, dest in found:
-                    pushed.append(self._push(local, work_dir))
-                    brought.append(
-                        {**rest, "dest": dest, "path": pushed[-1], "sha256": sha256_of(local), **_size(local)}
-                    )
-                continue
-            if "source" in item:
+                brought += [{**rest, "dest": dest, **self._copied(local, work_dir, pushed)} for local, dest in found]
+            elif "source" in item:
                 wanted = item["source"]
                 local = source.fetch(
                     str(wanted["name"]),
@@ -208,33 +203,32 @@ class BuildingAction(StagingAction):
                     variable=str(wanted.get("variable") or f"{wanted['name']}_sources"),
                     note=lambda text: self._note(host, text),
                 ).path
-                pushed.append(self._push(local, work_dir))
-                digest, size = sha256_of(local), _size(local)
+                brought.append({**rest, **self._copied(local, work_dir, pushed)})
             elif "content" in item:
                 with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=C.DEFAULT_LOCAL_TMP) as text:
                     text.write(str(item["content"]))
                     text.flush()
-                    pushed.append(self._push(Path(text.name), work_dir))
-                    digest, size = sha256_of(Path(text.name)), _size(Path(text.name))
+                    brought.append({**rest, **self._copied(Path(text.name), work_dir, pushed)})
             else:
                 local = Path(str(item["path"])).expanduser()
                 if not local.is_file():
                     raise ArtifactError(f"The file {local} that building {arguments['name']} needs is missing.")
-                pushed.append(self._push(local, work_dir))
-                digest, size = sha256_of(local), _size(local)
-            brought.append({**rest, "path": pushed[-1], "sha256": digest, **size})
+                brought.append({**rest, **self._copied(local, work_dir, pushed)})
         return brought
 
-    def _push_together(self, files: list[Path], work_dir: str, pushed: list[str]) -> dict[str, Any]:
+    def _copied(self, local: Path, work_dir: str, pushed: list[str]) -> dict[str, Any]:
+        """Copy a file to the host; return its path there, sha256 and size in bytes."""
+        pushed.append(self._push(local, work_dir))
+        return {"path": pushed[-1], "sha256": sha256_of(local), "size": local.stat().st_size}
+
+    def _copied_together(self, files: list[Path], work_dir: str, pushed: list[str]) -> dict[str, Any]:
         """Copy files to the host as one archive, because each copy is a session of ssh; return how it is unpacked."""
         with tempfile.NamedTemporaryFile(suffix=".zip", dir=C.DEFAULT_LOCAL_TMP) as archive:
             with zipfile.ZipFile(archive, "w", strict_timestamps=False) as bundle:
                 for path in files:
                     bundle.write(path, path.name)
             archive.flush()
-            local = Path(archive.name)
-            pushed.append(self._push(local, work_dir))
-            return {"unpack": True, "strip": 0, "path": pushed[-1], "sha256": sha256_of(local), **_size(local)}
+            return {"unpack": True, "strip": 0, **self._copied(Path(archive.name), work_dir, pushed)}
 
     def _take(
         self, cache: ArtifactCache, built: Mapping[str, Any], record: dict[str, Any], host: str, accepted: list[str]
@@ -352,10 +346,6 @@ def _phase(arguments: Mapping[str, Any], host: str, key: str, phase: str) -> dic
     """Return the arguments of one phase of the module."""
     given = {name: value for name, value in arguments.items() if name not in _OF_THE_CONTROLLER}
     return {**given, "files": [], "host": host, "key": key, "phase": phase}
-
-
-def _size(local: Path) -> dict[str, int]:
-    return {"size": local.stat().st_size}
 
 
 def _refuse_other_content(
