@@ -13,7 +13,7 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # type: ignore[import-untyped]
 
-from .. import clock_rules, error_meanings
+from .. import brought, clock_rules, error_meanings
 
 # Problems of the preflight, their table, and the limits that they are measured by.
 
@@ -372,7 +372,6 @@ _OUTPUTS = frozenset({"preflight_node", "preflight_members"})
 _GENERIC_ROLES = frozenset({"environment", "fabric", "hosts", "preflight", "validation"})
 
 # Folders for which each role of the software had a variable, such as openmpi_cache_dir. Preflight has them now.
-_SOFTWARE_ROLES = frozenset({"horovod", "mpi4py", "nccl", "openmpi", "python_env", "ucx"})
 _FOLDERS = frozenset({"cache_dir", "work_dir", "log_dir", "controller_log_dir"})
 
 # How alike two names are, without the role's, when one is taken for a typing error of the other (difflib's ratio).
@@ -444,7 +443,7 @@ class VariableRules:
 
     def _judge_unknown(self, role: str, name: str) -> list[tuple[str, str]]:
         folder = name.removeprefix(f"{role}_")
-        if role in _SOFTWARE_ROLES and folder in _FOLDERS:
+        if role in brought.NAMES and folder in _FOLDERS:
             cure = f"set preflight_{folder}, which all roles of the software share, and remove {name}"
             return [(f"{name} is no longer a variable of role {role}", cure)]
         near = _nearest(name, role, self._specs[role])
