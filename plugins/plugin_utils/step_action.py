@@ -19,19 +19,16 @@ class StepAction(ActionBase):  # type: ignore[misc] # ansible-core carries no ty
         """Return the sum of the results; the first step that fails is the last one.
 
         Args:
-            steps: modules, each with its arguments; a name without a dot is of this collection.
+            steps: modules of this collection, each with its arguments.
             variables: of the task.
         """
         done: list[dict[str, Any]] = []
         for module, arguments in steps:
-            done.append(self._step(f"clusterctl.hpc.{module}" if "." not in module else module, arguments, variables))
+            done.append(
+                self._execute_module(
+                    module_name=f"clusterctl.hpc.{module}", module_args=dict(arguments), task_vars=variables
+                )
+            )
             if done[-1].get("failed") or done[-1].get("unreachable"):
                 break
         return sum_of(*done)
-
-    def _step(self, module: str, arguments: Mapping[str, Any], variables: dict[str, Any]) -> dict[str, Any]:
-        """Run one module."""
-        done: dict[str, Any] = self._execute_module(
-            module_name=module, module_args=dict(arguments), task_vars=variables
-        )
-        return done
