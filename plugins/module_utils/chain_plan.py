@@ -59,7 +59,6 @@ class ChainPlan:
         changes = self.pass_over(node)
         source = self._giver(node)
         del self.source[node], self._have[node]
-        self._tried.pop(node, None)
         self.slow.discard(node)
         for taker, giver in self.source.items():
             if giver == node:  # it has all
@@ -72,8 +71,10 @@ class ChainPlan:
         """Let nobody take from a node: its takers take from its own source."""
         self.slow.add(node)
         self._tried.pop(node, None)
-        source = self._giver(node)
-        changes = dict.fromkeys(self.takers(node), source)
+        return self._move(self.takers(node), self._giver(node))
+
+    def _move(self, takers: List[str], source: str) -> Dict[str, str]:
+        changes = dict.fromkeys(takers, source)
         self.source.update(changes)
         for taker in changes:
             self._since.pop(taker, None)
@@ -118,11 +119,7 @@ class ChainPlan:
     def _give_back(self, node: str, takers: List[str]) -> Dict[str, str]:
         self.slow.discard(node)
         self._gives.add(node)
-        changes = dict.fromkeys(takers, node)
-        self.source.update(changes)
-        for taker in changes:
-            self._since.pop(taker, None)
-        return changes
+        return self._move(takers, node)
 
     def _lags(self, node: str, now: float) -> bool:
         """Whether a node has taken too little since the last comparison; the next one begins now."""
