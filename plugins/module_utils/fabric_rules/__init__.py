@@ -227,6 +227,9 @@ def matrix(found: Candidates, results: Sequence[PairResult] = ()) -> Tuple[str, 
     )
 
 
+TWINS_CURE = "give each card an address of its own"
+
+
 def own_twins(node: Facts) -> Dict[str, List[str]]:
     """Return the addresses that several cards of one node have, with their names.
 
@@ -240,6 +243,15 @@ def own_twins(node: Facts) -> Dict[str, List[str]]:
                 if ip_address.is_source(address) and entry.get("prefix") not in {address.max_prefixlen, None}:
                     having[str(address)][str(interface.get("name", ""))] = None
     return {address: list(names) for address, names in having.items() if len(names) > 1}
+
+
+def idle_cards(names: str, count: int) -> Tuple[str, str]:
+    """Return cause and cure for RDMA cards of a node without a driver, by their names in words and their number."""
+    what, them = (f"cards {names} have", "them") if count > 1 else (f"card {names} has", "it")
+    return (
+        f"the RDMA {what} no driver, so jobs cannot use {them}",
+        "run 'modprobe mlx5_core' and 'modprobe mlx5_ib', and look in the kernel's log",
+    )
 
 
 # --- config files ----------------------------------------------------------------------------------------------------
@@ -427,6 +439,7 @@ def openings(networks: Iterable[Network], host: str, members: Iterable[Mapping[s
 __all__ = [
     "ALL_PAIRS_UP_TO",
     "KIND_WORDS",
+    "TWINS_CURE",
     "Candidates",
     "Decision",
     "FabricError",
@@ -447,6 +460,7 @@ __all__ = [
     "files",
     "fold",
     "from_plain",
+    "idle_cards",
     "links",
     "listener_ports",
     "listener_problems",

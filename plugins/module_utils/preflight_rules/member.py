@@ -477,15 +477,11 @@ def card_warnings(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
     folded: dict[str, list[str]] = defaultdict(list)
     for host, node in nodes.items():
         if idle := node.get("driverless_cards") or ():
-            what, them = ("cards {} have", "them") if len(idle) > 1 else ("card {} has", "it")
-            folded[
-                f"the RDMA {what.format(shortened(idle))} no driver, so jobs cannot use {them};"
-                " run 'modprobe mlx5_core' and 'modprobe mlx5_ib', and look in the kernel's log."
-            ].append(host)
+            cause, cure = fabric_rules.idle_cards(shortened(idle), len(idle))
+            folded[f"{cause}; {cure}."].append(host)
         for address, names in fabric_rules.own_twins(node).items():
-            folded[
-                f"{' and '.join(names)} have the same address {address}; give each card an address of its own."
-            ].append(host)
+            cause = f"{' and '.join(names)} have the same address {address}"
+            folded[f"{cause}; {fabric_rules.TWINS_CURE}."].append(host)
     return [f"{shortened(hosts)}: {sentence}" for sentence, hosts in folded.items()]
 
 

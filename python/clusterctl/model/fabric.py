@@ -41,6 +41,8 @@ pairs = _rules.pairs
 decide = _rules.decide
 matrix = _rules.matrix
 at_fault = _rules.at_fault
+idle_cards = _rules.idle_cards
+TWINS_CURE = _rules.TWINS_CURE
 
 _READ = {"interfaces", "routes", "rdma"}
 

@@ -300,13 +300,9 @@ def _cards(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
     for host, node in nodes.items():
         for address, names in fabric.own_twins(node).items():
             cause = f"{' and '.join(names)} have the same address {address}"
-            yield Finding("network", "error", (host,), cause, "give each card an address of its own")
-        if node.driverless_cards:
-            cards = " and ".join(node.driverless_cards)
-            one = len(node.driverless_cards) == 1
-            cause = f"the RDMA card {cards} has no driver" if one else f"the RDMA cards {cards} have no driver"
-            cause = f"{cause}, so jobs cannot use {'it' if one else 'them'}"
-            cure = "run 'modprobe mlx5_core' and 'modprobe mlx5_ib', and look in the kernel's log"
+            yield Finding("network", "error", (host,), cause, fabric.TWINS_CURE)
+        if cards := node.driverless_cards:
+            cause, cure = fabric.idle_cards(" and ".join(cards), len(cards))
             yield Finding("rdma", "warning", (host,), cause, cure)
 
 
