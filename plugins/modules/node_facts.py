@@ -144,7 +144,7 @@ node:
       description: >-
         bus, name, uuid, driver, display, unusable and problem (why jobs cannot use it, as a word and as a clause),
         instances (names of its MIG instances), nvlink (it joins the GPU to others), and nvlink_down (all its links are
-        down, or it lacks a bridge).
+        down, or it lacks a bridge, or nvidia-smi does not tell).
       type: list
     limits: {description: "memlock and nofile with soft and hard; null is unlimited.", type: dict}
     environment: {description: "PATH and LD_LIBRARY_PATH of a non-interactive session, where set.", type: dict}

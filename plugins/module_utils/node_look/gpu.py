@@ -212,15 +212,16 @@ def empty_gpus(gpus: list[Json], cut: dict[str, list[str]], driver_version: str,
 # The form of the answer is that of ``hardware/gpus.py``, which tells the state of each link.
 
 _LINK = re.compile(r"\s+Link \d+: (?:(\d[\d.]*) GB/s|<?inactive>?)")
-_ALL_DOWN = re.compile(r"NVML: .*all links are inactive")
+_WITHOUT_LINKS = re.compile(r"\s*(Device does not have or support Nvlink)?\s*")
 _LEAST_LINKED = 2
 _SWITCH = "0x0680"  # the PCI class of other bridges, which of NVIDIA's devices are NVSwitches
 
 
 def read_linked(text: str) -> dict[str, bool]:
-    """Return whether an NVLink is up by the UUID of each GPU with links, from what ``nvidia-smi nvlink -s`` printed.
+    """Return whether an NVLink is up by the UUID of each GPU, from what ``nvidia-smi nvlink -s`` printed.
 
-    A card that could have a bridge and has none prints what a card prints whose links are down.
+    A GPU without links is left out. False is also a GPU in MIG mode, whose links are not told. A card that could have a
+    bridge and has none prints what a card prints whose links are down.
     """
     found: dict[str, bool] = {}
     uuid = ""
@@ -228,7 +229,7 @@ def read_linked(text: str) -> dict[str, bool]:
         gpu, link = _GPU_LINE.match(line), _LINK.match(line)
         if gpu:
             uuid = gpu.group(1)
-        elif uuid and (link or _ALL_DOWN.match(line)):
+        elif uuid and not _WITHOUT_LINKS.fullmatch(line):
             found[uuid] = found.get(uuid, False) or bool(link and link.group(1))
     return found
 
@@ -236,7 +237,8 @@ def read_linked(text: str) -> dict[str, bool]:
 def linked(gpus: list[Json], root: str = "") -> dict[str, bool]:
     """Return whether NVLink joins a GPU to others by its UUID: all where there are NVSwitches, else by nvidia-smi.
 
-    False is a GPU whose links are down; a GPU without links is left out. One that is alone on its machine is not asked.
+    False is a GPU whose links are down, or of which nvidia-smi tells nothing. A GPU without links is left out. One that
+    is alone on its machine is not asked.
     """
     uuids = [gpu["uuid"] for gpu in gpus if gpu["driver"] == NVIDIA and gpu["uuid"]]
     if len(uuids) < _LEAST_LINKED:
@@ -247,7 +249,8 @@ def linked(gpus: list[Json], root: str = "") -> dict[str, bool]:
         for bus in list_folder(base)
     ):
         return dict.fromkeys(uuids, True)
-    return read_linked(_answer("nvlink", "-s"))
+    answer = _answer("nvlink", "-s")
+    return {**{uuid: False for uuid in uuids if uuid not in answer}, **read_linked(answer)}
 
 
 # --- gpu -------------------------------------------------------------------------------------------------------------
@@ -274,8 +277,8 @@ def gpus(library_path: str, root: str = "", *, nvlink: bool = False) -> Json:
         ``gpus``, each with ``bus``, ``name``, ``uuid``, ``driver`` (which has taken it), ``display`` (a card with a
         screen's class), ``unusable`` and ``problem`` (why jobs cannot use it, as a word and as a clause),
         ``instances`` (the names of its MIG instances), ``nvlink`` (it joins the GPU to others),
-        ``nvlink_down`` (all its links are down, or it lacks a bridge), ``numa`` and ``pci_path``
-        (:func:`machine.place`).
+        ``nvlink_down`` (all its links are down, or it lacks a bridge, or nvidia-smi does not tell), ``numa`` and
+        ``pci_path`` (:func:`machine.place`).
     """
     found = listed(root)
     if not found:

@@ -216,16 +216,18 @@ def cuda_of(node: Mapping[str, Any]) -> dict[str, Any]:
 def provides(node: Mapping[str, Any]) -> list[str]:
     """Return what a build can rely on here: libraries, the CUDA toolkit, and RDMA devices and NVLinks that UCX uses.
 
-    Links that are down count where UCX is installed, so that they are no reason for a new build.
+    Where UCX is installed, links that are down or not known count, and so do those of GPUs that jobs cannot use at the
+    moment. A passing state is then no reason for a new build.
     """
     has_ucx = any(one.get("name") == "ucx" for one in node.get("artifacts") or ())
+    gpus = node.get("gpus") or () if has_ucx else _usable_gpus(node)
     cuda, tools = node.get("cuda") or {}, node.get("tools") or {}
     found = {
         "cuda_toolkit": cuda.get("toolkit_version"),
         "libcuda": cuda.get("libcuda"),
         "gdrcopy": tools.get("gdrcopy"),
         "rdma": usable_devices(node),
-        "nvlink": any(gpu.get("nvlink") or (has_ucx and gpu.get("nvlink_down")) for gpu in _usable_gpus(node)),
+        "nvlink": any(gpu.get("nvlink") or (has_ucx and gpu.get("nvlink_down")) for gpu in gpus),
     }
     return [name for name, there in found.items() if there]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -218,7 +219,7 @@ def captured(path: str) -> str:
         ("Azure-azurehpc-health-checks/bad_nvlink_status.txt", [False]),
         ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01.txt", [True]),
         ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-l40s__595.80.txt", []),
-        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h100-mig__590.48.01.txt", []),
+        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h100-mig__590.48.01.txt", [False]),
     ],
 )
 def test_links_that_are_up_join_a_gpu_in_captures(path: str, up: list[bool]) -> None:
@@ -264,6 +265,41 @@ def test_gpus_with_a_link_that_is_up_are_joined(tmp_path: Path, monkeypatch: pyt
     assert provided(tmp_path, path, "ucx") == []
     asked(monkeypatch, tmp_path, "echo No devices were found\nexit 6\n")
     assert joined(tmp_path, path) == [False, False]
+    assert (provided(tmp_path, path), provided(tmp_path, path, "ucx")) == ([], ["nvlink"]), "not known"
+
+
+@pytest.mark.parametrize("script", ["", "sleep 60\n", "exit 9\n", "echo Failed to initialize NVML\nexit 18\n"])
+def test_links_of_which_nvidia_smi_tells_nothing_replace_no_open_mpi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    path = gpu_trees.library(tmp_path / "lib", RUNNING)
+    gpu_trees.with_modules(tmp_path)
+    monkeypatch.setattr(gpu, "_LIMIT_S", 1)
+    asked(monkeypatch, tmp_path, script)
+    assert (provided(tmp_path, path), provided(tmp_path, path, "openmpi", "ucx")) == ([], ["nvlink"])
+
+
+def test_a_gpu_that_nvidia_smi_has_lost_replaces_no_open_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = gpu_trees.library(tmp_path / "lib", RUNNING)
+    gpu_trees.with_modules(tmp_path)
+    lost = "Unable to determine the device handle for GPU0: 0000:34:00.0: Unknown Error"
+    names = [f"GPU {number}: NVIDIA A100-SXM4-80GB (UUID: {gpu_trees.UUIDS[number]})" for number in range(2)]
+    asked(monkeypatch, tmp_path, f"printf '{lost}\\n{names[1]}\\nDevice does not have or support Nvlink\\n'\n")
+    assert (provided(tmp_path, path), provided(tmp_path, path, "ucx")) == ([], ["nvlink"])
+
+
+@pytest.mark.parametrize("instances", [True, False])
+def test_mig_mode_replaces_no_open_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instances: bool) -> None:
+    path = mig_host(tmp_path)
+    if not instances:
+        for place in (tmp_path / "proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*"):
+            shutil.rmtree(place)
+    names = [f"GPU {number}: NVIDIA H100 NVL (UUID: {gpu_trees.UUIDS[number]})" for number in range(2)]
+    modes = "\n".join(f"{gpu_trees.UUIDS[number]}, Enabled" for number in range(2))
+    said = "\n".join(f"{name}\nNvlink queries are not supported for Devices in MIG mode" for name in names)
+    asked(monkeypatch, tmp_path, f"case $1 in nvlink) echo '{said}';; -L) ;; *) echo '{modes}';; esac\n")
+    assert [one.unusable for one in seen(tmp_path, path)] == ["" if instances else "mig"] * 2
+    assert (provided(tmp_path, path), provided(tmp_path, path, "openmpi", "ucx")) == ([], ["nvlink"])
 
 
 def test_an_nvswitch_joins_all_gpus_and_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
