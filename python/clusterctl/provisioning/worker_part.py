@@ -188,7 +188,7 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
         rc, complaints = _streamed(part, log, translator, cancel)
     except (BrokenOffError, OSError) as error:
         if cancel.requested:
-            return playbook.End("canceled", 254)
+            return playbook.End("canceled", playbook.KILLED)
         return without_end(2, f"The worker {name} {error}; run the same command again to go on.")
     if rc == 0 and not translator.is_complete and not cancel.requested:
         return without_end(playbook.KILLED, f"{name}: {playbook.LOST_EVENTS}")
@@ -266,7 +266,6 @@ def _streamed(
             try:
                 there = _beginning(patience.on(process.stdout))
                 received = runner_stream.receive(patience.on(process.stdout), folder, translator.handle)
-                is_lost = patience.is_lost
                 if received.explanation:  # it may go on writing, and nobody reads that
                     patience.end()
             except BrokenOffError:
@@ -281,7 +280,7 @@ def _streamed(
     if received.rc is not None or cancel.requested:
         return received.rc, complaints
     _end(part.worker, there)
-    if is_lost or (patience.is_lost and not received.explanation):
+    if patience.is_lost:
         raise BrokenOffError(_SILENT)
     said = "; ".join(filter(None, (received.explanation, python.last_line(errors.decode("utf-8", "replace")))))
     raise BrokenOffError(f"broke off in the middle of its part ({said or 'its process ended'})")
