@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias, cast
 
 import typer
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from clusterctl.model.scheduler_options import PodsKind, PodsOptions
     from clusterctl.validation.run import ValidationOptions
 
-_PANEL = "Pods of Kubernetes"
 _MOST_SLOTS = 1024
 KINDS = ("mpijob", "pytorchjob", "runai")
 _SHARED = frozenset({"--nodes", "--time", "--start-within"})  # options of Slurm that pods have as well
@@ -41,7 +40,7 @@ class Reach(str, Enum):
 
 
 def _text(name: str, metavar: str, words: str) -> typer.models.OptionInfo:
-    return cast("typer.models.OptionInfo", typer.Option(name, metavar=metavar, help=words, rich_help_panel=_PANEL))
+    return cast("typer.models.OptionInfo", typer.Option(name, metavar=metavar, help=words))
 
 
 Via: TypeAlias = Annotated[
@@ -58,6 +57,7 @@ Via: TypeAlias = Annotated[
 class PodsGroup:
     """What a validation asks of Kubernetes."""
 
+    PANEL: ClassVar[str] = "Pods of Kubernetes"
     image: Annotated[
         str | None, _text("--image", "IMAGE", "Run all pods of this image; it brings Python and MPI or PyTorch.")
     ] = None
@@ -69,18 +69,12 @@ class PodsGroup:
             min=1,
             max=_MOST_SLOTS,
             help="Each pod has so many ranks. Default: its GPUs, else 1.",
-            rich_help_panel=_PANEL,
         ),
     ] = None
     gpus_per_node: Annotated[
         int | None,
         typer.Option(
-            "--gpus-per-node",
-            metavar="N",
-            min=0,
-            max=_MOST_SLOTS,
-            help="Each pod has so many GPUs. Default: none.",
-            rich_help_panel=_PANEL,
+            "--gpus-per-node", metavar="N", min=0, max=_MOST_SLOTS, help="Each pod has so many GPUs. Default: none."
         ),
     ] = None
     python: Annotated[str | None, _text("--python", "PATH", "Use this interpreter of the image. Default: python3.")] = (
@@ -114,15 +108,12 @@ class PodsGroup:
         list[str] | None, _text("--network-attachment", "[NAMESPACE/]NAME", "Each pod has this further network.")
     ] = None
     render_only: Annotated[
-        bool,
-        typer.Option("--render-only", help="Print the manifest and end; no cluster is asked.", rich_help_panel=_PANEL),
+        bool, typer.Option("--render-only", help="Print the manifest and end; no cluster is asked.")
     ] = False
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run",
-            help="Have the API server check the manifest and the rights, and end; nothing is created.",
-            rich_help_panel=_PANEL,
+            "--dry-run", help="Have the API server check the manifest and the rights, and end; nothing is created."
         ),
     ] = False
 

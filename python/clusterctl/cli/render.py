@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -15,11 +15,6 @@ from clusterctl.support.errors import ExitCode, ValidationCouldNotRunError
 
 if TYPE_CHECKING:
     from clusterctl.launch.submission import Submission
-
-_KUBERNETES = "Kubernetes (runai, runai-submit-dist, mpijob, pytorchjob)"
-_NCCL = "NCCL in each pod"
-_SLURM = "Slurm"
-_PROLOG = "Slurm's prolog (slurm-prolog)"
 
 
 class Kind(str, Enum):
@@ -45,13 +40,13 @@ class RenderLauncher(str, Enum):
 class KubernetesGroup:
     """What a manifest of Kubernetes says besides, and who checks it."""
 
+    PANEL: ClassVar[str] = "Kubernetes (runai, runai-submit-dist, mpijob, pytorchjob)"
     rdma_resource: Annotated[
         list[str] | None,
         typer.Option(
             "--rdma-resource",
             metavar="NAME=COUNT",
             help="Give each pod IPC_LOCK and RDMA devices, by their plugin's names, as rdma/hca_shared_devices_a=1.",
-            rich_help_panel=_KUBERNETES,
         ),
     ] = None
     network_attachment: Annotated[
@@ -60,63 +55,36 @@ class KubernetesGroup:
             "--network-attachment",
             metavar="[NAMESPACE/]NAME",
             help="Give each pod this further network (annotation k8s.v1.cni.cncf.io/networks).",
-            rich_help_panel=_KUBERNETES,
         ),
     ] = None
     annotation: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--annotation", metavar="NAME=VALUE", help="Give each pod this annotation.", rich_help_panel=_KUBERNETES
-        ),
+        list[str] | None, typer.Option("--annotation", metavar="NAME=VALUE", help="Give each pod this annotation.")
     ] = None
     namespace: Annotated[
-        str,
-        typer.Option(
-            "--namespace",
-            metavar="NAME",
-            help="Use this namespace; only for mpijob and pytorchjob.",
-            rich_help_panel=_KUBERNETES,
-        ),
+        str, typer.Option("--namespace", metavar="NAME", help="Use this namespace; only for mpijob and pytorchjob.")
     ] = ""
-    project: Annotated[
-        str,
-        typer.Option(
-            "--project", metavar="NAME", help="Use this project; only for Run:AI.", rich_help_panel=_KUBERNETES
-        ),
-    ] = ""
+    project: Annotated[str, typer.Option("--project", metavar="NAME", help="Use this project; only for Run:AI.")] = ""
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
             help="Have the API server check the manifest first, and create nothing; only for mpijob and pytorchjob.",
-            rich_help_panel=_KUBERNETES,
         ),
     ] = False
     context: Annotated[
         str,
-        typer.Option(
-            "--context",
-            metavar="NAME",
-            help="Use this context with --dry-run. Default: the current one.",
-            rich_help_panel=_KUBERNETES,
-        ),
+        typer.Option("--context", metavar="NAME", help="Use this context with --dry-run. Default: the current one."),
     ] = ""
     kubeconfig: Annotated[
         str,
         typer.Option(
-            "--kubeconfig",
-            metavar="PATH",
-            help="Use this kubeconfig with --dry-run. Default: what kubectl takes.",
-            rich_help_panel=_KUBERNETES,
+            "--kubeconfig", metavar="PATH", help="Use this kubeconfig with --dry-run. Default: what kubectl takes."
         ),
     ] = ""
     shm_size: Annotated[
         str,
         typer.Option(
-            "--shm-size",
-            metavar="SIZE",
-            help="Limit /dev/shm to this size. Default: half of the node's memory.",
-            rich_help_panel=_KUBERNETES,
+            "--shm-size", metavar="SIZE", help="Limit /dev/shm to this size. Default: half of the node's memory."
         ),
     ] = ""
 
@@ -137,51 +105,30 @@ class KubernetesGroup:
 class SlurmScriptGroup:
     """What a script for sbatch says besides."""
 
-    partition: Annotated[
-        str, typer.Option("--partition", metavar="NAME", help="Use this partition.", rich_help_panel=_SLURM)
-    ] = ""
-    account: Annotated[
-        str, typer.Option("--account", metavar="NAME", help="Use this account.", rich_help_panel=_SLURM)
-    ] = ""
+    PANEL: ClassVar[str] = "Slurm"
+    partition: Annotated[str, typer.Option("--partition", metavar="NAME", help="Use this partition.")] = ""
+    account: Annotated[str, typer.Option("--account", metavar="NAME", help="Use this account.")] = ""
     time: Annotated[
-        str,
-        typer.Option(
-            "--time", metavar="TIME", help="Limit the job to this time, as Slurm takes it.", rich_help_panel=_SLURM
-        ),
+        str, typer.Option("--time", metavar="TIME", help="Limit the job to this time, as Slurm takes it.")
     ] = ""
-    prefix: Annotated[
-        str,
-        typer.Option(
-            "--cluster-prefix",
-            metavar="PATH",
-            help=options.PREFIX_HELP,
-            rich_help_panel=_SLURM,
-        ),
-    ] = ""
+    prefix: Annotated[str, typer.Option("--cluster-prefix", metavar="PATH", help=options.PREFIX_HELP)] = ""
 
 
 @dataclass(frozen=True)
 class PrologGroup:
     """What a prolog does with an unfit node."""
 
+    PANEL: ClassVar[str] = "Slurm's prolog (slurm-prolog)"
     reason: Annotated[
         bool,
         typer.Option(
             "--reason/--no-reason",
             help="Drain an unfit node with the cause as its reason, or let the prolog fail and nothing more.",
-            rich_help_panel=_PROLOG,
         ),
     ] = True
     deadline: Annotated[
         float,
-        typer.Option(
-            "--deadline",
-            metavar="SECONDS",
-            min=1,
-            max=300,
-            help="End the look at a node after so long.",
-            rich_help_panel=_PROLOG,
-        ),
+        typer.Option("--deadline", metavar="SECONDS", min=1, max=300, help="End the look at a node after so long."),
     ] = 10.0
 
 
@@ -189,16 +136,11 @@ class PrologGroup:
 class NcclGroup:
     """What NCCL is told in each pod."""
 
-    gid_index: Annotated[
-        str, typer.Option("--gid-index", metavar="N|auto", help=OPTIONS["--gid-index"], rich_help_panel=_NCCL)
-    ] = ""
-    socket_threads: Annotated[
-        int,
-        typer.Option("--socket-threads", metavar="N", help=OPTIONS["--socket-threads"], rich_help_panel=_NCCL),
-    ] = 0
+    PANEL: ClassVar[str] = "NCCL in each pod"
+    gid_index: Annotated[str, typer.Option("--gid-index", metavar="N|auto", help=OPTIONS["--gid-index"])] = ""
+    socket_threads: Annotated[int, typer.Option("--socket-threads", metavar="N", help=OPTIONS["--socket-threads"])] = 0
     sockets_per_thread: Annotated[
-        int,
-        typer.Option("--sockets-per-thread", metavar="N", help=OPTIONS["--sockets-per-thread"], rich_help_panel=_NCCL),
+        int, typer.Option("--sockets-per-thread", metavar="N", help=OPTIONS["--sockets-per-thread"])
     ] = 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeAlias
 
 import typer
 
@@ -55,17 +55,12 @@ Via: TypeAlias = Annotated[
 class SlurmGroup:
     """What a validation asks of Slurm, and what it tells Slurm."""
 
+    PANEL: ClassVar[str] = PANEL
     partition: Annotated[
-        str | None,
-        typer.Option(
-            "--partition", "-p", metavar="NAME", help="Use this partition. Default: Slurm's own.", rich_help_panel=PANEL
-        ),
+        str | None, typer.Option("--partition", "-p", metavar="NAME", help="Use this partition. Default: Slurm's own.")
     ] = None
     account: Annotated[
-        str | None,
-        typer.Option(
-            "--account", "-A", metavar="NAME", help="Use this account. Default: your own.", rich_help_panel=PANEL
-        ),
+        str | None, typer.Option("--account", "-A", metavar="NAME", help="Use this account. Default: your own.")
     ] = None
     time: Annotated[
         str | None,
@@ -73,16 +68,12 @@ class SlurmGroup:
             "--time",
             metavar="TIME",
             help="Limit the job to this time, as Slurm takes it: 30 (minutes), 2:00:00. Default: 60.",
-            rich_help_panel=PANEL,
         ),
     ] = None
     start_within: Annotated[
         str | None,
         typer.Option(
-            "--start-within",
-            metavar="DURATION",
-            help="Cancel a job that waits longer for its nodes. Default: 5 min.",
-            rich_help_panel=PANEL,
+            "--start-within", metavar="DURATION", help="Cancel a job that waits longer for its nodes. Default: 5 min."
         ),
     ] = None
     nodes: Annotated[
@@ -93,7 +84,6 @@ class SlurmGroup:
             min=1,
             max=_MOST_NODES,
             help="Let Slurm choose N of the nodes. Default: all of them.",
-            rich_help_panel=PANEL,
         ),
     ] = None
     submit_host: Annotated[
@@ -102,7 +92,6 @@ class SlurmGroup:
             "--submit-host",
             metavar="HOST",
             help="Run Slurm's commands there over ssh: a host of the inventory, or user@host. Default: this machine.",
-            rich_help_panel=PANEL,
         ),
     ] = None
     skip_busy: Annotated[
@@ -115,11 +104,7 @@ class SlurmGroup:
     ] = False
     drain_failed: Annotated[
         bool,
-        typer.Option(
-            "--drain-failed",
-            help="Drain in Slurm each node that failed, with the finding as the reason.",
-            rich_help_panel=PANEL,
-        ),
+        typer.Option("--drain-failed", help="Drain in Slurm each node that failed, with the finding as the reason."),
     ] = False
     undrain_proved: Annotated[
         bool,
@@ -127,7 +112,6 @@ class SlurmGroup:
             "--undrain-proved",
             help="Take back drains of clusterctl where everything passed. Needs ssh: Slurm runs nothing on a drained"
             " node.",
-            rich_help_panel=PANEL,
         ),
     ] = False
 
@@ -182,18 +166,12 @@ class AllocationGroup(SlurmGroup):
     inventory_from: Annotated[
         NodeSource | None,
         typer.Option(
-            "--inventory-from",
-            help="Take all usable nodes of the partition of 'slurm', instead of an inventory.",
-            rich_help_panel=PANEL,
+            "--inventory-from", help="Take all usable nodes of the partition of 'slurm', instead of an inventory."
         ),
     ] = None
     launcher: Annotated[
         RankStarter | None,
-        typer.Option(
-            "--launcher",
-            help="Start the ranks by mpirun, or by 'srun --mpi=pmix'. Default: mpirun.",
-            rich_help_panel=PANEL,
-        ),
+        typer.Option("--launcher", help="Start the ranks by mpirun, or by 'srun --mpi=pmix'. Default: mpirun."),
     ] = None
     mpi: Annotated[
         str | None,
@@ -201,7 +179,6 @@ class AllocationGroup(SlurmGroup):
             "--mpi",
             metavar="TYPE",
             help="With --launcher srun, use this PMIx type of 'srun --mpi=list'. Default: pmix.",
-            rich_help_panel=PANEL,
         ),
     ] = None
 

@@ -28,13 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.remote.detached_job import DetachedJob
     from clusterctl.remote.supervised_job import JobLogin
 
-_PROGRAMS = (
-    supervisor_files.DETACHED,
-    supervisor_files.SUPERVISOR,
-    "job_look.py",
-    "job_members.py",
-    "bounded_run.py",
-)
+_PROGRAMS = (supervisor_files.DETACHED, supervisor_files.SUPERVISOR, *supervisor_files.IMPORTED)
 _MOST_NAMED = 6
 _NOT_OUR_END = 2  # what a job is worth that was stopped or lost: as ``run``, HOST_FAILED
 

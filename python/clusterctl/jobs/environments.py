@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.state.environments import Environment
     from clusterctl.support.errors import ClusterctlError
 
-_PROGRAMS = (supervisor_files.SUPERVISOR, "job_look.py", "job_members.py", "bounded_run.py")
+_PROGRAMS = (supervisor_files.SUPERVISOR, *supervisor_files.IMPORTED)
 _MARKER = ".clusterctl.json"  # written last, so a folder with it is whole
 
 

@@ -111,12 +111,7 @@ def gathered(inventory: AnyInventory, asked: TeamOptions, tell: Callable[[str], 
         _refuse_strangers(nodes)
         if asked.project:
             trees = {name: asked.project[name] for name in nodes}
-            nodes = {
-                name: node.with_project(
-                    trees[name], *(tree for tree in dict.fromkeys(trees.values()) if tree != trees[name])
-                )
-                for name, node in nodes.items()
-            }
+            nodes = {name: node.with_project(trees[name], *trees.values()) for name, node in nodes.items()}
         yield JobTeam(cluster, hosts, nodes, users, launch_node, look.control, look.wanted)
 
 

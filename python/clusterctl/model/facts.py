@@ -505,15 +505,16 @@ class NodeFacts(NodeFact):
         """Where the software lies on the node, as it was asked, or as :meth:`with_project` says."""
         return Layout(self.prefix.path, self._project, self._by_path)
 
-    def with_project(self, tree: str, *others: str) -> NodeFacts:
+    def with_project(self, tree: str, *trees: str) -> NodeFacts:
         """Return the node as a job sees it that runs in the environment of a project.
 
-        ``others`` are the folders of the environment on nodes of other platforms. The launch node's ``PATH`` is that of
-        all ranks, and a node has its own folder alone.
+        ``trees`` are the folders of the environment on all nodes of the job. The launch node's ``PATH`` is that of all
+        ranks, and a node has its own folder, ``tree``, alone.
         """
-        path = ":".join(filter(None, (*(f"{one}/bin" for one in (tree, *others)), self.environment.get("PATH", ""))))
+        every = dict.fromkeys((tree, *trees))
+        path = ":".join(filter(None, (*(f"{one}/bin" for one in every), self.environment.get("PATH", ""))))
         found = self.model_copy(update={"environment": {**self.environment, "PATH": path}})
-        found._project, found._by_path = tree, bool(others)  # noqa: SLF001 - its own class
+        found._project, found._by_path = tree, len(every) > 1  # noqa: SLF001 - its own class
         return found
 
     @property

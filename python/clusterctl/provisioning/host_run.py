@@ -265,9 +265,7 @@ class HostRun(Generic[RequestT, ObserverT]):
 
     def forget(self, names: Sequence[str]) -> None:
         """Remove the snapshots of hosts that are about to be changed; :meth:`judge` brings them back where none was."""
-        known = snapshots.read(self.run.record.cluster_id).hosts
-        self._forgotten |= {name: known[name] for name in names if name in known}
-        snapshots.forget_hosts(self.run.record.cluster_id, names)
+        self._forgotten |= snapshots.forget_hosts(self.run.record.cluster_id, names)
 
     def judge(self, end: playbook.End, *, message: str = "", untouched: Container[str] = ()) -> run_record.RunRecord:
         """Make the verdict from what happened on each host; Ansible's own code says 4 for a parse error too."""

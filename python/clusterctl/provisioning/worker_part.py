@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import math
 import os
 import shlex
@@ -89,7 +88,7 @@ class _Patience:
 
     def on(self, stream: IO[bytes] | None) -> IO[bytes]:
         """Return a pipe whose reads and writes are waited for."""
-        return _Awaited(_pipe(stream), self)  # type: ignore[return-value] # has all that is used here
+        return _Awaited(python.pipe(stream), self)  # type: ignore[return-value] # has all that is used here
 
     def timed(self, act: Callable[[Any], Any], given: Any) -> Any:
         """Read or write; what this controller does meanwhile is not the worker's silence."""
@@ -188,7 +187,7 @@ def play(part: WorkerPart, log: Path, hear: Callable[[Event], None], cancel: pla
         rc, complaints = _streamed(part, log, translator, cancel)
     except (BrokenOffError, OSError) as error:
         if cancel.requested:
-            return playbook.End("canceled", 254)
+            return playbook.End("canceled", playbook.KILLED)
         return without_end(2, f"The worker {name} {error}; run the same command again to go on.")
     if rc == 0 and not translator.is_complete and not cancel.requested:
         return without_end(playbook.KILLED, f"{name}: {playbook.LOST_EVENTS}")
@@ -228,7 +227,7 @@ def give_cache(worker: Worker, trees: Collection[str], cancel: playbook.Cancel) 
                     stream.add(path, arcname=f"{path.parent.name}/{path.name}")
         patience.wait()
         with contextlib.suppress(OSError):
-            _pipe(process.stdin).close()
+            python.pipe(process.stdin).close()
         for thread in threads:
             thread.join()
     if patience.is_lost:
@@ -251,7 +250,7 @@ def _streamed(
             patience = _Patience(process, lambda: False)
 
             def write() -> None:
-                pipe = _pipe(process.stdin)
+                pipe = python.pipe(process.stdin)
                 with contextlib.suppress(OSError, ValueError):
                     runner_stream.transmit(folder, pipe, target, shlex.join(options), passwords, settings)
                     while not done.wait(HEARTBEAT_S) and not cancel.requested:
@@ -266,7 +265,6 @@ def _streamed(
             try:
                 there = _beginning(patience.on(process.stdout))
                 received = runner_stream.receive(patience.on(process.stdout), folder, translator.handle)
-                is_lost = patience.is_lost
                 if received.explanation:  # it may go on writing, and nobody reads that
                     patience.end()
             except BrokenOffError:
@@ -281,7 +279,7 @@ def _streamed(
     if received.rc is not None or cancel.requested:
         return received.rc, complaints
     _end(part.worker, there)
-    if is_lost or (patience.is_lost and not received.explanation):
+    if patience.is_lost:
         raise BrokenOffError(_SILENT)
     said = "; ".join(filter(None, (received.explanation, python.last_line(errors.decode("utf-8", "replace")))))
     raise BrokenOffError(f"broke off in the middle of its part ({said or 'its process ended'})")
@@ -338,10 +336,6 @@ def _write(path: Path, text: str) -> None:
 def _started(argv: Sequence[str]) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE  # a session of its own: Ctrl-C is for this process alone
     return subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
-
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    return stream if stream is not None else io.BytesIO()
 
 
 def _drain(stream: IO[bytes] | None, found: bytearray) -> None:

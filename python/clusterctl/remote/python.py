@@ -17,7 +17,7 @@ import time
 import zipfile
 from dataclasses import dataclass, field
 from functools import cache
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.support import content, node_json
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
+
+StreamT = TypeVar("StreamT")
 
 # --- Run a command on a node within a time, and keep no more of its output than an answer needs -----------------------
 
@@ -116,7 +118,7 @@ def _close(stream: IO[bytes] | None) -> None:
         pipe(stream).close()
 
 
-def pipe(stream: IO[bytes] | None) -> IO[bytes]:
+def pipe(stream: StreamT | None) -> StreamT:
     """Return a stream of a process that was started with pipes; its type alone could be None."""
     if stream is None:  # pragma: no cover - always a pipe here
         raise AssertionError
@@ -233,11 +235,10 @@ class Conversation:
 
     async def send(self, data: bytes) -> None:
         """Write to the program; if it has ended, the next reading says so."""
-        if self._process.stdin is None:  # pragma: no cover - always a pipe here
-            raise EndedError
+        stdin = pipe(self._process.stdin)
         with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(data)
-            await self._process.stdin.drain()
+            stdin.write(data)
+            await stdin.drain()
 
     async def answer(self, mark: bytes) -> dict[str, Any]:
         """Return the next line that begins with ``mark``; other lines come from login scripts.
@@ -282,8 +283,7 @@ class Conversation:
                 await self._process.wait()
 
     def _end_input(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        pipe(self._process.stdin).close()
 
     async def _last_words(self) -> str:
         with contextlib.suppress(asyncio.TimeoutError):

@@ -15,15 +15,9 @@ if TYPE_CHECKING:
 
 SUPERVISOR = "job_supervisor.py"
 DETACHED = "detached_job.py"
+IMPORTED = ("bounded_run.py", "job_look.py", "job_members.py")  # what these two import
 # The program, what keeps it without a controller, what they import, and what the user's program may import.
-SUPERVISOR_FILES = (
-    SUPERVISOR,
-    DETACHED,
-    "bounded_run.py",
-    "job_look.py",
-    "job_members.py",
-    "pace/clusterctl/pace.py",
-)
+SUPERVISOR_FILES = (SUPERVISOR, DETACHED, *IMPORTED, "pace/clusterctl/pace.py")
 
 
 def digests(names: Iterable[str], layout: Layout) -> dict[str, str]:

@@ -40,12 +40,18 @@ def write(cluster: str, snapshot: Snapshot) -> None:
     files.keep(paths.snapshot_file(cluster), snapshot.model_dump_json() + "\n")
 
 
-def forget_hosts(cluster: str, hosts: Sequence[str]) -> None:
-    """Remove the snapshots of hosts that are about to be changed: a run that dies leaves them without one."""
+def forget_hosts(cluster: str, hosts: Sequence[str]) -> dict[str, HostSnapshot]:
+    """Remove the snapshots of hosts that are about to be changed: a run that dies leaves them without one.
+
+    Returns:
+        The removed snapshots by host.
+    """
     known = read(cluster)
-    if any(name in known.hosts for name in hosts):
-        kept = {name: host for name, host in known.hosts.items() if name not in hosts}
+    removed = {name: known.hosts[name] for name in hosts if name in known.hosts}
+    if removed:
+        kept = {name: host for name, host in known.hosts.items() if name not in removed}
         write(cluster, known.model_copy(update={"hosts": kept}))
+    return removed
 
 
 def keep_hosts(cluster: str, hosts: Mapping[str, HostSnapshot]) -> None:

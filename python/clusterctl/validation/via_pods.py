@@ -404,21 +404,19 @@ class _PodsRun:
 
     def _judge_rest(self, gone: str) -> None:
         """Judge what has not ended, and skip what has not begun."""
-        lacks = self._lacks()
         if gone and self._output.last:
             pod, words = next(iter(sorted(self._output.last.items())))
             gone = f"{gone}; the log of pod {pod} ends with: {words}"
+        why = self._lacks() or gone
         for check in self._plan.checks:
             if check.name in self._results:
                 continue
-            first = self._output.outcome(self._plan.numbers[check.name][0])
-            if first is None:
-                self._results.skip(check.name, lacks or gone or "it did not begin", self._skipped_as())
-            elif gone or lacks:
-                found = self._result(check, self._plan.numbers[check.name][0])
-                self._results.finish(ended_during(found, lacks or gone))
+            first = self._plan.numbers[check.name][0]
+            if self._output.outcome(first) is None:
+                self._results.skip(check.name, why or "it did not begin", self._skipped_as())
             else:
-                self._results.finish(self._result(check, self._plan.numbers[check.name][0]))
+                found = self._result(check, first)
+                self._results.finish(ended_during(found, why) if why else found)
         for name, why in self._plan.left_out.items():
             self._results.skip(name, why)
 

@@ -252,7 +252,7 @@ def test_an_environment_says_where_it_is() -> None:
 
 def test_a_job_of_a_project_has_its_python_and_its_programs() -> None:
     node = factory.node("node1")
-    changed = node.with_project(TREE)
+    changed = node.with_project(TREE, TREE)
     assert changed.layout.python == f"{TREE}/bin/python"
     assert changed.environment["PATH"].split(":")[0] == f"{TREE}/bin"
     assert changed.layout.mpirun == node.layout.mpirun
@@ -263,7 +263,7 @@ def test_a_job_of_a_project_has_its_python_and_its_programs() -> None:
 def test_nodes_of_two_platforms_find_their_own_python_by_one_path() -> None:
     nodes = {"node1": (TREE, OTHER), "node2": (OTHER, TREE)}
     for name, trees in nodes.items():
-        changed = factory.node(name).with_project(*trees)
+        changed = factory.node(name).with_project(trees[0], TREE, OTHER)
         assert (changed.layout.python, changed.layout.own_python) == ("python", f"{trees[0]}/bin/python")
         assert changed.environment["PATH"].split(":")[:2] == [f"{tree}/bin" for tree in trees]
 

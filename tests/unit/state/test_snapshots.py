@@ -21,7 +21,8 @@ def test_an_unreadable_snapshot_counts_as_missing() -> None:
     )
     snapshots.write("c", Snapshot(hosts={"node1": host, "node2": host}))
     assert set(snapshots.read("c").hosts) == {"node1", "node2"}
-    snapshots.forget_hosts("c", ["node1"])
+    assert snapshots.forget_hosts("c", ["node1"]) == {"node1": host}
+    assert snapshots.forget_hosts("c", ["node1", "node3"]) == {}
     assert set(snapshots.read("c").hosts) == {"node2"}
     paths.snapshot_file("c").write_text("{", encoding="utf-8")
     assert snapshots.read("c") == Snapshot()

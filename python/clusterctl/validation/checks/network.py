@@ -18,7 +18,7 @@ from clusterctl.validation.checks import base, judging
 from clusterctl.validation.checks.base import Registration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from clusterctl.model.facts import NodeFacts
     from clusterctl.model.job_outcome import JobOutcome
@@ -152,30 +152,33 @@ def _judged(judgement: base.Judgement, site: base.Site, readings: Sequence[Readi
     )
 
 
-def _rates(judgement: base.Judgement) -> tuple[dict[str, dict[tuple[str, str], float]], dict[tuple[str, str], float]]:
-    """Return how fast each rail is by sender and receiver, in bytes per second, and the best median of their rails."""
-    reports = {report.rank: report for report in judgement.ranks}
-    rates: dict[str, dict[tuple[str, str], float]] = {}
-    fastest: dict[tuple[str, str], float] = {}
+def _told(judgement: base.Judgement, pattern: re.Pattern[str]) -> Iterator[tuple[str, tuple[str, str], bool, float]]:
+    """Yield each rate: its rail or its cable's speed, sender and receiver, whether it is a median, bytes per second."""
+    hosts = {report.rank: report.host for report in judgement.ranks}
     for report in judgement.ranks:
         for name, rate in report.figures.items():
-            if (found := _RAIL.fullmatch(name)) and int(found[2]) in reports:
-                pair = (reports[int(found[2])].host, report.host)
-                if found[3]:
-                    fastest[pair] = max(rate, fastest.get(pair, 0.0))
-                else:
-                    rates.setdefault(found[1], {})[pair] = rate
+            if (found := pattern.fullmatch(name)) and int(found[2]) in hosts:
+                yield found[1], (hosts[int(found[2])], report.host), bool(found[3]), rate
+
+
+def _rates(judgement: base.Judgement) -> tuple[dict[str, dict[tuple[str, str], float]], dict[tuple[str, str], float]]:
+    """Return how fast each rail is by sender and receiver, in bytes per second, and the best median of their rails."""
+    rates: dict[str, dict[tuple[str, str], float]] = {}
+    fastest: dict[tuple[str, str], float] = {}
+    for rail, pair, is_median, rate in _told(judgement, _RAIL):
+        if is_median:
+            fastest[pair] = max(rate, fastest.get(pair, 0.0))
+        else:
+            rates.setdefault(rail, {})[pair] = rate
     return rates, fastest
 
 
 def _cable_rates(judgement: base.Judgement, *, usual: bool) -> dict[str, dict[tuple[str, str], float]]:
     """Return by speed how fast each cable is, by sender and receiver, in bytes per second; its best or its median."""
-    reports = {report.rank: report for report in judgement.ranks}
     rates: dict[str, dict[tuple[str, str], float]] = {}
-    for report in judgement.ranks:
-        for name, rate in report.figures.items():
-            if (found := _CABLE.fullmatch(name)) and int(found[2]) in reports and bool(found[3]) is usual:
-                rates.setdefault(found[1], {})[reports[int(found[2])].host, report.host] = rate
+    for speed, pair, is_median, rate in _told(judgement, _CABLE):
+        if is_median is usual:
+            rates.setdefault(speed, {})[pair] = rate
     return rates
 
 
