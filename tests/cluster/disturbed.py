@@ -32,8 +32,10 @@ HELD = (
     "import fcntl, time; file = open('/var/lib/dpkg/lock-frontend', 'w'); fcntl.lockf(file, fcntl.LOCK_EX);"
     " time.sleep({})"
 )
-# What differs between two undisturbed runs as well, and Ansible's folder of a module that died with its node.
-PASSING = ("etc/ld.so.cache", "__pycache__", ".bash_history", "audit.jsonl", "tmp/ansible_clusterctl.hpc.")
+# What differs between two undisturbed runs as well.
+PASSING = ("etc/ld.so.cache", "__pycache__", ".bash_history", "audit.jsonl")
+# Ansible's folder of a module that died with its node.
+DIED = "/tmp/ansible_clusterctl.hpc.*"  # noqa: S108 - of a node
 PROOF = "var/lib/clusterctl/proofs/"
 # Back to bare software: the links, the folders, and the proofs.
 WIPE = (
@@ -177,6 +179,8 @@ class Cluster:
         for word, command in (("killed", "start"), ("frozen", "unpause")):
             if word in fault:
                 self.podman.run(command, self.sandbox.node(node).container)
+        if "killed" in fault:
+            self.on(node, f"rm -rf {DIED}")
 
 
 def differences(now: dict[str, str], wanted: dict[str, str]) -> list[str]:

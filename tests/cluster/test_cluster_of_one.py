@@ -52,7 +52,8 @@ def wheels(folder: Path) -> None:
     wanted = [f"torch=={TORCH}", f"nvidia-nccl-cu13=={NCCL}", *PACKAGES]
     done = subprocess.run([*argv, *wanted], capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"the wheels of the environment cannot be had: {done.stderr.strip().splitlines()[-1]}")
+        said = done.stderr.strip().rpartition("\n")[2] or f"pip ended with {done.returncode}"
+        pytest.skip(f"the wheels of the environment cannot be had: {said}")
 
 
 @dataclass(frozen=True)

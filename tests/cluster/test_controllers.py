@@ -127,11 +127,10 @@ def made(place: Place, python: str, core: str) -> installed.Controller:
 
 def in_a_container(place: Place, python: str) -> tuple[str, ...]:
     """Return the words that run a program in a container with that Python, in this machine's network."""
+    if python not in IMAGES:
+        pytest.skip(f"This machine has no Python {python}, and this test knows no image of a node for it.")
     engine = container_engine.find()
-    try:
-        reference = images.ensure(engine, IMAGES[python], lambda _: None)
-    except KeyError:
-        pytest.skip(f"This machine has no Python {python}, and no image of a node has one.")
+    reference = images.ensure(engine, IMAGES[python], lambda _: None)
     state, cache = paths.state_dir().value, paths.cache_dir().value
     seen = (place.folder, installed.ROOT, state, cache)
     volumes = [f"--volume={path}:{path}" for path in dict.fromkeys(map(str, seen))]
@@ -139,6 +138,9 @@ def in_a_container(place: Place, python: str) -> tuple[str, ...]:
     given = [f"--env={name}={value}" for name, value in variables.items()]
     run = ("run", "--rm", "--init", "--network=host", "--entrypoint=/usr/bin/env", f"--user={os.getuid()}")
     words = tuple(engine.argv(*run, *volumes, *given, reference))
-    if subprocess.run([*words, "ssh", "-V"], capture_output=True, check=False).returncode != 0:
+    has_ssh = ("sh", "-c", "command -v ssh || exit 1")
+    asked = subprocess.run([*words, *has_ssh], capture_output=True, text=True, check=False)
+    if asked.returncode == 1:
         pytest.skip(f"This machine has no Python {python}, and the image of a node that has one lacks ssh.")
+    assert asked.returncode == 0, asked.stderr
     return words

@@ -57,6 +57,7 @@ apt-get -qq download python3-mpi4py
 dpkg -x python3-mpi4py_*.deb /tmp/of-debian
 rm -rf {PATH}/{PACKAGES}/mpi4py*
 cp -r /tmp/of-debian/usr/lib/python3/dist-packages/mpi4py* {PATH}/{PACKAGES}/
+rm -r /tmp/of-debian python3-mpi4py_*.deb
 """
 WHOSE = "import os; from mpi4py import MPI; print(os.path.realpath(MPI.__file__), MPI.COMM_WORLD.allreduce(1))"
 RANK = (
@@ -121,6 +122,19 @@ def operator(sandbox: Callable[..., Sandbox], tmp_path_factory: pytest.TempPathF
 def changed(operator: Operator) -> Iterator[Operator]:
     """The nodes, whose environment a test may change; it is made anew afterwards."""
     yield operator
+    made_anew(operator)
+
+
+@pytest.fixture
+def proved(operator: Operator) -> Iterator[Operator]:
+    """The nodes, whose environment a test may change and prove; it is made anew and proved afterwards."""
+    yield operator
+    made_anew(operator)
+    record = operator.provisions()
+    assert record["code"] == 0, record
+
+
+def made_anew(operator: Operator) -> None:
     for node in NODES:
         operator.on(node, f"chown root:root /opt; chmod 755 /opt; rm -rf {PATH}; {MAKE}")
 
@@ -147,20 +161,20 @@ def test_a_validation_says_which_environment_it_proved(operator: Operator) -> No
     )
 
 
-def test_its_mpi4py_is_taken_where_it_names_the_clusters_open_mpi(changed: Operator) -> None:
+def test_its_mpi4py_is_taken_where_it_names_the_clusters_open_mpi(proved: Operator) -> None:
     def whose() -> set[str]:
-        done = changed.runs("run", "--", "python", "-c", WHOSE)
+        done = proved.runs("run", "--", "python", "-c", WHOSE)
         assert done.returncode == 0, done.stderr[-4000:]
         return set(done.stdout.splitlines())
 
     def noted(verb: str, *words: str) -> str:
-        notes = json.loads(changed.runs(verb, *words, "--format", "json").stdout)["notes"]
+        notes = json.loads(proved.runs(verb, *words, "--format", "json").stdout)["notes"]
         return " ".join(note for note in notes if "mpi4py" in note)
 
-    ours = changed.on("node1", "readlink -f /usr/local/mpi4py").strip()
+    ours = proved.on("node1", "readlink -f /usr/local/mpi4py").strip()
     for node in NODES:
-        changed.on(node, f"cp -r /opt/stash-mpi4py/* {PATH}/{PACKAGES}/")
-    record = changed.provisions()
+        proved.on(node, f"cp -r /opt/stash-mpi4py/* {PATH}/{PACKAGES}/")
+    record = proved.provisions()
     assert (record["code"], record["warnings"]) == (0, [one for one in record["warnings"] if "mpi4py" not in one])
     (line,) = whose()
     assert line.startswith(f"{PATH}/{PACKAGES}/mpi4py/MPI.")
@@ -168,20 +182,16 @@ def test_its_mpi4py_is_taken_where_it_names_the_clusters_open_mpi(changed: Opera
     for words in (noted("validate", "--checks", "hello"), noted("doctor")):
         assert words.startswith("node[1-2]: mpi4py 4.")
         assert words.endswith(f" is that of {PATH}/{PACKAGES}/mpi4py, built against the cluster's Open MPI.")
-    assert {host["outcome"] for host in changed.provisions()["hosts"]} == {"ok"}, "the second run changes nothing"
+    assert {host["outcome"] for host in proved.provisions()["hosts"]} == {"ok"}, "the second run changes nothing"
 
     for node in NODES:
-        changed.on(node, OTHER_MPI4PY)
-    record = changed.provisions()
+        proved.on(node, OTHER_MPI4PY)
+    record = proved.provisions()
     (warning,) = [one for one in record["warnings"] if "mpi4py" in one]
     assert warning.startswith(f"mpi4py 3.1.4 of {PATH} takes libmpi.so.40 of the system; jobs get the cluster's own")
     assert record["code"] == 0
     assert {line.rpartition("/site-packages/")[0] for line in whose()} == {ours}
     assert noted("doctor") == ""
-
-    for node in NODES:
-        changed.on(node, f"rm -rf {PATH}; {MAKE}")
-    assert changed.provisions()["code"] == 0, "the next test begins with a proof of the environment as it was made"
 
 
 def test_a_change_of_its_packages_is_named_by_everybody_until_it_is_proved_anew(changed: Operator) -> None:

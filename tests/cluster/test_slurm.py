@@ -107,13 +107,17 @@ def test_a_slow_node_is_named(cluster: Cluster) -> None:
 
 def test_a_node_with_a_broken_library_is_named_as_by_ssh(cluster: Cluster) -> None:
     with planting.cut_short(cluster, "node2", f"{planting.OPENMPI}/lib/libmpi.so.40"):
-        by_ssh, found = cluster.validate("hello", search=False), by_slurm(cluster, "hello")
+        by_ssh = cluster.validate("hello", search=False)
+        assert cluster.is_clean()
+        try:
+            found = by_slurm(cluster, "hello")
+        finally:
+            swept(cluster)
     assert [(check.check, *named(check)) for check in found.checks if check.is_bad] == [
         (check.check, *named(check)) for check in by_ssh.checks if check.is_bad
     ]
     assert result(found, "provisioned").hosts == ("node2",)
     assert result(found, "provisioned").reason == result(by_ssh, "provisioned").reason
-    swept(cluster)
 
 
 class Run:
@@ -181,15 +185,17 @@ def test_killed_runs_leave_no_job_in_the_queue(cluster: Cluster) -> None:
 
 
 def test_a_job_that_is_cancelled_in_a_check_is_no_verdict_about_nodes(cluster: Cluster) -> None:
-    with in_a_check(cluster) as running:
-        (job,) = (line.split()[0] for line in queue(cluster))
-        cluster.on(SUBMIT, "scancel", job)
-        code, events = running.ended()
+    try:
+        with in_a_check(cluster) as running:
+            (job,) = (line.split()[0] for line in queue(cluster))
+            cluster.on(SUBMIT, "scancel", job)
+            code, events = running.ended()
+    finally:
+        swept(cluster)
     assert code == ExitCode.VALIDATION_ERROR
     found = of_check(events, "allreduce")
     assert (found["verdict"], found["hosts"], found["culprits"]) == ("ERROR", [], [])
     assert f"Slurm job {job} is gone: it was cancelled" in found["reason"]
-    swept(cluster)
 
 
 def test_what_slurm_does_not_give_is_refused_with_a_sentence(cluster: Cluster) -> None:

@@ -144,18 +144,20 @@ class Cluster:
         subprocess.run(
             [*ip, "add", names[0], "type", "veth", "peer", "name", names[1]], capture_output=True, check=True
         )
+        placed = []
         try:
             for (node, interface), name in zip(ends.items(), names, strict=True):
                 pid = self.engine.text("inspect", "--format", "{{.State.Pid}}", self.box.node(node).container)
                 subprocess.run([*ip, "set", name, "netns", pid, "name", interface], capture_output=True, check=True)
+                placed.append((node, interface))
                 address = f"{next(addresses)}/{cidr.partition('/')[2]}"
                 self.in_network_of(node, "ip", "address", "add", address, "dev", interface)
                 self.in_network_of(node, "ip", "link", "set", interface, "up", "mtu", str(mtu))
             yield
         finally:
-            with contextlib.suppress(subprocess.CalledProcessError):  # it never got there; with one end, the other goes
-                for node, interface in ends.items():
-                    self.in_network_of(node, "ip", "link", "delete", interface)
+            for node, interface in placed[:1]:  # the other end goes with it
+                self.in_network_of(node, "ip", "link", "delete", interface)
+            subprocess.run([*ip, "delete", names[0]], capture_output=True, check=False)  # where no end was placed
 
     @contextlib.contextmanager
     def with_file(self, path: str, text: str, *, owner: str = "root", nodes: tuple[str, ...] = NODES) -> Iterator[None]:

@@ -285,6 +285,7 @@ def test_a_head_that_has_all_at_once_does_not_make_the_nodes_slow() -> None:
     plan = chain(4)
     assert flow(plan, {"h": 1e10}, 100, 60)[0] == {}
     assert plan.source == {"n1": "h", "n2": "n1", "n3": "n2", "n4": "n3"}
+    assert not plan.slow
 
 
 def test_a_head_with_two_slow_takers_goes_on() -> None:
@@ -292,6 +293,7 @@ def test_a_head_with_two_slow_takers_goes_on() -> None:
     first, now = flow(plan, {"n1": 2e5, "n2": 2e5}, 100, 20)
     assert first == {"n2": "h"}
     assert flow(plan, {"n1": 2e5, "n2": 2e5}, now, 60)[0] == {}
+    assert plan.slow == {"n1"}
 
 
 def test_a_node_that_is_passed_over_gives_no_longer() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any, ClassVar
@@ -198,32 +197,14 @@ def test_a_driver_before_uuids_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> 
 
 # --- nvlink ----------------------------------------------------------------------------------------------------------
 
-CAPTURES = Path(__file__).resolve().parents[4] / "shared" / "captures"
-SECTION = re.compile(r"# \$ nvidia-smi nvlink -s\n#+\n(.*?)\n\n", re.DOTALL)
-
-
-def captured(path: str) -> str:
-    """Return what ``nvidia-smi nvlink -s`` printed in a capture of another project."""
-    place = CAPTURES / path
-    if not place.is_file():
-        pytest.skip(f"{place} is missing")
-    text = place.read_text()
-    found = SECTION.search(text)
-    return found[1] if found else text
-
 
 @pytest.mark.parametrize(
-    ("path", "up"),
-    [
-        ("leptonai-gpud/nvidia-smi.nvlink.status.a100", [True] * 8),
-        ("Azure-azurehpc-health-checks/bad_nvlink_status.txt", [False]),
-        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01.txt", [True]),
-        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-l40s__595.80.txt", []),
-        ("utkuozdemir-nvidia_gpu_exporter/linux-x86_64__nvidia-h100-mig__590.48.01.txt", [False]),
-    ],
+    ("capture", "up"),
+    [("a100", [True] * 8), ("a100-inactive", [False]), ("h200", [True]), ("l40s", []), ("h100-mig", [False])],
 )
-def test_links_that_are_up_join_a_gpu_in_captures(path: str, up: list[bool]) -> None:
-    assert list(gpu.read_linked(captured(path)).values()) == up
+def test_links_that_are_up_join_a_gpu_in_captures(capture: str, up: list[bool]) -> None:
+    printed = (gpu_trees.DATA / "gpu_hosts" / "nvlink-s" / f"{capture}.txt").read_text()
+    assert list(gpu.read_linked(printed).values()) == up
 
 
 def test_a_machine_whose_one_h200_has_no_links_prints_nothing() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from node_programs import load
+from waiting import eventually
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "tests" / "data" / "gpu_state"
@@ -119,10 +119,8 @@ def test_no_answer_is_a_sentence(state: ModuleType, tmp_path: Path, monkeypatch:
 
 def await_looks(watch: Any, count: int) -> None:
     """Wait until a watch has looked this often, or has a problem."""
-    deadline = time.monotonic() + 30
-    while len(watch.looks) < count and not watch.problem:
-        assert time.monotonic() < deadline, f"{len(watch.looks)} looks in 30 s"
-        time.sleep(0.01)
+    looked = eventually(lambda: len(watch.looks) >= count or watch.problem, within_s=30)
+    assert looked, f"{len(watch.looks)} looks in 30 s"
 
 
 @pytest.mark.parametrize(

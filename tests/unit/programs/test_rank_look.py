@@ -17,6 +17,7 @@ sys.path.insert(0, str(content.role_files("validation")))
 import flight_record
 import rank_look
 import rank_stacks
+from waiting import eventually
 
 
 def test_every_rank_of_a_large_node_is_listed_and_only_some_stacks_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,14 +116,14 @@ def test_one_process_of_ray_stands_for_its_node(tmp_path: Path, monkeypatch: pyt
         while len(pids := rank_look.job_members.members(job)) < 6 and time.monotonic() < end:
             time.sleep(0.02)
         titles = {rank_stacks.text(f"/proc/{pid}/cmdline").split("\0")[0]: pid for pid in pids if pid != node.pid}
-        assert found() == "driver"
+        assert eventually(lambda: found() == "driver")
         os.kill(titles["ray::nap"], signal.SIGSTOP)
-        assert found() == "ray::nap"
+        assert eventually(lambda: found() == "ray::nap")
         os.kill(titles["ray::nap"], signal.SIGCONT)
         os.kill(titles["sleep"], signal.SIGKILL)
-        assert found() == "ray::nap"
+        assert eventually(lambda: found() == "ray::nap")
         os.kill(titles["ray::nap"], signal.SIGKILL)
-        assert found() == sys.executable, "neither a worker without a task nor a helper counts"
+        assert eventually(lambda: found() == sys.executable), "neither a worker without a task nor a helper counts"
     finally:
         rank_look.job_members.sweep(job)
         node.communicate()

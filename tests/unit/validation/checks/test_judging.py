@@ -377,16 +377,30 @@ def test_a_rank_that_died_before_it_named_its_library_has_no_other_release() -> 
     assert "ended with code 14" in judgement.reason
 
 
-def test_a_library_that_is_not_as_installed_names_its_node_before_all_else() -> None:
+@pytest.mark.parametrize(
+    ("folder", "file"),
+    [
+        (LIBRARIES["5.0.7"], "lib/libmpi.so.40.40.7"),
+        ("/usr/local/mpi4py-4.1.2-9b424f587360b5a6", "site-packages/mpi4py/__init__.py"),
+    ],
+)
+def test_a_file_that_is_not_as_installed_names_its_node_before_all_else(folder: str, file: str) -> None:
     whole = captured_outcome("hello-5.0.7")
-    path = f"{LIBRARIES['5.0.7']}/lib/libmpi.so.40.40.7"
-    event = {"clusterctl": 1, "event": "mapped", "rank": 4, "host": "node3", "files": {}, "changed": [path]}
-    lines = (*whole.lines, OutputLine("stdout", 1.0, json.dumps(event)))
+    changed = {"node2": [], "node3": [f"{folder}/{file}"]}
+    mapped = [
+        {"clusterctl": 1, "event": "mapped", "rank": 4, "host": host, "files": {}, "changed": paths}
+        for host, paths in changed.items()
+    ]
+    lines = (*whole.lines, *(OutputLine("stdout", 1.0, json.dumps(event)) for event in mapped))
     judgement = registry.select(["hello"])[0].judge(site("hello-5.0.7"), dataclasses.replace(whole, lines=lines))
     assert (judgement.verdict, judgement.hosts) == (Verdict.FAIL, ("node3",))
-    assert [(one.kind, one.nodes) for one in judgement.culprits] == [("node", ("node3",))]
-    assert "clusterctl provision" in judgement.culprits[0].cure
-    assert "libmpi.so.40.40.7 on node3 is not the file that was installed" in judgement.reason
+    (culprit,) = judgement.culprits
+    assert (culprit.kind, culprit.nodes) == ("node", ("node3",))
+    assert culprit.words == (
+        f"{file.rpartition('/')[2]} on node3 is not the file that was installed: the content has changed"
+    )
+    assert f"On node3, remove {folder} and run 'clusterctl provision' again" in culprit.cure
+    assert culprit.words in judgement.reason
 
 
 def test_ranks_on_the_wrong_node_are_found() -> None:
