@@ -319,11 +319,12 @@ def _in_project(
     show: bool,
 ) -> int:
     """Start the job in the environment of a project, which is installed before where it is missing."""
-    from clusterctl.cli import change  # noqa: PLC0415 - see cli.main: --help stays quick
-    from clusterctl.jobs.run import EnvironmentGoneError  # noqa: PLC0415
-    from clusterctl.provisioning import project as projects  # noqa: PLC0415
+    from clusterctl.provisioning import project as projects  # noqa: PLC0415 - see cli.main: --help stays quick
+    from clusterctl.state.environments import GoneError  # noqa: PLC0415
 
     def observer() -> AbstractContextManager[RunObserver]:
+        from clusterctl.cli import change  # noqa: PLC0415 - a known environment needs none of it
+
         return change.observer_for(output.StreamFormat.TEXT, ask=False)
 
     project = projects.Project.of(folder)
@@ -333,12 +334,14 @@ def _in_project(
     try:
         try:
             return start(place(), project)
-        except EnvironmentGoneError as error:
+        except GoneError as error:
             if show:
                 raise
             output.tell(str(error))
             return start(place(gone_from=error.hosts), project)
     except projects.NotInstalledError as error:
+        from clusterctl.cli import change  # noqa: PLC0415
+
         return change.show(error.record, output.StreamFormat.TEXT)
 
 

@@ -25,8 +25,8 @@ from clusterctl.model.job_outcome import TIMED_OUT, exit_code
 from clusterctl.model.nodeset import folded
 from clusterctl.model.rank_slots import slots_of
 from clusterctl.remote import supervised_job
-from clusterctl.state import paths
-from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode, HostFailedError, UnreachableError
+from clusterctl.state import environments, paths
+from clusterctl.support.errors import ConfigError, HostFailedError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,18 +68,6 @@ class RunOptions:
     ends_at_stall: bool = False
     look: FirstLook | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-
-
-class EnvironmentGoneError(ClusterctlError):
-    """Hosts lack the environment that was installed there."""
-
-    exit_code = ExitCode.HOST_FAILED
-
-    def __init__(self, gone: Mapping[str, str]) -> None:
-        """Take the hosts that lack the environment, each with its folder."""
-        trees = " and ".join(dict.fromkeys(gone.values()))
-        super().__init__(f"The environment {trees} of the project is gone from {folded(gone)}; run it again.")
-        self.hosts = tuple(gone)
 
 
 def shown(inventory: AnyInventory, options: RunOptions, tell: Callable[[str], None]) -> str:
@@ -410,7 +398,7 @@ def refuse_missing(team: JobTeam, wish: JobOptions) -> dict[str, MemoryKills]:
         )
     gone = [one.host for one in looks if one.host in own and not one.found.get(own[one.host])]
     if gone:
-        raise EnvironmentGoneError({name: layouts[name].environment for name in gone})
+        raise environments.GoneError({name: layouts[name].environment for name in gone})
     launcher_needs.refuse_without_packages(wish.launcher, packages, looks, in_project=bool(own))
     for name in needed.names:
         missing = [one.host for one in looks if not one.found.get(name)]

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -16,23 +17,19 @@ from urllib.parse import unquote
 from clusterctl.inventory.ansible_inventory import Cluster
 from clusterctl.launch import scheduler_env
 from clusterctl.model.nodeset import folded
-from clusterctl.model.run_record import RunObserver
-from clusterctl.provisioning import playbook
-from clusterctl.provisioning.host_run import HostRun, now, started
-from clusterctl.provisioning.look import HostRequest
 from clusterctl.state import cache_entries, environments, paths
 from clusterctl.state.environments import Environment
 from clusterctl.support import content
 from clusterctl.support.errors import ClusterctlError, ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from contextlib import AbstractContextManager
 
     from module_utils import source_files  # mypy finds it by mypy_path
 
     from clusterctl.model.hosts import AnyInventory, InventoryOptions
-    from clusterctl.model.run_record import RunRecord
+    from clusterctl.model.run_record import RunObserver, RunRecord
 else:
     source_files = content.module_util("source_files")
 
@@ -199,65 +196,19 @@ def environment(
         _known, notes = environments.to_change(cluster_id)  # a refusal after the installation would cost its minutes
         for note in notes:
             tell(note)
+        from clusterctl.provisioning import project_install  # noqa: PLC0415 - a known environment needs none of it
+
         # Without the job's own words, such as values of -x, which may be secrets.
         argv = ("clusterctl", "run", "--project", str(project.folder), cluster.sources.shown)
-        request = ProjectRequest(inventory=whole, options=options, argv=argv, lock=project.lock)
+        request = project_install.ProjectRequest(inventory=whole, options=options, argv=argv, lock=project.lock)
         with observer() as shown:
-            found = install(request, shown)
+            found = project_install.install(request, shown)
         if found.record.exit_code != ExitCode.OK:
             raise NotInstalledError(found.record)
         for warning in found.record.warnings:
             tell(warning)
         trees |= found.trees
-    kept = Environment(project=str(project.folder), lock=project.lock.name, trees=trees, used=now())
+    used = datetime.now(timezone.utc)
+    kept = Environment(project=str(project.folder), lock=project.lock.name, trees=trees, used=used)
     environments.keep(cluster_id, digest, kept)
     return {name: trees[name] for name in cluster.selected}
-
-
-# --- Install it on the nodes ------------------------------------------------------------------------------------------
-
-_PLAYBOOK, _ARTIFACT = "project_environment", "python_env"
-# The lock decides in place of what the inventory says of the cluster's own environment.
-_REPLACED = {"python_env_requirements": [], "python_env_framework_version": "", "python_env_existing": ""}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProjectRequest(HostRequest):
-    """What the user asked for; ``lock`` is a file of the project."""
-
-    lock: Path
-
-
-@dataclass(frozen=True)
-class Installed:
-    """The record of the run, and by host the folder of the environment, where it ended well."""
-
-    record: RunRecord
-    trees: Mapping[str, str]
-
-
-def install(request: ProjectRequest, observer: RunObserver) -> Installed:
-    """Build the environment of a lock once for each platform, and install it on the selected hosts.
-
-    Raises:
-        ConfigError: the inventory or an option is wrong, or another run holds a host; nothing was changed.
-    """
-    cluster = Cluster.of(request.inventory, request.options).inventory
-    playbook.check_files(cluster, request.options)
-    chosen = cluster.selected_hosts
-    with started("project", cluster, request, chosen) as run, _Install(request, observer, cluster, run) as it:
-        return it.go()
-
-
-class _Install(HostRun[ProjectRequest, RunObserver]):
-    """One installation, from the lock to the record."""
-
-    def go(self) -> Installed:
-        if stop := self.claim(None):
-            return Installed(stop, {})
-        variables = {**_REPLACED, "python_env_lock": str(self.request.lock)}
-        record = self.judge(self.play(_PLAYBOOK, limit=self.cluster.limit, variables=variables))
-        if record.exit_code != ExitCode.OK:
-            return Installed(record, {})
-        planned = self.task_results.planned_trees()
-        return Installed(record, {name: planned[name][_ARTIFACT] for name in self.cluster.selected})

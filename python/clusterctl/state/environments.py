@@ -9,7 +9,9 @@ from pathlib import Path
 from pydantic import Field
 
 from clusterctl.model.base import Record
+from clusterctl.model.nodeset import folded
 from clusterctl.state import files, paths
+from clusterctl.support.errors import ClusterctlError, ExitCode
 
 _LEAST_DIGEST = 4  # characters
 KEPT_FOR = timedelta(days=30)  # since the last use; then gc may remove it
@@ -29,6 +31,18 @@ class Environment(Record):
     lock: str
     trees: dict[str, str]
     used: datetime
+
+
+class GoneError(ClusterctlError):
+    """Hosts lack the environment that was installed there."""
+
+    exit_code = ExitCode.HOST_FAILED
+
+    def __init__(self, gone: Mapping[str, str]) -> None:
+        """Take the hosts that lack the environment, each with its folder."""
+        trees = " and ".join(dict.fromkeys(gone.values()))
+        super().__init__(f"The environment {trees} of the project is gone from {folded(gone)}; run it again.")
+        self.hosts = tuple(gone)
 
 
 class _Environments(Record):

@@ -12,7 +12,7 @@ import factory
 import pytest
 from clusterctl.inventory import ansible_inventory
 from clusterctl.model.hosts import InventoryOptions
-from clusterctl.provisioning import collect, project
+from clusterctl.provisioning import collect, project, project_install
 from clusterctl.provisioning.project import NotInstalledError, Project
 from clusterctl.state import environments, paths
 from clusterctl.state.environments import Environment
@@ -125,14 +125,14 @@ class Nodes:
         self.trees = {"node1": TREE, "node2": TREE}
         self.exit_code = 0
         self.argv: tuple[str, ...] = ()
-        monkeypatch.setattr(project, "install", self.install)
+        monkeypatch.setattr(project_install, "install", self.install)
 
-    def install(self, request: project.ProjectRequest, _observer: object) -> project.Installed:
+    def install(self, request: project_install.ProjectRequest, _observer: object) -> project_install.Installed:
         selected = ansible_inventory.load(self.inventory, request.options).selected
         self.installed.append(selected)
         self.argv = request.argv
         record = factory.run_record(exit_code=self.exit_code, warnings=("uv chose 2 packages",))
-        return project.Installed(record, {name: self.trees[name] for name in selected})
+        return project_install.Installed(record, {name: self.trees[name] for name in selected})
 
     @contextlib.contextmanager
     def observer(self) -> Iterator[Any]:
