@@ -26,6 +26,7 @@ from clusterctl.state import clusters, hardware_looks, paths
 from clusterctl.state import history as run_history
 from clusterctl.state.history import Baseline
 from clusterctl.state.runs import newest_stalls, settled
+from clusterctl.support.errors import ExitCode
 from clusterctl.support.words import and_more
 
 if TYPE_CHECKING:
@@ -189,8 +190,10 @@ def _changes(cluster: str) -> Iterator[Change]:
 
 
 def _change_words(run: RunRecord) -> str:
-    """Return which hosts a run changed and which it lost, and else what it has to say."""
+    """Return which hosts a run changed and which it lost, and else what stood in its way or what it has to say."""
     changed = [host.host for host in run.hosts if host.outcome == "changed"]
+    if not changed and run.exit_code == ExitCode.BAD_CONFIG and run.problems:
+        return run.problems[0].problem
     lost = [host.host for host in run.hosts if host.outcome in {"failed", "unreachable"}]
     words = [f"{nodeset.folded(changed)} changed"] if changed else []
     words += [f"{nodeset.folded(lost)} did not get through"] if lost else []

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from clusterctl.model.run_record import HostSummary
+from clusterctl.model.run_record import HostSummary, Problem
 from clusterctl.report import baseline, figure_words, run_overview
 from clusterctl.state import runs
 from clusterctl.support.errors import ConfigError
@@ -102,3 +102,15 @@ def test_history_shows_what_changed_the_cluster(inventory: Path) -> None:
     lines = run("history", inventory).stdout.splitlines()
     assert [line.split()[0] for line in lines[2:4]] == [record(1).run_id, made.record.run_id], "oldest first"
     assert made.record.run_id not in run("history", inventory, "--check", "pairs").stdout
+
+
+def test_a_run_that_was_refused_shows_why(inventory: Path) -> None:
+    made = runs.start("provision", inventory, ["clusterctl", "provision"], {})
+    hosts = (HostSummary(host="node1", outcome="failed", failed_stage="preflight"),)
+    wrong = Problem(
+        host="node1", subject="python_env", problem="uv.lock is not here", cure="name one", kind="configuration"
+    )
+    made.update(outcome="bad configuration", exit_code=1, hosts=hosts, problems=(wrong,), finished=made.record.started)
+    made.close()
+    (line,) = run_overview.overview(inventory).changes
+    assert line.words == "uv.lock is not here"
