@@ -57,9 +57,8 @@ def test_a_ucx_that_cannot_be_built_is_named_with_its_step_and_leaves_nothing(
     wish(made, "always", ucx_sources=[{"path": str(tmp_path / "ucx.tar.gz"), "sha256": digest}])
     done, _unused = made.run("provision", "--yes", "--no-validate", "--format", "json")
     assert done.returncode == 2, done.stderr
-    (problem,) = json.loads(done.stdout)["problems"]
-    assert problem["host"] == "node1"
-    words = " ".join(problem["problem"].split())
+    failed = {host["host"]: host["message"] for host in json.loads(done.stdout)["hosts"]}
+    words = " ".join(failed["node1"].split())
     assert "the step 'configure' of building ucx 1.13.1 ended with 1" in words
     assert "configure: error: verbs are not usable" in words
     for node in ("node1", "node2"):
