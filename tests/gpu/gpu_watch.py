@@ -23,7 +23,7 @@ for folder in ("roles/validation/files", "python"):
 import flight_record  # noqa: E402 - it lies in a folder above, as those below
 import nccl_log as ras_client  # noqa: E402
 from clusterctl.analysis import rank_evidence  # noqa: E402 - it needs the standard library alone
-from clusterctl.jobs import flight  # noqa: E402
+from clusterctl.launch import flight_recorder  # noqa: E402
 
 POLL_S = 0.5
 SETTLE_S = 2.0
@@ -168,7 +168,7 @@ def named(answer: str, rank: int, pid: int, numbers: Mapping[int, int], ranks: i
 
 def flight_environment(job: str, release: str) -> dict[str, str]:
     """Return the variables of the flight recorder that ``clusterctl run`` gives to a release of PyTorch."""
-    words = flight.exported(str(flight_record.folder(job)), release)
+    words = flight_recorder.exported(str(flight_record.folder(job)), release)
     return dict(word.split("=", 1) for word in words)
 
 

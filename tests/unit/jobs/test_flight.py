@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from clusterctl.jobs import flight
 from clusterctl.jobs.watch import Watch, WatchedJob
+from clusterctl.launch import flight_recorder
 from clusterctl.launch.compose import JobOptions
 from clusterctl.launch.launchers import Launcher
 from clusterctl.model.facts import Gpu
@@ -47,7 +48,7 @@ def test_the_rank_that_has_not_called_is_named_although_all_look_alike() -> None
     job = f"unit-flight-watch-{os.getpid()}"
     folder, problems = flight.make([HERE], job)
     assert not problems
-    recorder = dict(word.split("=", 1) for word in flight.exported(folder, "2.13.0"))
+    recorder = dict(word.split("=", 1) for word in flight_recorder.exported(folder, "2.13.0"))
     started = [
         subprocess.Popen(
             [sys.executable, "-c", RANK],
@@ -89,9 +90,9 @@ def test_the_rank_that_has_not_called_is_named_although_all_look_alike() -> None
     ],
 )
 def test_a_release_gets_the_newest_names_with_which_it_makes_a_pipe(release: str, names: set[str]) -> None:
-    given = dict(word.split("=", 1) for word in flight.exported("/tmp/x", release))  # noqa: S108 - not used
+    given = dict(word.split("=", 1) for word in flight_recorder.exported("/tmp/x", release))  # noqa: S108 - not used
     assert set(given) == names | {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
-    assert set(given) <= flight.NAMES
+    assert set(given) <= flight_recorder.NAMES
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_a_release_gets_the_newest_names_with_which_it_makes_a_pipe(release: str
     ],
 )
 def test_a_program_in_a_container_and_a_setting_of_the_users_are_left_alone(wish: JobOptions, expected: bool) -> None:
-    assert flight.is_for(wish) is expected
+    assert flight_recorder.is_for(wish) is expected
 
 
 def test_the_recorder_is_on_where_all_nodes_have_gpus_and_can_make_the_folder() -> None:

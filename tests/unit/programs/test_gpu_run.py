@@ -50,8 +50,8 @@ def machine(gpu: ModuleType, interpreter: object, gpus: int = 1, nccl: str = "2.
 
 def test_without_a_gpu_it_says_so_in_one_sentence_and_ends_with_3(tmp_path: Path) -> None:
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TEST_GPU_OUT": str(tmp_path)}  # also where there is one
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=60, check=False
+    done = subprocess.run(  # with the standard library alone, as on a machine that has nothing of ours
+        [sys.executable, "-S", str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 3
     assert done.stdout == ""
