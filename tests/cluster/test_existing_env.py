@@ -302,6 +302,7 @@ def test_the_distributions_python_is_an_environment_too_and_the_way_back_is_open
     assert {line.split()[2] for line in operator.ranks()} == {"/usr/local/python_env"}
 
 
+@pytest.mark.long
 def test_its_horovod_is_taken_where_it_was_built_for_the_cluster(operator: Operator) -> None:
     """The last test: it ends without the cluster's software."""
     stack = {"python_env_framework": "pytorch", "horovod_install": "auto"}
