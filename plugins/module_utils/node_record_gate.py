@@ -339,7 +339,17 @@ _EXISTING_PYTHON = _software(
     packages=_mapping(_PACKAGE, _PACKAGE_VERSION, 8192),
     cuda=_mapping(_KEY, _VERSION, 8),
     nccl=_record("path", "version", path=_or_empty(_PLAIN_PATH), version=_VERSION),
-    mpi=_mapping(_KEY, _record("folder", "library", folder=_PLAIN_PATH, library=_LIBRARY), 8),
+    mpi=_mapping(
+        _KEY,
+        _record(
+            *("folder", "library", "nccl", "framework"),
+            folder=_PLAIN_PATH,
+            library=_LIBRARY,
+            nccl=_LIBRARY,
+            framework=_PACKAGE_VERSION,
+        ),
+        8,
+    ),
 )
 _EXISTING_OPENMPI = _software(
     path=_PLAIN_PATH,

@@ -60,6 +60,23 @@ cp -r /tmp/of-debian/usr/lib/python3/dist-packages/mpi4py* {PATH}/{PACKAGES}/
 rm -r /tmp/of-debian python3-mpi4py_*.deb
 """
 WHOSE = "import os; from mpi4py import MPI; print(os.path.realpath(MPI.__file__), MPI.COMM_WORLD.allreduce(1))"
+# With PyTorch and Horovod: those of the environment that clusterctl made, and its build against the cluster's Open MPI.
+# Of the folders that Horovod names, the one of the link is renamed, because a build of the user names the other one.
+WITH_HOROVOD = f"""
+set -e
+rm -rf {PATH}
+python3 -m venv --without-pip {PATH}
+cp -al /usr/local/python_env/{PACKAGES}/* {PATH}/{PACKAGES}/
+rm {PATH}/{PACKAGES}/clusterctl.pth
+cp -r /usr/local/horovod/site-packages/horovod* {PATH}/{PACKAGES}/
+sed -i 's|/usr/local/openmpi/lib:|/usr/local/missing/lib:|' {PATH}/{PACKAGES}/horovod/torch/mpi_lib_v2.*.so
+cat >/opt/whose.py <<'END'
+import os, horovod.torch as hvd
+hvd.init()
+print(os.path.realpath(hvd.__file__), hvd.size(), hvd.mpi_enabled(), flush=True)
+END
+touch /opt/made
+"""
 RANK = (
     "import sys, numpy; from mpi4py import MPI;"
     " print(MPI.Get_processor_name(), sys.base_prefix, numpy.__file__.split('/lib/')[0], MPI.COMM_WORLD.allreduce(1))"
@@ -283,3 +300,35 @@ def test_the_distributions_python_is_an_environment_too_and_the_way_back_is_open
     assert operator.ranks() == everywhere("/usr", "/usr/local")
     assert operator.provisions("")["code"] == 0
     assert {line.split()[2] for line in operator.ranks()} == {"/usr/local/python_env"}
+
+
+@pytest.mark.long
+def test_its_horovod_is_taken_where_it_was_built_for_the_cluster(operator: Operator) -> None:
+    """The last test: it ends without the cluster's software."""
+    stack = {"python_env_framework": "pytorch", "horovod_install": "auto"}
+    assert operator.provisions("", **stack)["code"] == 0
+    ours = operator.on("node1", "readlink /usr/local/horovod")
+    for node in NODES:
+        operator.on(node, WITH_HOROVOD)
+    record = operator.provisions(**stack)
+    assert (record["code"], record["warnings"]) == (0, [one for one in record["warnings"] if "Horovod" not in one])
+    assert operator.on("node1", "readlink /usr/local/horovod") != ours
+    its = f"{PATH}/{PACKAGES}/horovod"
+    for launcher in ("mpirun", "horovodrun"):
+        done = operator.runs("run", "--launcher", launcher, "--", "python", "/opt/whose.py")
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert set(done.stdout.splitlines()) == {f"{its}/torch/__init__.py 4 True"}, launcher
+    checked = json.loads(operator.runs("validate", "--checks", "horovod", "--format", "json").stdout)
+    doctor = json.loads(operator.runs("doctor", "--format", "json").stdout)
+    assert checked["verdict"] == "PASS", checked
+    for record in (checked, doctor):
+        (note,) = [one for one in record["notes"] if "Horovod" in one]
+        assert note == f"node[1-2]: Horovod 0.28.1 is that of {its}, built against the cluster's Open MPI."
+    assert not [one for one in doctor["findings"] if "Horovod" in one["cause"]]
+    assert {host["outcome"] for host in operator.provisions(**stack)["hosts"]} == {"ok"}, "changes nothing"
+    assert json.loads(operator.runs("drift", "--format", "json").stdout)["hosts"] == {}
+
+    done = operator.runs("uninstall", "--yes")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert operator.on("node2", "ls -d /usr/local/horovod* || true") == ""
+    assert operator.on("node2", f"find {PATH} -newer /opt/made") == ""

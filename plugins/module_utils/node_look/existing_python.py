@@ -92,7 +92,8 @@ def look(
         Python that it was made of), ``headers`` (Python.h is there), ``shares`` (it sees the packages of that Python),
         ``folders`` of its packages, ``packages`` (their versions by name), ``cuda`` (by framework), ``nccl`` (path and
         version of the library beside them) and ``mpi``: for each package that was compiled for MPI, the ``folder`` that
-        it lies in, and the ``library`` that it loads (a path where the package itself names its folder).
+        it lies in, the ``library`` of MPI and the ``nccl`` that it loads (a path where the package itself names its
+        folder), and the version of the ``framework`` that it was compiled for.
     """
     folder = folder_of(path)
     found = {"path": path, "folder": folder}
@@ -355,45 +356,67 @@ def _nccl(folders: list[str], base: str, packages: Json) -> Json:
     return {"path": "", "version": ""}
 
 
-# --- which MPI its mpi4py was compiled for ----------------------------------------------------------------------------
+# --- what its mpi4py and Horovod were compiled for --------------------------------------------------------------------
 
-_MPI4PY = re.compile(r"MPI[.].*so")
-_MPI_LIBRARY = re.compile(r"lib(mpi|mpich|pmpi|mpi_[a-z0-9]+)[.]so[.0-9]*")
+_OF_MPI = {
+    "mpi4py": ("mpi4py", re.compile(r"MPI[.].*so")),
+    "horovod-pytorch": ("horovod/torch", re.compile(r"mpi_lib_v2[.].*so")),
+    "horovod-tensorflow": ("horovod/tensorflow", re.compile(r"mpi_lib[.].*so")),
+}
+# What they load, by the field that tells it, and the artifact of the cluster that may be installed only later.
+_LOADED = {
+    "library": (re.compile(r"lib(mpi|mpich|pmpi|mpi_[a-z0-9]+)[.]so[.0-9]*"), "openmpi"),
+    "nccl": (re.compile(r"libnccl[.]so[.0-9]*"), "nccl"),
+}
 _MOST_HEADERS, _MOST_DYNAMIC, _MOST_WORD = 128, 1 << 16, 1 << 12
 _LOAD, _DYNAMIC = 1, 2  # p_type of elf(5)
 _NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29  # d_tag
 
 
 def _mpi(folders: list[str], root: str, frozen: Frozen) -> Json:
-    for folder in folders:
-        modules = [one for one in list_folder(f"{folder}/mpi4py") if _MPI4PY.fullmatch(one)]
-        if modules:
-            libraries = {_mpi_of(f"{folder}/mpi4py/{one}", root, frozen) for one in modules}
-            return {"mpi4py": {"folder": folder, "library": libraries.pop() if len(libraries) == 1 else ""}}
-        if os.path.isdir(f"{folder}/mpi4py"):
-            break  # Python takes the first one
-    return {}
+    found: Json = {}
+    for name, (package, module) in _OF_MPI.items():
+        top, _, framework = name.partition("-")
+        for folder in [one for one in folders if os.path.isdir(f"{one}/{top}")][:1]:  # Python takes the first one
+            modules = [one for one in list_folder(f"{folder}/{package}") if module.fullmatch(one)]
+            loaded = [_loaded(f"{folder}/{package}/{one}", root, frozen) for one in modules]
+            if loaded:
+                its = loaded[0] if loaded.count(loaded[0]) == len(loaded) else dict.fromkeys(_LOADED, "")
+                found[name] = {"folder": folder, **its, "framework": _built_for(f"{folder}/{top}", framework)}
+    return found
 
 
-def _mpi_of(module: str, root: str, frozen: Frozen) -> str:
-    """Return the library of MPI that a compiled module loads, '' for none: its path, or its name where others say it.
+def _built_for(package: str, framework: str) -> str:
+    """Return the version of the framework that a package notes beside its modules; '' without a note."""
+    text = _text(f"{package}/metadata.json") if framework else ""
+    found = re.search(rf'"{framework}"\s*:\s*"([A-Za-z0-9_.+!~]{{1,64}})"', text)
+    return found[1] if found else ""
 
-    The cluster's own Open MPI may be installed only later. On a file system that does not answer, the loader would wait
-    for the first folder that the module names, so the library counts as there.
+
+def _loaded(module: str, root: str, frozen: Frozen) -> dict[str, str]:
+    """Return the libraries that a compiled module loads, '' for none: its path, or its name where others say it.
+
+    On a file system that does not answer, the loader would wait for the first folder that the module names, so the
+    library counts as there.
     """
     try:
         needed, places = _dynamic(module)
     except (OSError, ValueError, OverflowError, struct.error):
-        return ""
-    name = next((one for one in needed if _MPI_LIBRARY.fullmatch(one)), "")
+        return dict.fromkeys(_LOADED, "")
     origin = os.path.dirname(os.path.realpath(module))
-    named = [os.path.normpath(f"{place.replace('$ORIGIN', origin)}/{name}") for place in places if name]
-    paths = [path for path in named if PLAIN.fullmatch(path)]
-    silent = frozen(paths)
-    for path in paths:
-        if path in silent or os.path.dirname(path) == f"{root}/openmpi/lib" or os.path.exists(path):
-            return path
-    return name
+    found = {}
+    for field, (library, artifact) in _LOADED.items():
+        name = next((one for one in needed if library.fullmatch(one)), "")
+        named = [os.path.normpath(f"{place.replace('$ORIGIN', origin)}/{name}") for place in places if name]
+        paths = [path for path in named if PLAIN.fullmatch(path)]
+        silent = frozen(paths)
+        there = (
+            path
+            for path in paths
+            if path in silent or os.path.dirname(path) == f"{root}/{artifact}/lib" or os.path.exists(path)
+        )
+        found[field] = next(there, name)
+    return found
 
 
 def _dynamic(path: str) -> tuple[list[str], list[str]]:

@@ -76,7 +76,12 @@ class Existing:
             "interpreter": self.interpreter,
             "folders": f"packages in {' '.join(self.folders)}{' and of its base' if self.shares else ''}",
             **cuda,
-            **{name: f"{name} for {of['library'] or 'no library of MPI'}" for name, of in self.mpi.items()},
+            **{
+                name: " ".join(
+                    [f"{name} for {of['library'] or 'no library of MPI'}", of["nccl"], of["framework"]]
+                ).strip()
+                for name, of in self.mpi.items()
+            },
         }
 
     def framework(self, name: str) -> dict[str, str]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, existing_openmpi, uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import (
+    existing_env,
+    existing_openmpi,
+    own_package,
+    uv,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Plan,
@@ -66,8 +71,10 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     groups = cluster.alike("horovod", also=lambda host: _stands(cluster, plans, host))
     recipes = [_Recipe(cluster, hosts, _stands(cluster, plans, hosts[0])) for hosts in groups]
     wanted = [recipe for recipe in recipes if recipe.wanted]
-    refusals = existing_openmpi.unlike([recipe.hosts for recipe in wanted])
-    return Plan(refusals=refusals) if refusals else plan_of(wanted)
+    if refusals := existing_openmpi.unlike([recipe.hosts for recipe in wanted]):
+        return Plan(refusals=refusals)
+    notes = dict.fromkeys(recipe.own.note for recipe in wanted if recipe.own.note)
+    return replace(plan_of(wanted), warnings=tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class _Stands:
         python: the Python of the environment.
         framework: name, version, cuda, nccl and sha256 of the environment's framework; empty without one.
         operations: which library moves tensors between GPUs: NCCL, MPI or none.
+        own: the Horovod in the environment of the host's user.
         nccl: key of NCCL, where its operations are wanted.
         lacking: packages that Horovod imports and the environment of a user's lock does not have.
         gets_nccl: whether the host keeps or gets an NCCL, as far as it is decided.
@@ -88,6 +96,7 @@ class _Stands:
     python: uv.Python
     framework: Mapping[str, str]
     operations: str
+    own: own_package.Own
     nccl: str = ""
     gets_nccl: bool = True
     lacking: Sequence[str] = ()
@@ -113,10 +122,36 @@ def _stands(cluster: Cluster, plans: Mapping[str, Plan], host: Host) -> _Stands:
         ),
         framework=framework,
         operations=operations,
+        own=_own(cluster, plans, host, framework, operations),
         lacking=plans["python_env"].told.get("horovod_lacks", {}).get(host.platform, ()),
         nccl=nccl if with_nccl else "",
         gets_nccl=gets_nccl or not with_nccl,
     )
+
+
+def _own(
+    cluster: Cluster, plans: Mapping[str, Plan], host: Host, framework: Mapping[str, str], operations: str
+) -> own_package.Own:
+    """Return the Horovod that the environment of a host's user has."""
+    name, version = framework.get("name", ""), framework.get("version", "")
+
+    def misfit(its: Mapping[str, str]) -> str:
+        built_for, nccl = its["framework"], its["nccl"]
+        if version not in {built_for, built_for.partition("+")[0]}:  # PyPI's PyTorch 2.7.0 calls itself 2.7.0+cu126
+            return f"was built for {name} {built_for}" if built_for else f"does not tell which {name} it was built for"
+        if problem := own_package.elsewhere(cluster, plans, host, "openmpi", its["library"]):
+            return problem
+        if operations == "NCCL":
+            return own_package.elsewhere(cluster, plans, host, "nccl", nccl)
+        if operations == "MPI":  # no file tells that without running it
+            return "does not tell whether its operations for GPUs are those of MPI"
+        return f"takes {nccl}, and its operations for GPUs are to be none" if nccl else ""
+
+    with_nccl = f" HOROVOD_NCCL_HOME={cluster.prefix}/nccl HOROVOD_NCCL_LINK=SHARED HOROVOD_GPU_OPERATIONS=NCCL"
+    cure = f"build it with PATH={cluster.prefix}/openmpi/bin:$PATH{with_nccl if operations == 'NCCL' else ''}"
+    if operations == "MPI":
+        cure = "set horovod_gpu_operations to auto"
+    return own_package.find(host, "Horovod", f"horovod-{name}", misfit, cure)
 
 
 def _has_toolkit(member: Mapping[str, Any], settings: Settings) -> bool:
@@ -129,7 +164,7 @@ class _Recipe:
 
     def __init__(self, cluster: Cluster, hosts: Sequence[Host], stands: _Stands) -> None:
         self.cluster, self.hosts, self.stands, self.prefix = cluster, hosts, stands, cluster.prefix
-        self.settings, self.platform = hosts[0].settings, hosts[0].platform
+        self.settings, self.platform, self.own = hosts[0].settings, hosts[0].platform, stands.own
         settings, framework = self.settings, stands.framework
         self.has, self.cuda = str(framework.get("name") or ""), str(framework.get("cuda") or "")
         install = settings.text("horovod_install")
@@ -154,7 +189,7 @@ class _Recipe:
 
     def refusals(self) -> Iterator[Refusal]:
         """Yield why it cannot be built."""
-        if not _SHA256.fullmatch(self.sha256):
+        if not self.own.path and not _SHA256.fullmatch(self.sha256):
             archive = self.archive or f"Horovod {self.version}"
             file = self.archive.rpartition("/")[2] or f"horovod-{self.version}.tar.gz"
             yield Refusal(
@@ -170,7 +205,7 @@ class _Recipe:
                 or self._lack(host.name)
             )
             problem = problem or existing_env.without_packages(host, "Horovod", _IMPORTS)
-            problem = problem or existing_env.without_headers(host, "Horovod")
+            problem = problem or ("" if self.own.path else existing_env.without_headers(host, "Horovod"))
             if problem:
                 yield Refusal(host.name, problem)
 
@@ -198,7 +233,7 @@ class _Recipe:
                 f"horovod_gpu_operations is NCCL, and {host} gets no NCCL; set nccl_install to always, or"
                 " horovod_gpu_operations to auto, MPI or none."
             )
-        if self.gpus and self.platform not in [one["platform"] for one in toolkits]:
+        if self.gpus and not self.own.path and self.platform not in [one["platform"] for one in toolkits]:
             return (
                 f"Horovod's {self.stands.operations} operations need nvcc, and no host of platform {self.platform} has"
                 f" a CUDA toolkit in {_TOOLKIT}; install CUDA {self.cuda} on one of them (its folder goes into"
@@ -224,17 +259,20 @@ class _Recipe:
 
     def artifact(self) -> Artifact:
         """Return the artifact."""
-        settings, python = self.settings, self.stands.python
+        settings = self.settings
         # with operations for GPUs, a host with a CUDA toolkit builds
         able = [host for host in self.hosts if not self.gpus or _has_toolkit(host.member, settings)] or self.hosts
         its_builders = builders(able, settings.text("horovod_builder"), "horovod")
-        # horovod.torch could be imported without its compiled module, and --check-build would list PyTorch
-        pruned = [] if self.framework == "pytorch" else ["site-packages/horovod/torch"]
+        made = own_package.leads_to(self.own, "horovod", self.prefix) if self.own.path else self._built(its_builders[0])
+        programs = {
+            "horovod_check.py": self._check(),
+            "horovodrun": _HOROVODRUN.format(interpreter=self.interpreter),
+        }
         return Artifact(
             role="horovod",
             name="horovod",
-            version=self.version,
-            inputs=self._inputs(),
+            version=made.version,
+            inputs={**made.inputs, **self._stands_on()},
             prefix=self.prefix,
             hosts=[host.name for host in self.hosts],
             builders=[host.name for host in its_builders],
@@ -242,9 +280,54 @@ class _Recipe:
             uses=["ucx", "openmpi", "cpython", "python_env", "nccl"],
             build={
                 **places(settings),
-                **uv.packages(its_builders[0], _COMPILERS, own_headers=python.own_headers),
+                **made.build,
+                "files": [
+                    *made.build["files"],
+                    *({"content": content, "dest": name} for name, content in programs.items()),
+                ],
+                "steps": [*made.build["steps"], *self._check_steps()],
+            },
+            install=made.install,
+            proof=self._proof(made.version),
+        )
+
+    def _stands_on(self) -> dict[str, Any]:
+        """Return what a key has of the proof and of what Horovod stands on."""
+        stands = self.stands
+        return {
+            "check": digest(role_file("horovod", "clusterctl-horovod-check")),
+            "openmpi": stands.openmpi,
+            "nccl": stands.nccl,
+            "framework": dict(stands.framework),
+            "with": self.framework,
+            "gpu_operations": stands.operations,
+            "platform": stands.python.target,
+            **stands.python.inputs,
+            **({"folders": list(stands.python.folders)} if stands.python.folders else {}),
+        }
+
+    def _built(self, builder: Host) -> own_package.Made:
+        """Return how Horovod is compiled."""
+        settings = self.settings
+        # horovod.torch could be imported without its compiled module, and --check-build would list PyTorch
+        pruned = [] if self.framework == "pytorch" else ["site-packages/horovod/torch"]
+        return own_package.Made(
+            self.version,
+            {
+                "recipe": 2,
+                "version": self.version,
+                "source": self.sha256,
+                "edits": digest(role_file("horovod", "edit_source.py")),
+                "skipped_edits": sorted(settings.texts("horovod_skip_edits")),
+                "cuda_cc_list": self.cc_list if self.gpus else "",
+                "gloo": settings.flag("horovod_gloo"),
+                "cxxflags": settings.text("horovod_cxxflags"),
+                "arch_flags": self.arch_flags,
+            },
+            build={
+                **uv.packages(builder, _COMPILERS, own_headers=self.stands.python.own_headers),
                 "files": self._files(),
-                "steps": self._steps(uv.system_python(its_builders[0])),
+                "steps": self._compile_steps(uv.system_python(builder)),
                 "prune": [*uv.NOTES, "site-packages/bin", *pruned],
                 "jobs": settings.number("horovod_make_jobs"),
                 "memory_per_job_bytes": settings.number("horovod_job_memory_bytes"),
@@ -256,31 +339,7 @@ class _Recipe:
                 "waiting_paths": [f"{self.prefix}/ucx/lib", *self._run_paths(), f"{self.packages}/torch/lib"],
                 "closure_ignore": _OPTIONAL_LIBRARIES,
             },
-            proof=self._proof(),
         )
-
-    def _inputs(self) -> dict[str, Any]:
-        settings, stands = self.settings, self.stands
-        return {
-            "recipe": 2,
-            "version": self.version,
-            "source": self.sha256,
-            "edits": digest(role_file("horovod", "edit_source.py")),
-            "skipped_edits": sorted(settings.texts("horovod_skip_edits")),
-            "check": digest(role_file("horovod", "clusterctl-horovod-check")),
-            "openmpi": stands.openmpi,
-            "nccl": stands.nccl,
-            "framework": dict(stands.framework),
-            "with": self.framework,
-            "gpu_operations": stands.operations,
-            "cuda_cc_list": self.cc_list if self.gpus else "",
-            "gloo": settings.flag("horovod_gloo"),
-            "cxxflags": settings.text("horovod_cxxflags"),
-            "arch_flags": self.arch_flags,
-            "platform": stands.python.target,
-            **stands.python.inputs,
-            **({"folders": list(stands.python.folders)} if stands.python.folders else {}),
-        }
 
     def _files(self) -> list[dict[str, Any]]:
         settings = self.settings
@@ -296,11 +355,9 @@ class _Recipe:
         contents = {
             "build_preflight.py": role_file("horovod", "build_preflight.py"),
             "edit_source.py": role_file("horovod", "edit_source.py"),
-            "horovod_check.py": self._check(),
             # The tools stand apart from the framework, whose environment comes after them.
             "framework.pth": "".join(f"{folder}\n" for folder in self.folders),
             "mpicxx": _MPICXX.format(openmpi=self.openmpi),
-            "horovodrun": _HOROVODRUN.format(interpreter=self.interpreter),
         }
         return [
             *uv.brought(settings, "horovod", self.stands.python.target, _TOOLS),
@@ -314,11 +371,10 @@ class _Recipe:
         path = f'"LC_ALL": "C", "LD_LIBRARY_PATH": "{":".join(self.of_openmpi)}"'
         return program.replace('"LC_ALL": "C"', path) if self.of_openmpi else program
 
-    def _steps(self, system_python: str) -> list[dict[str, Any]]:
+    def _compile_steps(self, system_python: str) -> list[dict[str, Any]]:
         skipped = [f"--skip={name}" for name in self.settings.texts("horovod_skip_edits")]
         edit = ["edit_source.py", "source", self.framework, self.stands.framework["version"], "--expect", self.version]
         site_packages = f"@WORK@/tools/lib/python{self.stands.python.release}/site-packages"
-        module = "horovod.tensorflow" if self.framework == "tensorflow" else "horovod.torch"
         return [
             {
                 "name": "preflight",
@@ -340,6 +396,11 @@ class _Recipe:
                 "environment": self._compiles(),
             },
             uv.installs("install", "horovod", "--find-links=dist"),
+        ]
+
+    def _check_steps(self) -> list[dict[str, Any]]:
+        module = "horovod.tensorflow" if self.framework == "tensorflow" else "horovod.torch"
+        return [
             uv.places_program("horovodrun", "horovodrun", "@TREE@/bin/horovodrun"),
             uv.places_program("check", "horovod_check.py", "@TREE@/libexec/clusterctl-horovod-check"),
             uv.loads(self.interpreter, f"import {module} as hvd; assert hvd.mpi_built()", self.of_openmpi),
@@ -407,9 +468,10 @@ class _Recipe:
             **(cuda if self.gpus else {}),
         }
 
-    def _proof(self) -> dict[str, Any]:
-        stands = self.stands
-        backends = ["MPI", *(["Gloo"] if self.settings.flag("horovod_gloo") else [])]
+    def _proof(self, version: str) -> dict[str, Any]:
+        stands, taken = self.stands, self.own.path
+        # whether a Horovod of the user has Gloo is the user's choice
+        backends = ["MPI", *(["Gloo"] if self.settings.flag("horovod_gloo") and not taken else [])]
         promise = {
             "framework": self.framework,
             "controllers": backends,
@@ -417,7 +479,8 @@ class _Recipe:
             "openmpi_key": "" if self.of_openmpi else stands.openmpi,  # a library outside has no key
             "nccl": self.nccl,
             "nccl_key": stands.nccl,
-            "folder": "@REAL@",
+            "folder": taken or "@REAL@",
+            "taken": bool(taken),
         }
         links = [self.openmpi, self.environment, self.nccl]
         return {
@@ -427,6 +490,6 @@ class _Recipe:
             "timeout_s": 300,
             "checks": [
                 uv.two_ranks(self.prefix, "clusterctl-horovod-check", json.dumps(promise)),
-                {"argv": ["@LINK@/bin/horovodrun", "--version"], "expect": [self.version]},
+                {"argv": ["@LINK@/bin/horovodrun", "--version"], "expect": [version]},
             ],
         }

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import existing_python
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import existing_env, existing_openmpi, uv
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import (
+    existing_env,
+    existing_openmpi,
+    own_package,
+    uv,
+)
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
     Artifact,
     Plan,
@@ -41,11 +44,18 @@ _NEEDS_BYTES = 500_000_000
 def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     """Decide which mpi4py each host gets."""
 
-    def stands_on(host: Host) -> tuple[str, uv.Python, _Own]:
+    def stands_on(host: Host) -> tuple[str, uv.Python, own_package.Own]:
         asked = host.settings.text("mpi4py_python") or host.settings.text("python_env_python")
         openmpi = cluster.comes(plans, "openmpi", host, "openmpi")
         python = existing_env.python(cluster, plans, host, asked)
-        return str(openmpi.get("key") or ""), python, _own_of(host, cluster.prefix)
+        own = own_package.find(
+            host,
+            "mpi4py",
+            "mpi4py",
+            lambda its: own_package.elsewhere(cluster, plans, host, "openmpi", its["library"]),
+            f"build it with MPICC={cluster.prefix}/openmpi/bin/mpicc",
+        )
+        return str(openmpi.get("key") or ""), python, own
 
     groups = cluster.alike("mpi4py", also=stands_on)
     if refusals := existing_openmpi.unlike(groups):
@@ -55,52 +65,12 @@ def decide(cluster: Cluster, plans: Mapping[str, Plan]) -> Plan:
     return replace(plan_of(recipes), warnings=tuple(notes))
 
 
-@dataclass(frozen=True)
-class _Own:
-    """The mpi4py in the environment of a host's user.
-
-    Attributes:
-        path: its folder, where it was built against the cluster's Open MPI, so that no other is built; else ''.
-        version: of the one in that folder.
-        note: for the user where it was built against another MPI; else ''.
-    """
-
-    path: str = ""
-    version: str = ""
-    note: str = ""
-
-
-def _own_of(host: Host, prefix: str) -> _Own:
-    """Return the mpi4py that the host's environment has; an empty one without it."""
-    found = existing_env.of(host)
-    if found is None or "mpi4py" not in found.packages:
-        return _Own()
-    its = found.mpi.get("mpi4py", {"folder": "", "library": ""})
-    library, version = its["library"], found.packages["mpi4py"]
-    if str(PurePosixPath(library).parent) in {f"{prefix}/openmpi/lib", *existing_openmpi.libraries(host)}:
-        return _Own(f"{its['folder']}/mpi4py", version)
-    why = f"takes {library} of the system" if library else "finds its MPI when it starts"
-    note = (
-        f"mpi4py {version} of {found.path} {f'was built against {library}' if '/' in library else why}; jobs get the"
-        f" cluster's own mpi4py (to use yours, build it with MPICC={prefix}/openmpi/bin/mpicc)"
-    )
-    return _Own(note=note)
-
-
-@dataclass(frozen=True)
-class _Made:
-    """What differs between an mpi4py that is compiled, and one that is there."""
-
-    version: str
-    inputs: Mapping[str, Any]
-    build: Mapping[str, Any]
-    install: Mapping[str, Any]
-
-
 class _Recipe:
     """mpi4py for hosts of one platform with equal settings, Open MPI and Python."""
 
-    def __init__(self, prefix: str, hosts: Sequence[Host], openmpi: str, python: uv.Python, own: _Own) -> None:
+    def __init__(
+        self, prefix: str, hosts: Sequence[Host], openmpi: str, python: uv.Python, own: own_package.Own
+    ) -> None:
         self.prefix, self.hosts, self.openmpi, self.python, self.own = prefix, hosts, openmpi, python, own
         self.settings = hosts[0].settings
         self.folders = existing_openmpi.folders(hosts[0])
@@ -134,11 +104,12 @@ class _Recipe:
         its_builders = builders(self.hosts, self.settings.text("mpi4py_builder"))
         check, environment = role_file("mpi4py", "mpi4py_check.py"), f"{self.prefix}/python_env"
         key = "" if self.folders else self.openmpi  # a library outside of the artifacts has no key
-        made = self._taken() if self.own.path else self._built(its_builders[0])
+        made = own_package.leads_to(self.own, "mpi4py", self.prefix) if self.own.path else self._built(its_builders[0])
         build = {
             **places(self.settings),
             **made.build,
             "files": [*made.build["files"], {"content": check, "dest": "mpi4py_check.py"}],
+            "steps": [*made.build["steps"], *self._check_steps()],
         }
         return Artifact(
             role="mpi4py",
@@ -164,23 +135,7 @@ class _Recipe:
             },
         )
 
-    def _taken(self) -> _Made:
-        """Return how the artifact leads to the mpi4py of the user's environment."""
-        own = self.own
-        links_to = [] if existing_python.among_software(own.path, self.prefix) else [own.path]
-        steps = [
-            {"name": "folder", "argv": ["install", "-d", "-m", "0755", "@TREE@/site-packages"]},
-            {"name": "link", "argv": ["ln", "-s", own.path, "@TREE@/site-packages/mpi4py"]},
-            *self._check_steps(),
-        ]
-        return _Made(
-            own.version,
-            {"recipe": "existing 1", "version": own.version, "taken_from": own.path},
-            build={"links_to": links_to, "files": [], "steps": steps},
-            install={"links_to": links_to},
-        )
-
-    def _built(self, builder: Host) -> _Made:
+    def _built(self, builder: Host) -> own_package.Made:
         """Return how mpi4py is compiled."""
         settings, target = self.settings, self.python.target
         sdist = {
@@ -200,13 +155,13 @@ class _Recipe:
             *uv.brought(settings, "mpi4py", target, _TOOLS),
             {"sdist": sdist, "dest": "source", "unpack": True},
         ]
-        return _Made(
+        return own_package.Made(
             self.version,
             inputs,
             build={
                 **uv.packages(builder, _COMPILERS, own_headers=self.python.own_headers),
                 "files": files,
-                "steps": [*self._compile_steps(), *self._check_steps()],
+                "steps": self._compile_steps(),
                 "prune": uv.NOTES,
                 "needs_bytes": _NEEDS_BYTES,
             },

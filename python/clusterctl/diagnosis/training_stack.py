@@ -26,7 +26,7 @@ ARTIFACTS: tuple[dict[str, Any], ...] = (
     {
         "name": "horovod",
         "link": "horovod",
-        "inputs": ["openmpi", "nccl", "framework", "gpu_operations", "with", "gloo"],
+        "inputs": ["openmpi", "nccl", "framework", "gpu_operations", "with", "gloo", "taken_from"],
     },
 )
 
@@ -91,12 +91,13 @@ def versions(nodes: Mapping[str, NodeFacts]) -> dict[str, str]:
 
 
 def taken(nodes: Mapping[str, NodeFacts]) -> tuple[str, ...]:
-    """Return whose mpi4py comes from an environment of the user, a clause for each place."""
+    """Return whose mpi4py and Horovod come from an environment of the user, a clause for each place."""
     found: dict[str, list[str]] = {}
-    for host, node in nodes.items():
-        artifact = node.artifact("mpi4py")
-        if artifact.ok and (place := artifact.inputs.get("taken_from")):
-            found.setdefault(f"mpi4py {artifact.version} is that of {place}", []).append(host)
+    for title in ("mpi4py", "Horovod"):
+        for host, node in nodes.items():
+            artifact = node.artifact(title.lower())
+            if artifact.ok and (place := artifact.inputs.get("taken_from")):
+                found.setdefault(f"{title} {artifact.version} is that of {place}", []).append(host)
     return tuple(f"{folded(hosts)}: {words}, built against the cluster's Open MPI." for words, hosts in found.items())
 
 

@@ -144,15 +144,18 @@ def test_an_environment_of_the_user_is_named_with_its_nodes() -> None:
 
 
 def test_packages_of_mpi_that_come_from_an_environment_of_the_user_are_named_with_its_nodes() -> None:
-    place = "/opt/pytorch/lib/python3.11/site-packages/mpi4py"
+    place = "/opt/pytorch/lib/python3.11/site-packages"
 
     def theirs(record: Record) -> None:
-        artifact(record, "mpi4py")["inputs"]["taken_from"] = place
+        for name in ("mpi4py", "horovod"):
+            artifact(record, name)["inputs"]["taken_from"] = f"{place}/{name}"
 
     nodes = cluster(node1=theirs, node2=theirs)
-    version = nodes["node1"].artifact("mpi4py").version
-    note = f"node[1-2]: mpi4py {version} is that of {place}, built against the cluster's Open MPI."
-    assert training_stack.environment_notes(nodes) == (note,)
+    assert training_stack.environment_notes(nodes) == tuple(
+        f"node[1-2]: {title} {nodes['node1'].artifact(title.lower()).version} is that of {place}/{title.lower()},"
+        " built against the cluster's Open MPI."
+        for title in ("mpi4py", "Horovod")
+    )
 
 
 def test_an_open_mpi_of_others_is_named_with_its_nodes() -> None:

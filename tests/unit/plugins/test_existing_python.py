@@ -18,6 +18,7 @@ from clusterctl.support import content
 gate = content.module_util("node_record_gate")
 RELEASE = f"{sys.version_info.major}.{sys.version_info.minor}"
 ANY_OWNER = -1
+COMPILED = {"folder": "/opt/a", "library": "", "nccl": "", "framework": ""}
 VERSION_FILE = "__version__ = '2.7.0+cu126'\ndebug = False\ncuda: Optional[str] = '12.6'\nhip: Optional[str] = None\n"
 MAKER = content.root() / "roles" / "python_env" / "files" / "existing_environment.py"
 
@@ -107,9 +108,12 @@ def test_paths_that_a_shell_would_read_otherwise_are_not_plain(path: str, plain:
         ("packages", {f"p{number}": "1" for number in range(9000)}, "a mapping of at most 8192"),
         ("nccl", {"path": "/x"}, "there"),
         ("folders", ["/x"] * 65, "a list of at most 64"),
-        ("mpi", {"mpi4py": {"folder": "/opt/a", "library": "libmpi.so; rm"}}, "a library"),
-        ("mpi", {"mpi4py": {"folder": "/opt/a", "library": f"{'a' * 255}/" * 65}}, "a library"),
-        ("mpi", {"mpi4py": {"folder": "../a", "library": ""}}, "an absolute path of letters"),
+        ("mpi", {"mpi4py": {**COMPILED, "library": "libmpi.so; rm"}}, "a library"),
+        ("mpi", {"mpi4py": {**COMPILED, "library": f"{'a' * 255}/" * 65}}, "a library"),
+        ("mpi", {"mpi4py": {**COMPILED, "nccl": "/opt/../tmp/\n"}}, "a library"),
+        ("mpi", {"mpi4py": {**COMPILED, "framework": "2.7.0; rm"}}, "the version of a package"),
+        ("mpi", {"mpi4py": {**COMPILED, "folder": "../a"}}, "an absolute path of letters"),
+        ("mpi", {"mpi4py": {"folder": "/opt/a", "library": ""}}, "there"),
     ],
 )
 def test_what_a_node_invents_does_not_pass_the_gate(made: Path, field: str, value: Any, words: str) -> None:
@@ -257,12 +261,13 @@ def test_many_changes_are_counted(made: Path, tmp_path: Path) -> None:
 
 
 def compiled(folder: Path, package: str, module: str, *linked: str) -> None:
-    """Put a compiled module into a package, linked with a libmpi and options of the linker."""
+    """Put a compiled module into a package, linked by options of the linker with a libmpi and a libnccl."""
     stub = folder / "stub"
     stub.mkdir(exist_ok=True)
     (folder / package).mkdir(parents=True, exist_ok=True)
     empty = ["gcc", "-shared", "-x", "c", "/dev/null", "-o"]
-    subprocess.run([*empty, str(stub / "libmpi.so"), "-Wl,-soname,libmpi.so.40"], check=True)
+    for name in ("libmpi.so.40", "libnccl.so.2"):
+        subprocess.run([*empty, str(stub / f"{name.partition('.')[0]}.so"), f"-Wl,-soname,{name}"], check=True)
     subprocess.run([*empty, str(folder / package / module), f"-L{stub}", "-Wl,--no-as-needed", *linked], check=True)
 
 
@@ -278,7 +283,8 @@ def compiled(folder: Path, package: str, module: str, *linked: str) -> None:
 )
 def test_a_compiled_package_tells_the_mpi_that_it_loads(made: Path, linked: list[str], library: str) -> None:
     compiled(packages_of(made), "mpi4py", "MPI.cpython-311-x86_64-linux-gnu.so", *linked)
-    assert look(made)["mpi"] == {"mpi4py": {"folder": str(packages_of(made)), "library": library}}
+    its = {**COMPILED, "folder": str(packages_of(made)), "library": library}
+    assert look(made)["mpi"] == {"mpi4py": its}
     assert gate.FORMS["existing_python"](json.loads(json.dumps(look(made))))["mpi"]["mpi4py"]["library"] == library
 
 
@@ -288,15 +294,31 @@ def test_a_library_beside_the_package_is_told_by_its_path(made: Path) -> None:
     own = folder / "mpi4py/own"
     own.mkdir()
     (own / "libmpi.so.40").touch()
-    assert look(made)["mpi"] == {"mpi4py": {"folder": str(folder), "library": f"{own}/libmpi.so.40"}}
+    assert look(made)["mpi"] == {"mpi4py": {**COMPILED, "folder": str(folder), "library": f"{own}/libmpi.so.40"}}
 
 
-def test_the_mpi_of_horovod_does_not_count(made: Path) -> None:
-    """The cluster's own Horovod is always built, so nodes with different ones are alike."""
-    for framework, module in (("torch", "mpi_lib_v2"), ("tensorflow", "mpi_lib")):
-        name = f"{module}.cpython-311-x86_64-linux-gnu.so"
-        compiled(packages_of(made), f"horovod/{framework}", name, "-lmpi")
-    assert look(made)["mpi"] == {}
+# Its last line is Horovod's own.
+METADATA = '{\n"pytorch": "2.7.0+cu126",\n"tensorflow": "2.21.0",\n"dummy": "none"\n}'
+
+
+def test_horovod_tells_its_libraries_and_the_version_of_each_framework(made: Path) -> None:
+    folder, its_nccl = packages_of(made), "-Wl,-rpath,/usr/local/openmpi/lib:/usr/local/nccl/lib"
+    compiled(folder, "horovod/torch", "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so", "-lmpi", "-lnccl", its_nccl)
+    compiled(folder, "horovod/tensorflow", "mpi_lib.cpython-311-x86_64-linux-gnu.so", "-lmpi")
+    (folder / "horovod/metadata.json").write_text(METADATA)
+    mpi, nccl = "/usr/local/openmpi/lib/libmpi.so.40", "/usr/local/nccl/lib/libnccl.so.2"
+    assert look(made)["mpi"] == {
+        "horovod-pytorch": {"folder": str(folder), "library": mpi, "nccl": nccl, "framework": "2.7.0+cu126"},
+        "horovod-tensorflow": {**COMPILED, "folder": str(folder), "library": "libmpi.so.40", "framework": "2.21.0"},
+    }
+    gate.FORMS["existing_python"](json.loads(json.dumps(look(made))))
+
+
+@pytest.mark.parametrize("text", ["", '{"pytorch": 2.7}', '{"pytorch": "2.7; rm"}', '{"pytorch": ["2.7.0"]}'])
+def test_a_horovod_that_notes_no_version_has_none(made: Path, text: str) -> None:
+    compiled(packages_of(made), "horovod/torch", "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so", "-lmpi")
+    (packages_of(made) / "horovod/metadata.json").write_text(text)
+    assert look(made)["mpi"]["horovod-pytorch"]["framework"] == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\2\1" + b"\xff" * 400, b"#!/bin/sh\n"])

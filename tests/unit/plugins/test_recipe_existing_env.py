@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -282,7 +283,8 @@ def test_a_python_without_headers_is_refused_before_a_build(look: dict[str, Any]
 
 def with_mpi4py(name: str, library: str, **more: Any) -> Host:
     packages = {**PACKAGES, "mpi4py": "4.0.1"}
-    return on(name, packages=packages, mpi={"mpi4py": {"folder": FOLDER, "library": library}}, **more)
+    its = {"folder": FOLDER, "library": library, "nccl": "", "framework": ""}
+    return on(name, packages=packages, mpi={"mpi4py": its}, **more)
 
 
 def test_an_mpi4py_that_was_built_against_the_clusters_open_mpi_is_taken() -> None:
@@ -302,7 +304,8 @@ def test_an_mpi4py_that_was_built_against_the_clusters_open_mpi_is_taken() -> No
     [
         ("libmpi.so.40", "takes libmpi.so.40 of the system; jobs get the cluster's own mpi4py"),
         ("/opt/mpich/lib/libmpi.so.12", "was built against /opt/mpich/lib/libmpi.so.12; jobs"),
-        ("", "finds its MPI when it starts; jobs"),
+        ("/usr/local/openmpi-0.9-0000/lib/libmpi.so.40", "was built against /usr/local/openmpi-0.9-0000/lib"),
+        ("", "names no library of MPI; jobs"),
     ],
 )
 def test_an_mpi4py_of_another_mpi_is_told_and_ours_is_built(library: str, words: str) -> None:
@@ -320,6 +323,106 @@ def test_nodes_whose_mpi4py_loads_different_libraries_are_refused() -> None:
     hosts = [with_mpi4py("node1", "/usr/local/openmpi/lib/libmpi.so.40"), with_mpi4py("node2", "libmpi.so.40")]
     (problem,) = said(*hosts)
     assert "mpi4py for libmpi.so.40 and node1 mpi4py for /usr/local/openmpi/lib/libmpi.so.40" in problem
+
+
+def with_horovod(**its: Any) -> Host:
+    """Return a host with a Horovod that fits the cluster; ``its`` are other values of what the look tells of it."""
+    more = {name: its.pop(name) for name in ("given", "packages", "cuda", "headers", "base") if name in its}
+    fits = {"folder": FOLDER, "library": f"{OPENMPI}/lib/libmpi.so.40", "nccl": "", "framework": "2.7.0+cpu", **its}
+    packages = {**CPU["packages"], "horovod": "0.28.0", **more.pop("packages", {})}
+    return on("node1", **{**CPU, "packages": packages, "mpi": {"horovod-pytorch": fits}, **more})
+
+
+OPENMPI = "/usr/local/openmpi"
+WITH_NCCL = {
+    "nccl": "/usr/local/nccl/lib/libnccl.so.2",
+    "framework": "2.7.0+cu126",
+    "packages": {"torch": "2.7.0"},  # as PyPI names it
+    "cuda": {"torch": "12.6"},
+    "given": {"horovod_gpu_operations": "NCCL"},
+}
+
+
+def test_a_horovod_that_was_built_for_this_cluster_is_taken() -> None:
+    theirs = with_horovod(given={"horovod_version": "9"}, base="/opt/python", headers=False)
+    found = built(horovod, theirs)
+    (one,) = found.artifacts
+    path = f"{FOLDER}/horovod"
+    assert (one.version, one.inputs["taken_from"], list(found.warnings)) == ("0.28.0", path, [])
+    steps = [step["name"] for step in one.build["steps"]]
+    assert steps == ["folder", "link", "horovodrun", "check", "load"], "nothing is compiled"
+    assert not {"packages", "needs_bytes"} & set(one.build)
+    assert (one.build["links_to"], one.install) == ([], {"links_to": []})
+    told = {name: one.inputs[name] for name in ("openmpi", "nccl", "gpu_operations", "with", "framework")}
+    assert told == {
+        "openmpi": "o" * 16,
+        "nccl": "",
+        "gpu_operations": "none",
+        "with": "pytorch",
+        "framework": {"name": "pytorch", "version": "2.7.0+cpu", "cuda": "", "nccl": "", "sha256": ""},
+    }
+    ranks, horovodrun = one.proof["checks"]
+    promise = json.loads(ranks["argv"][-1])
+    assert (promise["folder"], promise["taken"], promise["operations"]) == (path, True, ["MPI"])
+    assert horovodrun["expect"] == ["0.28.0"]
+
+
+def test_a_horovod_with_the_clusters_nccl_is_taken_and_needs_no_nvcc() -> None:
+    (one,) = built(horovod, with_horovod(**WITH_NCCL)).artifacts
+    assert (one.inputs["taken_from"], one.inputs["nccl"]) == (f"{FOLDER}/horovod", "n" * 16)
+    assert json.loads(one.proof["checks"][0]["argv"][-1])["operations"] == ["MPI", "NCCL"]
+
+
+def test_cmake_names_the_folders_that_the_links_lead_to() -> None:
+    libraries = {
+        "library": f"/usr/local/openmpi-1.0-{'o' * 16}/lib/libmpi.so.40",
+        "nccl": f"/usr/local/nccl-1.0-{'n' * 16}/lib/libnccl.so.2",
+    }
+    (one,) = built(horovod, with_horovod(**{**WITH_NCCL, **libraries})).artifacts
+    assert one.inputs["taken_from"]
+
+
+WITH_MPI = "build it with PATH=/usr/local/openmpi/bin:$PATH"
+
+
+@pytest.mark.parametrize(
+    ("its", "why", "cure"),
+    [
+        ({"library": "libmpi.so.40"}, "takes libmpi.so.40 of the system", WITH_MPI),
+        ({"library": "/opt/x/libmpi.so.12"}, "was built against /opt/x/libmpi.so.12", WITH_MPI),
+        ({"library": ""}, "names no library of MPI", WITH_MPI),
+        ({"framework": "2.6.0+cpu"}, "was built for pytorch 2.6.0+cpu", WITH_MPI),
+        ({"framework": "2.7.0"}, "was built for pytorch 2.7.0", WITH_MPI),
+        ({"framework": ""}, "does not tell which pytorch it was built for", WITH_MPI),
+        (
+            {"nccl": "/usr/local/nccl/lib/libnccl.so.2"},
+            "takes /usr/local/nccl/lib/libnccl.so.2, and its operations for GPUs are to be none",
+            WITH_MPI,
+        ),
+        (
+            {**WITH_NCCL, "nccl": ""},
+            "names no library of NCCL",
+            f"{WITH_MPI} HOROVOD_NCCL_HOME=/usr/local/nccl HOROVOD_NCCL_LINK=SHARED HOROVOD_GPU_OPERATIONS=NCCL",
+        ),
+        (
+            {**WITH_NCCL, "given": {"horovod_gpu_operations": "MPI"}},
+            "does not tell whether its operations for GPUs are those of MPI",
+            "set horovod_gpu_operations to auto",
+        ),
+    ],
+)
+def test_a_horovod_of_something_else_is_told_and_ours_is_built(its: dict[str, Any], why: str, cure: str) -> None:
+    given = {"horovod_cuda_home": "/opt/cuda", **its.get("given", {})}
+    found = built(horovod, with_horovod(**{**its, "given": given}))
+    assert [one.version for one in found.artifacts] == ["0.28.1"]
+    assert list(found.warnings) == [
+        f"Horovod 0.28.0 of /opt/pytorch {why}; jobs get the cluster's own Horovod (to use yours, {cure})"
+    ]
+
+
+def test_a_horovod_that_nobody_wants_is_not_told() -> None:
+    found = built(horovod, with_horovod(library="libmpi.so.40", given={"horovod_install": "never"}))
+    assert (found.artifacts, found.warnings) == ([], ())
 
 
 def test_horovod_is_compiled_with_the_framework_where_it_lies() -> None:

@@ -41,6 +41,7 @@ def promise(**changes: Any) -> dict[str, Any]:
         "nccl": "/usr/local/nccl",
         "nccl_key": "",
         "folder": "",
+        "taken": False,
         **changes,
     }
 
@@ -68,6 +69,12 @@ def test_what_check_build_ticks_is_read() -> None:
 def test_what_differs_is_named(changes: dict[str, Any], said: str, sentence: str) -> None:
     with pytest.raises(horovod_check.WrongError, match=sentence):
         horovod_check.compare_build(promise(**changes), said)
+
+
+def test_a_horovod_of_the_user_may_have_more_than_was_asked_for() -> None:
+    horovod_check.compare_build(promise(controllers=["MPI"], operations=["MPI"], taken=True), SAID)
+    with pytest.raises(horovod_check.WrongError, match=r"tensor operations MPI, NCCL, and .* names Gloo, MPI"):
+        horovod_check.compare_build(promise(controllers=["MPI"], operations=["MPI", "NCCL"], taken=True), SAID)
 
 
 def test_what_the_loader_finds_is_read() -> None:
@@ -140,6 +147,13 @@ def test_a_wrong_library_is_named(libraries: Path, places: list[str], changes: d
 def test_a_missing_library_is_named(libraries: Path) -> None:
     with pytest.raises(horovod_check.WrongError, match=re.escape("mpi_lib.so lacks libtorch.so")):
         check(libraries, linked(libraries, "openmpi/lib/libmpi.so.40") + "\tlibtorch.so => not found\n")
+
+
+def test_a_horovod_of_the_user_may_leave_libraries_to_its_framework(libraries: Path) -> None:
+    its = linked(libraries, "openmpi/lib/libmpi.so.40") + "\tlibtensorflow_framework.so.2 => not found\n"
+    check(libraries, its, taken=True)
+    with pytest.raises(horovod_check.WrongError, match="was not linked with Open MPI"):
+        check(libraries, "", taken=True)
 
 
 def test_horovodrun_runs_in_this_process(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def promise(host: Host, **changes: Any) -> str:
         "nccl": "/usr/local/nccl",
         "nccl_key": "",
         "folder": "/usr/local/horovod",
+        "taken": False,
     }
     return json.dumps(wanted | changes)
 
