@@ -376,7 +376,7 @@ _NEEDED, _STRINGS, _RPATH, _RUNPATH = 1, 5, 15, 29  # d_tag
 def _mpi(folders: list[str], root: str, frozen: Frozen) -> Json:
     found: Json = {}
     for name, (package, module) in _OF_MPI.items():
-        top, _, framework = name.partition("-")
+        top, _dash, framework = name.partition("-")
         for folder in [one for one in folders if os.path.isdir(f"{one}/{top}")][:1]:  # Python takes the first one
             modules = [one for one in list_folder(f"{folder}/{package}") if module.fullmatch(one)]
             loaded = [_loaded(f"{folder}/{package}/{one}", root, frozen) for one in modules]

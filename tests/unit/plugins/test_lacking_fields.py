@@ -41,7 +41,14 @@ EXISTING: dict[str, dict[str, Any]] = {
         "packages": {"numpy": "2.3.1"},
         "cuda": {},
         "nccl": {"path": "", "version": ""},
-        "mpi": {"mpi4py": {"folder": "/opt/env/lib/python3.11/site-packages", "library": "libmpi.so.40"}},
+        "mpi": {
+            "mpi4py": {
+                "folder": "/opt/env/lib/python3.11/site-packages",
+                "library": "libmpi.so.40",
+                "nccl": "",
+                "framework": "",
+            }
+        },
     },
     "existing_openmpi": {
         "path": "/opt/x",
