@@ -7,6 +7,7 @@ CLUSTERCTL_SEED repeats the moments of an earlier run, and FIRST_SCHEDULE begins
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -145,15 +146,15 @@ FORTRAN = ("-e", "openmpi_fortran=true")  # without it, MPI alone needs no packa
 
 @pytest.mark.long
 def test_a_held_package_lock_is_waited_for_and_a_cut_off_installation_finished(cluster: Cluster) -> None:
-    """node1 misses a package while another program holds the lock; dpkg was cut off on node2."""
+    """node1 misses a package while another program holds the lock; dpkg was cut off on node2, which misses it too."""
     cluster.prepare("provision")
     done, heard = cluster.provision(*FORTRAN)
     cluster.at = ""
     assert done == 0, heard
-    package = "libgfortran5"
+    package, below = "libgfortran5", "libquadmath0"
     cluster.on("node1", f"apt-get -q -y purge {package}")
-    cluster.on("node2", f"apt-get -q -y purge {package}; cd /tmp && apt-get -q download {package}")
-    cluster.on("node2", "dpkg --unpack /tmp/libgfortran*.deb; rm /tmp/libgfortran*.deb")
+    cluster.on("node2", f"apt-get -q -y purge {package} {below}; cd /tmp && apt-get -q download {below}")
+    cluster.on("node2", f"dpkg --unpack /tmp/{below}*.deb; rm /tmp/{below}*.deb")
     cluster.hold_packages("node1", 600)
     done, heard = cluster.provision(*FORTRAN, "-e", "preflight_package_lock_s=1")
     assert done != 0
@@ -164,5 +165,5 @@ def test_a_held_package_lock_is_waited_for_and_a_cut_off_installation_finished(c
     done, heard = cluster.provision(*FORTRAN)
     assert done == 0, heard
     assert "waiting for python3 (process " in (cluster.folder / "runs" / "latest" / "events.jsonl").read_text()
-    for node in NODES:
-        assert cluster.on(node, f"dpkg-query -W -f '${{Status}}' {package}") == "install ok installed"
+    for node, name in itertools.product(NODES, (package, below)):
+        assert cluster.on(node, f"dpkg-query -W -f '${{Status}}' {name}") == "install ok installed"
