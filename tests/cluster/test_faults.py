@@ -30,13 +30,13 @@ LINKS = "/usr/local/openmpi /usr/local/mpi4py /usr/local/python_env"
 STAGES = {
     "facts": ("Gather the facts of every node", ""),
     "push": ("Install the software beside its other versions", "/var/tmp/clusterctl-push-*"),  # noqa: S108
-    "switch": ("Switch the links", ""),
+    "switch": ("Switch the links, and prove the software", ""),
     "mesh": ("Make the node's own key", ""),
 }
 FOLDERS = ("/usr/local", "/var/tmp", "/etc/ssh", "/home", "/tmp")  # noqa: S108 - of a node
 # The cure that the record gives for the node; one of these suffices.
 SAID = {
-    "killed": ("check that it is up",),
+    "killed": ("check that it is up", "start sshd there"),  # an address without its node may refuse
     "frozen": ("check that it is up",),
     "cut": ("check that it is up",),
     "read-only": ("make it writable", "make them writable"),
