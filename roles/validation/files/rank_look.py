@@ -71,14 +71,14 @@ _WRAPPERS = re.compile(r"(?:ba|da|z)?sh|env|time|timeout|numactl|nice|stdbuf|cat
 def ranks_of(job: str) -> dict[int, int]:
     """Return the process of each rank and its number.
 
-    A wrapper (a shell, ``torchrun``) is passed over for the program that it started. A helper that the program started,
-    such as a worker of a data loader, is not a rank.
+    A wrapper (a shell, ``torchrun``, DeepSpeed's launcher) is passed over for the program that it started. A helper that
+    the program started, such as a worker of a data loader, is not a rank.
     """
     pids = job_members.members(job)
     if any(_is_ray_node(pid) for pid in pids):
         return rank_of_ray(pids)
-    elastic = [pid for pid in pids if b"TORCHELASTIC_RUN_ID=" in job_members.read_bytes(f"/proc/{pid}/environ")]
-    found = {pid: rank for pid in elastic or pids if (rank := rank_stacks.rank_of(pid)) is not None}
+    started = [pid for pid in pids if _is_of_a_launcher(pid)]
+    found = {pid: rank for pid in started or pids if (rank := rank_stacks.rank_of(pid)) is not None}
     parents = {pid: rank_stacks.parent_of(pid) for pid in found}
     chosen: dict[int, int] = {}
     for pid, rank in sorted(found.items()):
@@ -93,6 +93,12 @@ def ranks_of(job: str) -> dict[int, int]:
         if not _WRAPPERS.fullmatch(_name(place)) or rank not in chosen.values():
             chosen[place] = rank
     return dict(sorted(chosen.items(), key=lambda item: item[1]))
+
+
+def _is_of_a_launcher(pid: int) -> bool:
+    """Say whether a launcher of a node started a process as a rank: it gives the rank and the one on the node."""
+    names = {entry.partition(b"=")[0] for entry in job_members.read_bytes(f"/proc/{pid}/environ").split(b"\0")}
+    return b"TORCHELASTIC_RUN_ID" in names or {b"RANK", b"LOCAL_RANK"} <= names
 
 
 def rank_of_ray(pids: list[int]) -> dict[int, int]:

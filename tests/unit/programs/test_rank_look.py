@@ -66,6 +66,19 @@ def test_the_ranks_that_torchrun_started_are_known_from_one_that_is_there() -> N
     assert found["expected"] == [4, 5, 6, 7]
 
 
+def test_the_launcher_of_a_node_is_no_rank_beside_those_that_it_started() -> None:
+    """DeepSpeed's own has the number of its node, which is also that of a rank on the first node."""
+    job = f"unit-look-launcher-{os.getpid()}"
+    of = [{"NODE_RANK": "1"}, *({"NODE_RANK": "1", "RANK": str(2 + one), "LOCAL_RANK": str(one)} for one in range(2))]
+    started = [subprocess.Popen(["sleep", "300"], env={**os.environ, "CLUSTERCTL_JOB": job, **its}) for its in of]
+    try:
+        assert eventually(lambda: rank_look.ranks_of(job) == {started[1].pid: 2, started[2].pid: 3})
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
 @pytest.mark.parametrize(
     ("given", "number"),
     [
