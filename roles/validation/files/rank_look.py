@@ -71,7 +71,7 @@ _WRAPPERS = re.compile(r"(?:ba|da|z)?sh|env|time|timeout|numactl|nice|stdbuf|cat
 def ranks_of(job: str) -> dict[int, int]:
     """Return the process of each rank and its number.
 
-    A wrapper (a shell, ``torchrun``, DeepSpeed's launcher) is passed over for the program that it started. A helper that
+    A wrapper (a shell, ``torchrun``, DeepSpeed's launcher) is passed over for what it started. A helper that
     the program started, such as a worker of a data loader, is not a rank.
     """
     pids = job_members.members(job)
