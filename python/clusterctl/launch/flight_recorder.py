@@ -1,4 +1,7 @@
-"""The variables with which PyTorch's flight recorder writes a record on request, and the jobs that get them."""
+"""The variables with which PyTorch's flight recorder writes a record on request, and the jobs that get them.
+
+``make test-gpu`` imports it too, on machines that have the standard library alone.
+"""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def ranks_of(job: str) -> dict[int, int]:
 
 def _is_of_a_launcher(pid: int) -> bool:
     """Say whether a launcher of a node started a process as a rank: it gives the rank and the one on the node."""
-    names = {entry.partition(b"=")[0] for entry in job_members.read_bytes(f"/proc/{pid}/environ").split(b"\0")}
-    return b"TORCHELASTIC_RUN_ID" in names or {b"RANK", b"LOCAL_RANK"} <= names
+    names = environment_of(pid).keys()
+    return "TORCHELASTIC_RUN_ID" in names or {"RANK", "LOCAL_RANK"} <= names
 
 
 def rank_of_ray(pids: list[int]) -> dict[int, int]:
