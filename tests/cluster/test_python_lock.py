@@ -26,6 +26,7 @@ Start = Callable[..., Sandbox]
 
 pytestmark = pytest.mark.cluster
 
+PLATFORM = "manylinux2014"
 LINK = "/usr/local/python_env"
 ALL = '["alpha", "quick", "fetched", "member"]'
 PYPROJECT = """[project]
@@ -166,8 +167,10 @@ def cluster(sandbox: Start, tmp_path_factory: pytest.TempPathFactory) -> Cluster
     for path in store.files(store.lock("test_python_lock", target, wanted, "test"), target, "test"):
         shutil.copy(path, made.packages)
     wheels.uv_program(store, made.folder)
-    for name in ("alpha", "beta", "gamma"):
+    for name in ("alpha", "beta"):
         make_wheel(made.packages, name, "1.0")
+    # some of NVIDIA's wheels for aarch64 name another platform inside
+    make_wheel(made.packages, "gamma", "1.0", tag=f"py3-none-{PLATFORM}_x86_64", tag_inside=f"py3-none-{PLATFORM}_sbsa")
     source_archive(made.packages, "1.0", SOURCE)
     return made
 

@@ -52,6 +52,7 @@ _PRUNED = words(".lock .gitignore CACHEDIR.TAG bin/*.bat bin/*.ps1 lib/python*/s
 # Two copies of the wheels (in the transfer and in the work folder), the environment and its pack; measured, with a
 # margin.
 _NEEDS_BYTES = {"": 500_000_000, "cpu": 3_000_000_000, "cuda": 12_000_000_000}
+_DEPENDENCIES = "dependencies_check.py"
 _PROOF_S = 180  # the first import of gigabytes waits for a cold disk
 
 # Each module that takes a library of the distribution is on or off by name. Otherwise configure would use what it finds
@@ -452,6 +453,7 @@ class _Recipe:
                     *uv.brought(settings, "python_env", self.target, variable="requirements"),
                     {"wheels": pinned, "dest": "wheels"},
                     {"content": "".join(pins), "dest": "pinned.txt"},
+                    {"content": role_file("python_env", _DEPENDENCIES), "dest": _DEPENDENCIES},
                     *python_lock.files(self.pinned.built, source),
                     {"content": "".join(f"{folder}\n" for folder in linked), "dest": "clusterctl.pth"},
                 ],
@@ -498,13 +500,15 @@ class _Recipe:
             *("pip", "install", "--python=@TREE@/bin/python", "--no-index", "--find-links=wheels"),
             *("--no-deps", "--require-hashes", "--compile-bytecode", "--requirements=pinned.txt"),
         )
+        consistency = uv.step("consistency", "pip", "check", "--python=@TREE@/bin/python")
+        consistency["argv"] = ["@TREE@/bin/python", _DEPENDENCIES, *consistency["argv"]]
         return [
             # Relocatable: scripts find their interpreter beside themselves, by the link and in the versioned folder.
             uv.step("environment", "venv", "--relocatable", "--python", base, "@TREE@"),
             *([install] if self.wheels else []),
             *python_lock.steps(self.pinned.built),
             # what a lock leaves out comes from elsewhere
-            *([] if self.pinned.left_out else [uv.step("consistency", "pip", "check", "--python=@TREE@/bin/python")]),
+            *([] if self.pinned.left_out else [consistency]),
             {"name": "links", "argv": ["install", "-m", "0644", "clusterctl.pth", f"{packages}/clusterctl.pth"]},
             {"name": "nccl", "argv": library if self.nccl == "cluster" else ["true"]},
         ]

@@ -304,3 +304,29 @@ def test_a_python_without_a_module_names_it(tmp_path: Path) -> None:
     done = subprocess.run([*argv, "zlib", "_none"], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
     assert re.match(r"Python 3\.\S+ lacks _none \(.*; install the headers of these libraries", done.stderr)
+
+
+UV_FOUND = "Checked 34 packages in 450ms\nFound {} incompatibilit{}\n{}"
+OF_PLATFORM = "The package `nvidia-cusparselt-cu13` was built for a different platform\n"
+MISSING = "The package `torch` requires `sympy`, but it's not installed\n"
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("said", "status", "passes"),
+    [
+        ("Checked 34 packages in 450ms\nAll installed packages are compatible\n", 0, True),
+        (UV_FOUND.format(1, "y", OF_PLATFORM), 1, True),
+        (UV_FOUND.format(1, "y", MISSING), 1, False),
+        (UV_FOUND.format(2, "ies", OF_PLATFORM + MISSING), 1, False),
+        ("error: no Python\n", 2, False),
+    ],
+)
+def test_a_wheel_that_names_another_platform_inside_is_no_fault_and_a_missing_package_is(
+    said: str, status: int, passes: bool
+) -> None:
+    program = content.root() / "roles" / "python_env" / "files" / "dependencies_check.py"
+    uv = [sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1]); sys.exit(int(sys.argv[2]))"]
+    argv = [sys.executable, str(program), *uv, said, str(status)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0 if passes else status, said)
