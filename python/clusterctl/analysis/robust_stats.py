@@ -8,11 +8,14 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.support import content
+
+if TYPE_CHECKING:
+    from clusterctl.model.results import Figure
 
 NORMAL = 1.4826  # standard deviation over MAD of the normal distribution, 1 / Φ⁻¹(3/4)
 OF_MEDIAN = 1.2533  # standard error of a median over that of a mean, sqrt(pi / 2)
@@ -129,6 +132,8 @@ class OutlierPolicy:
     # ``false_alarms ** (1 / runs)`` of healthy cases, one in ten by default, and is worth a second run.
     runs: int = 2
     families: int = 1  # how many groups of figures and matrices are looked at in a run; they share the false alarms
+    # the hardware that a figure of one node is of: figures of unlike hardware are not held against each other
+    hardware: Callable[[Figure], tuple[str, ...]] = field(default=lambda _figure: (), compare=False)
 
     def over(self, families: int) -> OutlierPolicy:
         """Return the policy for one of so many groups of figures and matrices of the same run."""

@@ -127,7 +127,7 @@ def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]
         return ()
     from clusterctl.analysis import outliers  # noqa: PLC0415 - numpy, for runs that measure
 
-    groups, within = _by_node(result), _within(result, policy)
+    groups, within = _by_node(result, policy), _within(result, policy)
     found = [one for group in groups for one in outliers.among_nodes(group, within)]
     for matrix in result.matrices:
         found += [one for one in outliers.among_links(matrix, within) if not is_a_round(matrix, one)]
@@ -139,7 +139,7 @@ def _culprits(result: CheckResult, policy: OutlierPolicy) -> tuple[Culprit, ...]
 
 def _within(result: CheckResult, policy: OutlierPolicy) -> OutlierPolicy:
     """Return the policy for one of the groups and matrices of a check."""
-    return policy.over(policy.families * max(1, len(_by_node(result)) + len(result.matrices)))
+    return policy.over(policy.families * max(1, len(_by_node(result, policy)) + len(result.matrices)))
 
 
 def _with_fineness(result: CheckResult, policy: OutlierPolicy) -> CheckResult:
@@ -147,7 +147,7 @@ def _with_fineness(result: CheckResult, policy: OutlierPolicy) -> CheckResult:
     compared = result.matrices or result.comparisons or any(figure.nodes for figure in result.figures)
     if result.verdict is not Verdict.PASS or not compared:
         return result
-    found = fineness(result, _by_node(result), _within(result, policy))
+    found = fineness(result, _by_node(result, policy), _within(result, policy))
     told = fineness_words(found)
     reason = f"{result.reason}; {told}" if told else result.reason
     return result.model_copy(update={"fineness": found, "reason": reason})
@@ -172,7 +172,7 @@ def is_a_round(matrix: PairMatrix, culprit: Culprit) -> bool:
     return distances[0] * distances[1] > 0 and abs(distances[0]) > abs(distances[1]) / 2
 
 
-def _by_node(result: CheckResult) -> list[list[Figure]]:
+def _by_node(result: CheckResult, policy: OutlierPolicy) -> list[list[Figure]]:
     """Return the figures of single nodes, those that may be compared together.
 
     A node's links are left out where the matrix they are of is there: it tells a node from a link.
@@ -182,7 +182,7 @@ def _by_node(result: CheckResult) -> list[list[Figure]]:
     for figure in result.figures:
         if len(figure.nodes) == 1 and (figure.quantity, figure.size_bytes) not in in_matrices:
             peers = figure.model_copy(update={"algorithm": ""}) if figure.device else figure
-            groups.setdefault(_kind(peers), []).append(figure)
+            groups.setdefault((*_kind(peers), policy.hardware(figure)), []).append(figure)
     return list(groups.values())
 
 

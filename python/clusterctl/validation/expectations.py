@@ -85,7 +85,14 @@ class Expectations:
     def policy(self) -> OutlierPolicy:
         """When a node or a link stands out."""
         wanted = self._suite.outliers
-        return OutlierPolicy(floor=wanted.floor, false_alarms=wanted.false_alarms_per_run)
+        return OutlierPolicy(wanted.floor, wanted.false_alarms_per_run, hardware=self._hardware)
+
+    def _hardware(self, figure: results.Figure) -> tuple[str, ...]:
+        """Return the architecture of a figure's one node, and for a figure of a GPU the models there."""
+        node = self._nodes.get(figure.nodes[0])
+        if node is None:
+            return ()
+        return (node.machine, *(sorted({gpu.name for gpu in node.gpus}) if figure.device else ()))
 
     def _sources(self, found: CheckResult) -> references.Sources:
         taking_part = {report.host for report in found.ranks if report.state == "answered"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import factory
 import pytest
@@ -89,3 +90,29 @@ def test_a_reference_that_meets_no_figure_is_told_and_one_for_other_clusters_is_
 
 def test_of_a_check_that_failed_no_reference_is_missed() -> None:
     assert assessed(Verdict.FAIL)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("quantity", "device", "unlike"),
+    [
+        ("compute", "", {"machine": "aarch64"}),
+        ("gpu_compute", "GPU 0", {"gpus": [{"bus": "0000:01:00.0", "name": "NVIDIA A100-SXM4-80GB"}]}),
+    ],
+)
+def test_a_node_is_slow_beside_nodes_of_its_own_hardware_alone(
+    quantity: str, device: str, unlike: dict[str, Any]
+) -> None:
+    h100 = {"gpus": [{"bus": "0000:01:00.0", "name": "NVIDIA H100 80GB HBM3"}]}
+
+    def named(**last: Any) -> tuple[str, ...]:
+        nodes = {f"node{at}": factory.node(f"node{at}", **{**h100, **(last if at == 7 else {})}) for at in range(8)}
+        run = expectations.MeasuredRun("here", 8, {})
+        judge = expectations.Expectations(registry.builtin("smoke"), run, nodes, remembered=False)
+        figures = (
+            factory.figure(1e9 / (4 if name == "node7" else 1), name, quantity=quantity, algorithm=device)
+            for name in nodes
+        )
+        return judge.assess(factory.check("node_speed", Verdict.PASS, *figures)).hosts
+
+    assert named() == ("node7",)
+    assert named(**unlike) == ()
