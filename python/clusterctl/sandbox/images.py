@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _RECIPE = Path(__file__).with_name("image")
 _RECIPE_FILES = ("node-start", "sshd.conf", "sudoers")  # beside the image's own Containerfile
-_COMPILER_FILES = ("Containerfile.compiler", "native-compiler")
+_NATIVE_FILES = ("Containerfile.native", "native-programs")
+_NATIVE_PROGRAMS = ("bash", "coreutils", "dash", "diffutils", "findutils", "grep", "make", "mawk", "sed")
 _PULL_TIMEOUT_S = 45
 _MACHINES = {"arm64": "aarch64"}  # the kernel's name of a processor
 # F: the emulator is open, so that containers need no copy of it. C: sudo works under it.
@@ -51,8 +52,8 @@ def ensure(podman: Podman, image: str, report: Report) -> str:
     if arch := IMAGES[image].arch:
         _refuse_foreign(image, arch)
     base = _ensure_base(podman, image, report)
-    if _has_native_compiler(image):
-        base = _with_native_compiler(podman, image, base, report)
+    if _has_native_programs(image):
+        base = _with_native_programs(podman, image, base, report)
     report(f"building the {image} node image")
     _follow(
         podman.argv(
@@ -69,8 +70,8 @@ def _digest(image: str, *, recipe: bool) -> str:
     """Return a hash of what shapes the base, or (with ``recipe``) the whole image."""
     parts = [image.encode(), " ".join(IMAGES[image].packages).encode()]
     if recipe:
-        compiler = _COMPILER_FILES if _has_native_compiler(image) else ()
-        names = sorted({IMAGES[image].recipe, *_RECIPE_FILES, *compiler})
+        native = _NATIVE_FILES if _has_native_programs(image) else ()
+        names = sorted({IMAGES[image].recipe, *_RECIPE_FILES, *native})
         parts += [name.encode() + b"\0" + (_RECIPE / name).read_bytes() for name in names]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
@@ -95,13 +96,13 @@ def _refuse_foreign(image: str, arch: str) -> None:
         )
 
 
-def _has_native_compiler(image: str) -> bool:
-    """Tell whether an emulator runs the image's programs, and its archive has its compiler for this machine."""
+def _has_native_programs(image: str) -> bool:
+    """Tell whether an emulator runs the image's programs, and its archive has programs for this machine too."""
     return bool(IMAGES[image].gcc) and platform.machine() == "x86_64"
 
 
-def _with_native_compiler(podman: Podman, image: str, base: str, report: Report) -> str:
-    """Return the base with a compiler that runs without the emulator; the base itself where no mirror gives one."""
+def _with_native_programs(podman: Podman, image: str, base: str, report: Report) -> str:
+    """Return the base with a compiler and a shell that run without the emulator; the base itself without a mirror."""
     made_of = IMAGES[image]
     vendor = made_of.vendor
     mirror = None if isinstance(vendor, RpmVendor) or not vendor.keyring.is_file() else apt.machine_mirror(vendor)
@@ -109,21 +110,22 @@ def _with_native_compiler(podman: Podman, image: str, base: str, report: Report)
         report(f"{image} compiles with emulated programs, at a tenth of the speed: its compiler for this machine needs "
                f"mmdebstrap, a mirror in /etc/apt and the keys of {vendor.name}'s archive")  # fmt: skip
         return base
-    reference = f"{base}-compiler"
+    reference = f"{base}-native"
     triple = f"{_MACHINES[made_of.arch]}-linux-gnu"
     with _folder_of_root(podman) as folder:
-        archive = folder / "compiler.tar"
-        packages = ",".join(f"{name}-{made_of.gcc}-{triple}" for name in ("gcc", "g++"))
-        report(f"fetching the compiler of {image} for this machine")
+        archive = folder / "native.tar"
+        compiler = (f"{name}-{made_of.gcc}-{triple}" for name in ("gcc", "g++"))
+        packages = ",".join((*compiler, *_NATIVE_PROGRAMS))
+        report(f"fetching a compiler and a shell of this machine for {image}")
         with archive.open("wb") as target:
             options = ("--variant=extract", "--architectures=amd64", f"--include={packages}")
             _mmdebstrap(podman, image, [*options, "--format=tar", made_of.suite, "-", *mirror.lines(made_of)], report,
                         target.fileno())  # fmt: skip
         _follow(
             podman.argv(
-                "build", *made_of.platform, "--network", "none", "--tag", reference, "--build-arg", f"BASE={base}",
-                "--build-arg", f"GCC={made_of.gcc}", "--volume", f"{archive}:/compiler.tar:ro",
-                "--file", str(_RECIPE / "Containerfile.compiler"), str(_RECIPE),
+                "build", *made_of.platform, "--no-cache", "--network", "none", "--tag", reference,
+                "--build-arg", f"BASE={base}", "--build-arg", f"GCC={made_of.gcc}",
+                "--volume", f"{archive}:/native.tar:ro", "--file", str(_RECIPE / "Containerfile.native"), str(_RECIPE),
             ),
             what="podman build", prefix=image, report=report,
         )  # fmt: skip
