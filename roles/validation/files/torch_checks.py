@@ -11,6 +11,7 @@ The model is in ``language_model.py``. Rank 0 computes the result of a single pr
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -34,7 +35,9 @@ CHECKS = ("torchrun",)
 # stand in it too: torchrun takes options that come behind the program's name for its own.
 HANDOVER = "CLUSTERCTL_TORCH_WORKER"
 CORES = "CLUSTERCTL_CPUS"  # the cores of each of the node's workers, between '@'
-SHUTDOWN_S = 5  # torchrun waits so long for its workers before it kills them
+# torchrun waits so long for its workers before it kills them. Older ones take no such option, and wait for 30 seconds.
+SHUTDOWN = "--shutdown-timeout"
+SHUTDOWN_S = 5
 
 COUNTS = (1, 1001, 40009)
 
@@ -66,6 +69,17 @@ def agreed_port(node: int, board: rank_program.Board) -> int:
     return port
 
 
+def takes(option: str) -> bool:
+    """Tell whether the torchrun of this PyTorch knows an option, by its source: an import would cost seconds."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        return False
+    try:
+        return f'"{option}"' in (Path(torch.origin).parent / "distributed" / "run.py").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
 def become_torchrun(arguments: argparse.Namespace, node: int, board: rank_program.Board) -> None:
     """Agree on a port with the other nodes, then replace this process by torchrun."""
     port = arguments.port or agreed_port(node, board)
@@ -84,7 +98,7 @@ def become_torchrun(arguments: argparse.Namespace, node: int, board: rank_progra
             "--max_restarts=0",
             f"--log_dir={os.devnull}",
             "--monitor_interval=0.2",
-            f"--shutdown-timeout={SHUTDOWN_S}",
+            *([f"{SHUTDOWN}={SHUTDOWN_S}"] if takes(SHUTDOWN) else []),
             str(Path(__file__).resolve()),
         ],
     )
