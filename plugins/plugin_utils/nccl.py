@@ -181,7 +181,7 @@ def _version(wish: Options, frameworks: Mapping[str, Mapping[str, Any]], content
     return DEFAULT_TREE if wish.source == "build" else DEFAULT_VERSION
 
 
-def _cuda_of(wish: Options, hosts: Sequence[Mapping[str, Any]], framework: Mapping[str, Any]) -> str:
+def _cuda_of(wish: Options, hosts: Sequence[Mapping[str, Any]], framework: Mapping[str, Any], usual: str) -> str:
     named = named_in(wish.archive)[1] if wish.source == "archive" else ""
     if wish.cuda:
         match = _CUDA.match(wish.cuda)
@@ -201,7 +201,7 @@ def _cuda_of(wish: Options, hosts: Sequence[Mapping[str, Any]], framework: Mappi
     # The library of the framework, if the drivers can run it; a driver runs older CUDA majors as well.
     if wish.align == "framework" and framework.get("nccl") and its and (not driver or int(its) <= int(driver)):
         return its
-    return driver or toolkit or its or DEFAULT_CUDA
+    return driver or toolkit or its or usual
 
 
 def _lowest(majors: Iterator[Any]) -> str:
@@ -233,9 +233,12 @@ def plan(
     if not by_platform:
         return {}
     version = _version(wish, frameworks, contents)
+    usual = _lowest(one.get("cuda") for one in frameworks.values()) or DEFAULT_CUDA
     found = {
         platform: PlatformPlan(
-            version, _cuda_of(wish, hosts, frameworks.get(platform) or {}), tuple(str(host["name"]) for host in hosts)
+            version,
+            _cuda_of(wish, hosts, frameworks.get(platform) or {}, usual),
+            tuple(str(host["name"]) for host in hosts),
         )
         for platform, hosts in by_platform.items()
     }

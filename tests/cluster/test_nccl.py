@@ -51,6 +51,7 @@ def header(version: str) -> str:
         f"#define NCCL_MAJOR 2\n#define NCCL_MINOR {minor}\n#define NCCL_PATCH {patch}\n"
         f"#define NCCL_VERSION_CODE {20000 + minor * 100 + patch}\n"
         "#include <cuda_runtime.h>\n#include <cuda_fp16.h>\n"
+        "#if CUDART_VERSION >= 11080\n#include <cuda_bf16.h>\n#include <cuda_fp8.h>\n#endif\n"  # as of 2.25 to 2.28
         "typedef enum { ncclSuccess = 0 } ncclResult_t;\nncclResult_t ncclGetVersion(int *version);\n"
     )
 

@@ -239,8 +239,7 @@ class _Recipe:
                     *self._brought(),
                     *({"content": texts[name], "dest": dest} for name, dest in _PROGRAMS.items()),
                     # nccl.h includes these by name, but uses none of their content for C
-                    {"content": "/* nothing */\n", "dest": "cuda/cuda_fp16.h"},
-                    {"content": "/* nothing */\n", "dest": "cuda/cuda_bf16.h"},
+                    *({"content": "/* nothing */\n", "dest": f"cuda/cuda_{of}.h"} for of in ("fp16", "bf16", "fp8")),
                 ],
                 "steps": [*(self._compile() if compiled else []), *self._steps()],
                 "jobs": settings.number("nccl_make_jobs"),

@@ -112,6 +112,14 @@ def test_cuda_follows_what_the_hosts_can_run(
     assert planned(members=members, frameworks=frameworks, **wish).cuda == cuda
 
 
+def test_a_platform_whose_framework_has_no_cuda_takes_that_of_the_others() -> None:
+    # PyTorch 2.8.0 of the common index is for CUDA 12 on x86_64, and without CUDA on aarch64
+    arm = PLATFORM.replace("x86_64", "aarch64")
+    frameworks = framework("2.27.3", "12") | {arm: {"name": "pytorch", "version": "2.8.0", "cuda": "", "nccl": ""}}
+    found = nccl.plan(nccl.Options(), [*CPU, member("node3", platform=arm)], frameworks)
+    assert {one.requirement for one in found.values()} == {"nvidia-nccl-cu12==2.27.3"}
+
+
 def test_a_driver_that_is_too_old_is_named_with_its_host() -> None:
     with pytest.raises(nccl.NcclError) as refused:
         planned(members=OLD, cuda="13")

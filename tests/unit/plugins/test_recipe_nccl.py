@@ -140,7 +140,7 @@ def test_it_is_prepared_beside_others_unless_a_compiler_is_needed() -> None:
 def test_each_source_brings_its_files_and_steps(given: dict[str, Any], brought: list[str], steps: list[str]) -> None:
     found = artifact(**given)
     kinds = [next(iter(item)) for item in found.build["files"]]
-    assert kinds == [*brought, *["content"] * 5]
+    assert kinds == [*brought, *["content"] * 6]
     assert [step["name"] for step in found.build["steps"]] == steps
     assert ("g++" in found.build["packages"]) is (given == BUILD)
 
