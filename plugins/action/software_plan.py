@@ -75,6 +75,9 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core carries no 
                 for host in whole
             },
             "brought": [*_brought(given), *artifacts],
+            "leaving": leaving(plans["horovod"], {host: plain(facts_of(given["hostvars"][host])) for host in whole})
+            if "horovod" in chosen
+            else {},
             "warnings": self._told([text for plan in plans.values() for text in plan.warnings], given),
         }
 
@@ -125,6 +128,19 @@ def getting(pattern: str, hosts: Sequence[str]) -> list[str]:
     """Return the hosts that a pattern of the wrapper names: ``all``, ``!all`` or names with commas between them."""
     named = {*hosts} if pattern == "all" else {*pattern.split(",")}
     return [host for host in hosts if host in named]
+
+
+def leaving(horovod: Plan, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return by host the link of a Horovod that the host has and is to have no longer, by its facts.
+
+    What it was built for may leave with it, and no later run would build it anew.
+    """
+    wanted = {host for one in horovod.artifacts for host in one.hosts}
+    links = {
+        host: [str(one["link"]) for one in node.get("artifacts") or () if one["name"] == "horovod" and one.get("key")]
+        for host, node in nodes.items()
+    }
+    return {host: its for host, its in links.items() if its and host not in wanted}
 
 
 def _brought(given: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -24,7 +24,8 @@ class ActionModule(StagingAction):
             self._has_built = any(one["uses"] and planned.builds(host, one, variables) for one in mine)
             installed = self._installed(mine, variables)
             leaving = [one for one in installed.values() if one.get("before") and one["before"] != one.get("tree")]
-            return {**planned.together(mine, installed), "replaces": bool(leaving)}
+            replaces = bool(leaving or planned.leaving(variables, host))
+            return {**planned.together(mine, installed), "replaces": replaces}
 
         return self._attempted(work)
 

@@ -53,8 +53,12 @@ class ActionModule(ProvingAction):
         try:
             if phase == "switch" and (refused := (variables.get("software_guard") or {}).get("refused")):
                 return {**_NOTHING, "failed": True, "msg": refused}
-            links = links_to_switch(plain((variables.get("software_staged") or {}).get("artifacts") or {}).values())
-            if not links or self._task.check_mode:
+            links = dict.fromkeys(planned.leaving(variables, self._host(variables)), "")
+            if not self._task.check_mode:  # where nothing was installed, a link would lead nowhere
+                links |= links_to_switch(
+                    plain((variables.get("software_staged") or {}).get("artifacts") or {}).values()
+                )
+            if not links:
                 return dict(_NOTHING)
             busy = bool(variables.get("software_while_busy"))
             asked = {"links": links, "phase": phase, "host": self._host(variables), "while_busy": busy}

@@ -43,6 +43,11 @@ def artifacts_of(variables: Mapping[str, Any], name: str, host: str) -> list[dic
         ) from error
 
 
+def leaving(variables: Mapping[str, Any], host: str) -> list[str]:
+    """Return the links that a host is to have no longer, by the plan of M(clusterctl.hpc.software_plan)."""
+    return [str(link) for link in ((variables.get("software_plan") or {}).get("leaving") or {}).get(host) or ()]
+
+
 def facts_of(variables: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the facts of a host that the role preflight gathered, out of its variables."""
     return (variables.get("__preflight_look") or {}).get("node") or {}

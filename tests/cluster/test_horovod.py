@@ -130,3 +130,11 @@ def test_an_archive_of_something_else_is_named_in_the_first_seconds(cluster: Clu
     sha256 = hashlib.sha256(other.read_bytes()).hexdigest()
     said = refused(cluster, horovod_archive=str(other), horovod_sha256=sha256)
     assert "node1: The source is no tree of Horovod: it has no horovod/__init__.py; name an archive of one." in said
+
+
+def test_a_horovod_that_is_wanted_no_longer_leaves_and_its_folder_stays(cluster: Cluster) -> None:
+    tree = cluster.said("node1", "readlink", "-f", "/usr/local/horovod")
+    for changes in (1, 0):
+        recap, text = cluster.play(HOROVOD, horovod_install="never")
+        assert recap == {"node1": changes, "node2": changes}, text[-4000:]
+    assert cluster.said("node2", "sh", "-c", "ls -d /usr/local/horovod*") == tree

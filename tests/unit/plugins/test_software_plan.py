@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.action import software_plan
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes import variables
-from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import Refusal, Settings, places
+from ansible_collections.clusterctl.hpc.plugins.plugin_utils.recipes.model import (
+    Artifact,
+    Plan,
+    Refusal,
+    Settings,
+    places,
+)
 
 ALL = list(software_plan.RECIPES)
 
@@ -79,6 +85,16 @@ def test_what_an_earlier_role_of_the_play_brought_is_there() -> None:
 @pytest.mark.parametrize(("pattern", "hosts"), [("all", ["a", "b"]), ("!all", []), ("b,c", ["b"]), ("b,a", ["a", "b"])])
 def test_which_hosts_get_what_is_decided_for_all(pattern: str, hosts: list[str]) -> None:
     assert software_plan.getting(pattern, ["a", "b"]) == hosts
+
+
+def test_a_horovod_that_a_host_is_to_have_no_longer_leaves() -> None:
+    def node(name: str, key: str = "k") -> dict[str, Any]:
+        return {"artifacts": [{"name": name, "key": key, "version": "1", "link": f"/l/{name}"}]}
+
+    nodes = {"a": node("horovod"), "b": node("horovod"), "c": node("openmpi"), "d": node("horovod", ""), "e": {}}
+    its = {"role": "horovod", "name": "horovod", "version": "1", "inputs": {}, "prefix": "/l", "round": 1, "build": {}}
+    wanted = Artifact(hosts=["a"], builders=["a"], **its)
+    assert software_plan.leaving(Plan([wanted]), nodes) == {"b": ["/l/horovod"]}
 
 
 class HostVars(dict[str, dict[str, Any]]):
