@@ -181,12 +181,12 @@ def piece(job: str, at: int) -> tuple[int, bytes]:
     return at, b""
 
 
-def last_lines(job: str, count: int) -> int:
-    """Return where the last lines of the log begin."""
+def last_lines(job: str, count: int, end: int) -> int:
+    """Return where the last lines of the log begin, counted from the byte at which it ended when it was looked at."""
     parts = segments(job)
     if not parts or count <= 0:
-        return parts[-1].begin + parts[-1].size if parts else 0
-    first, at = parts[0].begin, parts[-1].begin + parts[-1].size
+        return end
+    first, at = parts[0].begin, end
     data = piece(job, max(first, at - 1))[1][:1]
     wanted = count + 1 if data.endswith(b"\n") else count
     while at > first:
@@ -446,9 +446,9 @@ def has_rank(job: str) -> bool:
 
 def show(job: str, begin: int, lines: int | None, *, follow: bool) -> int:
     """Write a log, and how its job ended or that it runs."""
-    at = begin if lines is None else last_lines(job, lines)
     state = known(job)
     end = state["log_end"] if state else 0
+    at = begin if lines is None else last_lines(job, lines, end)
     while state is not None:
         at, data = piece(job, at)
         if data and not follow:

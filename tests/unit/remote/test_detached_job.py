@@ -233,9 +233,12 @@ def test_the_log_keeps_its_end(program: ModuleType, monkeypatch: pytest.MonkeyPa
     at, data = program.piece("unit-capped", 0)
     assert at == parts[0].begin > 0
     assert whole[at:].startswith(data)
-    assert whole[program.last_lines("unit-capped", 3) :] == b"".join(lines[-3:])
-    assert whole[program.last_lines("unit-capped", 150) :] == b"".join(lines[-150:])
-    assert program.last_lines("unit-capped", 900) == parts[0].begin
+    end = len(whole)
+    assert whole[program.last_lines("unit-capped", 3, end) :] == b"".join(lines[-3:])
+    assert whole[program.last_lines("unit-capped", 150, end) :] == b"".join(lines[-150:])
+    assert program.last_lines("unit-capped", 900, end) == parts[0].begin
+    grew = end - len(b"".join(lines[-40:]))  # where it ended before these came
+    assert whole[program.last_lines("unit-capped", 3, grew) : grew] == b"".join(lines[-43:-40])
 
 
 def test_a_full_disk_ends_no_job(program: ModuleType) -> None:
