@@ -136,11 +136,12 @@ def leaving(horovod: Plan, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     What it was built for may leave with it, and no later run would build it anew.
     """
     wanted = {host for one in horovod.artifacts for host in one.hosts}
-    links = {
-        host: [str(one["link"]) for one in node.get("artifacts") or () if one["name"] == "horovod" and one.get("key")]
+    return {
+        host: [str(one["link"])]
         for host, node in nodes.items()
+        for one in node.get("artifacts") or ()
+        if one["name"] == "horovod" and one.get("key") and host not in wanted
     }
-    return {host: its for host, its in links.items() if its and host not in wanted}
 
 
 def _brought(given: Mapping[str, Any]) -> list[dict[str, Any]]:
