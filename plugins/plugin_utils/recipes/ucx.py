@@ -193,7 +193,7 @@ class _Recipe:
         series = _SERIES.fullmatch(self.version)
         if series is None or int(series[1]) < _OLDEST:
             yield Refusal(
-                "", f"ucx_version is {self.version}, and only releases of 1.{_OLDEST} and newer can be built."
+                "", f"ucx_version is {self.version}, and only releases 1.{_OLDEST} and newer of UCX 1 can be built."
             )
 
     def artifact(self) -> Artifact:

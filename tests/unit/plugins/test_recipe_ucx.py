@@ -146,7 +146,9 @@ def test_a_release_without_a_known_source_and_one_that_is_too_old_are_refused() 
         " ucx_sha256 to the sha256 of upstream's ucx-1.99.0.tar.gz, or list sources in ucx_sources."
     )
     old = decided(hosts([], openmpi_ucx="always", ucx_version="1.8.1", ucx_sha256="a" * 64))[0].refusals
-    assert [one.problem for one in old] == ["ucx_version is 1.8.1, and only releases of 1.11 and newer can be built."]
+    assert [one.problem for one in old] == [
+        "ucx_version is 1.8.1, and only releases 1.11 and newer of UCX 1 can be built."
+    ]
     assert not decided(hosts([], ucx_version="1.99.0"))[0].refusals, "it is not asked for"
 
 
