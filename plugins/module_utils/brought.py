@@ -15,18 +15,31 @@ from typing import Iterable, List, Sequence, Set, Tuple
 
 # Files that others write too; clusterctl has a block or marked lines in them.
 _TEXTS = (
+    "/etc/csh.login",
     "/etc/environment",
     "/etc/hosts",
     "/etc/nccl.conf",
     "/etc/ssh/ssh_config",
     "/etc/ssh/ssh_known_hosts",
     "/etc/ssh/sshd_config",
+    "/etc/zsh/zprofile",
 )
-_PARAMETERS = ("openmpi/openmpi-mca-params.conf", "openmpi/prte-mca-params.conf", "ucx/ucx.conf")  # below the prefix
+# Below the prefix.
+_BELOW = (
+    *(f"etc/openmpi/{name}-mca-params.conf" for name in ("openmpi", "prte", "pmix")),
+    "etc/ucx/ucx.conf",
+    "share/modulefiles/clusterctl",
+)
 # These stay when nothing is left in them: a distribution has them, also empty.
-ALWAYS_THERE = ("/etc/environment", "/etc/hosts", "/etc/ssh/ssh_config", "/etc/ssh/sshd_config")
+ALWAYS_THERE = (
+    *("/etc/csh.login", "/etc/environment", "/etc/hosts", "/etc/ssh/ssh_config", "/etc/ssh/sshd_config"),
+    "/etc/zsh/zprofile",
+)
 FILES = (
+    "/etc/fish/conf.d/zz-clusterctl.fish",
     "/etc/ld.so.conf.d/nccl.conf",
+    "/etc/profile.d/zz-clusterctl.csh",
+    "/etc/profile.d/zz-clusterctl.sh",
     "/etc/security/limits.d/zz-clusterctl.conf",
     "/etc/ssh/ssh_config.d/00-clusterctl.conf",
     "/etc/ssh/ssh_config.d/10-clusterctl.conf",
@@ -34,13 +47,15 @@ FILES = (
     "/etc/ssh/clusterctl.krl",
     "/etc/ssh/sshd_config.d/00-clusterctl.conf",
     "/etc/ssh/sshd_config.d/05-clusterctl-ca.conf",
+    "/etc/ssh/sshd_config.d/zz-clusterctl-sessions.conf",
     "/etc/ssh/sshd_config.d/zz-clusterctl.conf",
+    "/etc/systemd/user-environment-generators/50-clusterctl",
 )
 _FOLDERS = ("/etc/clusterctl", "/var/cache/clusterctl", "/var/log/clusterctl")
 STATE = "/var/lib/clusterctl"
 # Folders that clusterctl makes where they are missing, and that others use too.
-_SHARED_FOLDERS = ("/etc/ssh/ssh_config.d",)
-_SHARED_BELOW = ("etc", "etc/openmpi", "etc/ucx", "libexec")
+_SHARED_FOLDERS = ("/etc/ssh/ssh_config.d", "/etc/systemd/user-environment-generators")
+_SHARED_BELOW = ("etc", "etc/openmpi", "etc/ucx", "lib", "libexec", "share", "share/modulefiles")
 HEADERS = ("/usr/include/nccl.h", "/usr/include/nccl_device.h", "/usr/include/nccl_device")
 ROOT = "/usr/local"
 NAMES = ("ucx", "openmpi", "cpython", "python_env", "mpi4py", "nccl", "horovod")
@@ -60,12 +75,12 @@ _IN_HOME = re.compile(r"/(?:root|home/[^/]+)/\.ssh(?:/(?:authorized_keys|[A-Za-z
 
 def texts(roots: Sequence[str] = (ROOT,)) -> List[str]:
     """Return the files that others write too; the roots are prefixes of the software."""
-    return [*_TEXTS, *(f"{root}/etc/{name}" for root in roots for name in _PARAMETERS)]
+    return [*_TEXTS, *(f"{root}/{name}" for root in roots for name in _BELOW)]
 
 
 def folders(roots: Sequence[str] = (ROOT,)) -> List[str]:
     """Return the folders that hold nothing of anybody else."""
-    return [*_FOLDERS, *(f"{root}/libexec/clusterctl" for root in roots)]
+    return [*_FOLDERS, *(f"{root}/{name}/clusterctl" for root in roots for name in ("lib", "libexec"))]
 
 
 def roots_in(paths: Iterable[str]) -> List[str]:

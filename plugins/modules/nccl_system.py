@@ -11,8 +11,10 @@ short_description: Let loader and compilers find the cluster's NCCL
 version_added: "0.1.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
-  - Names the folder of NCCL's library in a file that C(ldconfig) reads. Runs C(ldconfig) only after a change or where
-    the loader's cache lacks the library.
+  - Keeps the folder C(lib/clusterctl) beside O(link) with one link, C(libnccl.so.2), and names it in a file that
+    C(ldconfig) reads. Everything else in that folder is removed, so the loader's cache gets no other library.
+  - Refuses a library whose SONAME is not C(libnccl.so.2), because C(ldconfig) would cache it by its SONAME.
+  - Runs C(ldconfig) only after a change or where the loader's cache lacks the library.
   - Links NCCL's headers into a folder that compilers search. A header of a package or of another hand stays as it is
     and is named in RV(kept).
 options:
@@ -58,6 +60,7 @@ msg: {description: A sentence about the headers left as they are., type: str, re
 """
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -66,11 +69,13 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     file_stage,
     file_transaction,
     library_closure,
+    prefix_rules,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
 
 _HEADERS = ("nccl.h", "nccl_device.h", "nccl_device")
 _LIBRARY = "libnccl.so.2"
+_PROBE = "libprobe.so.0"
 _ANSWER_S = 60
 _FOLDERS = "/usr/sbin:/sbin:/usr/bin:/bin"
 
@@ -104,21 +109,67 @@ def sort_out(
     return entries, kept
 
 
-def conf_of(path: str, link: str) -> file_transaction.Entry:
-    """Return the file that tells the loader the folder.
+def loader_entries(conf: str, link: str, *, is_coming: bool) -> List[file_transaction.Entry]:
+    """Return the folder of one link, what else is in it, and the file that tells the loader the folder.
+
+    Args:
+        conf: the file.
+        link: of the artifact.
+        is_coming: lay the link although its library is missing, as a check does before the first installation.
 
     Raises:
         file_transaction.StageError: the loader would read another folder.
     """
-    folder = file_transaction.one_line(path, "the folder", f"{link}/lib", refused=" :,#=")
-    content = f"# clusterctl: the cluster's NCCL\n{folder}\n".encode()
-    return file_transaction.Entry(path=path, state="file", content=content, mode=0o644, uid=0, gid=0)
+    prefix, library = Path(link).parent, f"{link}/lib/{_LIBRARY}"
+    folder = prefix / "lib" / "clusterctl"
+    line = file_transaction.one_line(conf, "the folder", str(folder), refused=" :,#=")
+    above = [path for path in (*prefix_rules.folders_to(str(prefix)), str(folder.parent)) if not Path(path).is_dir()]
+    others = sorted(path for path in folder.iterdir() if path.name != _LIBRARY) if folder.is_dir() else []
+    return [
+        *(file_transaction.Entry(path=path, state="directory", mode=0o755, is_watched=False) for path in above),
+        file_transaction.Entry(path=str(folder), state="directory", mode=0o755, uid=0, gid=0),
+        *(file_transaction.Entry(path=str(path), state="absent", is_watched=False) for path in others),
+        file_transaction.Entry(  # the watch of the loader's cache covers it
+            path=f"{folder}/{_LIBRARY}",
+            state="link" if is_coming or Path(library).exists() else "absent",
+            target=library,
+            is_watched=False,
+        ),
+        file_transaction.Entry(
+            path=conf,
+            state="file",
+            content=f"# clusterctl: the cluster's NCCL\n{line}\n".encode(),
+            mode=0o644,
+            uid=0,
+            gid=0,
+        ),
+    ]
 
 
-def in_cache(link: str) -> bool:
-    """Tell whether the loader's cache names the library by the link."""
-    wanted = f"=> {link}/lib/{_LIBRARY}"
-    return any(line.strip().endswith(wanted) for line in said(["ldconfig", "-p"]).splitlines())
+def soname_problem(link: str) -> str:
+    """Return what is wrong with the name by which ldconfig would cache the installed library, or ''.
+
+    ldconfig itself is asked: a file can be made so that another reader of ELF sees another name.
+    """
+    library = Path(link, "lib", _LIBRARY)
+    if not library.exists():
+        return ""
+    with tempfile.TemporaryDirectory(prefix="clusterctl-") as folder:
+        Path(folder, _PROBE).symlink_to(library)
+        told = said(["ldconfig", "-nXv", folder]).partition("\n")[2]  # the first line names the folder
+    name = told.strip().rpartition(f" -> {_PROBE}")[0]
+    if name == _LIBRARY:
+        return ""
+    return (
+        f"{library} has the SONAME {name[:100]!r} instead of {_LIBRARY}, and the loader would give it to programs by"
+        f" that name; remove {os.path.realpath(link)} and its pack in the controller's cache, then run 'clusterctl"
+        " provision'."
+    )
+
+
+def in_cache(library: str) -> bool:
+    """Tell whether the loader's cache names a path."""
+    return any(line.strip().endswith(f"=> {library}") for line in said(["ldconfig", "-p"]).splitlines())
 
 
 def words(kept: Sequence[Dict[str, str]], link: str) -> str:
@@ -143,22 +194,29 @@ def main() -> None:
     )
     given: Dict[str, Any] = module.params
     link = given["link"]
+    program = module.get_bin_path("ldconfig", required=True, opt_dirs=["/sbin", "/usr/sbin"])
+    problem = soname_problem(link)
+    if problem:
+        module.fail_json(msg=problem, changes=[], watch=[])
     links, kept = sort_out(link, given["include_dir"], given["headers"])
     try:
-        conf = conf_of(given["conf"], link)
-        outcome = file_stage.apply([conf, *links], check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
+        loader_files = loader_entries(given["conf"], link, is_coming=module.check_mode)
+        entries = [*loader_files, *links]
+        outcome = file_stage.apply(entries, check_mode=module.check_mode, want_diff=module._diff)  # noqa: SLF001
     except file_transaction.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[])
     changes = list(outcome.changes)
-    if any(given["conf"] in phrase for phrase in changes) or given["installed"] or not in_cache(link):
+    library = str(Path(link).parent / "lib" / "clusterctl" / _LIBRARY)
+    is_changed = any(entry.path in phrase for entry in loader_files for phrase in changes)
+    if is_changed or given["installed"] or not in_cache(library):
         changes.append("ldconfig")
         if not module.check_mode:
-            program = module.get_bin_path("ldconfig", required=True, opt_dirs=["/sbin", "/usr/sbin"])
             code, _unused, complaint = module.run_command([program])
             if code:
                 module.fail_json(msg=f"ldconfig ended with {code}: {complaint.strip()}", changes=changes, watch=[])
-    loader = path_state.watch_state(f"{link}/lib/{_LIBRARY}", "loader")
-    watch = [*outcome.watch, *([loader] if loader["kind"] == "loader" else [])]
+    # The first replaces an entry of earlier releases, which looked for this path in the loader's cache.
+    states = path_state.watch_state(f"{link}/lib/{_LIBRARY}", "library"), path_state.watch_state(library, "loader")
+    watch = [*outcome.watch, *(state for state in states if state["kind"] != "absent")]
     answer: Dict[str, Any] = {"changed": bool(changes), "changes": changes, "watch": watch, "kept": kept}
     if kept:
         answer["msg"] = words(kept, link)

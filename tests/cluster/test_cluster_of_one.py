@@ -153,7 +153,7 @@ def test_ranks_run_in_the_environment_and_it_is_as_it_was(machine: Machine) -> N
 
 
 def test_nccl_is_the_copy_of_the_environment(machine: Machine) -> None:
-    assert "/usr/local/nccl/lib/libnccl.so.2" in machine.on("/sbin/ldconfig -p")
+    assert "/usr/local/lib/clusterctl/libnccl.so.2" in machine.on("/sbin/ldconfig -p")
     same = (
         f"cmp /usr/local/nccl/lib/libnccl.so.2 {ENVIRONMENT}/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
     )

@@ -229,6 +229,22 @@ def test_a_lost_line_in_the_loaders_cache_is_mended(plain: Cluster) -> None:
     assert plain.versions() == ["2.32.3", "2.32.3"]
 
 
+def test_the_loaders_cache_gets_one_name_of_ours(plain: Cluster) -> None:
+    folder = "/usr/local/lib/clusterctl"
+
+    def cached() -> list[str]:
+        lines = plain.said("node2", "/sbin/ldconfig", "-p").splitlines()
+        return sorted(line.split()[-1] for line in lines if "/usr/local/" in line)
+
+    assert cached() == [f"{folder}/libnccl.so.2"]
+    library = plain.said("node2", "sh", "-c", "/sbin/ldconfig -p | sed -n 's/.*libz.so.1 .*=> //p'").split()[0]
+    plain.said("node2", "sh", "-c", f"cp {library} {folder}/libz.so.1 && ldconfig")
+    assert cached() == [f"{folder}/libnccl.so.2", f"{folder}/libz.so.1"]
+    played = plain.play()
+    assert played.changed == {"node1": 0, "node2": 1}, played.text
+    assert cached() == [f"{folder}/libnccl.so.2"]
+
+
 @pytest.mark.parametrize(
     ("variables", "words"),
     [

@@ -61,22 +61,23 @@ def watch_state(path: str, kind: str = "", marker: str = "", verifier: Verifier 
     Args:
         path: absolute path.
         kind: ``artifact`` verifies an installed artifact (a folder, or a link to one). ``library`` asks whether the
-            path leads to a file. ``loader`` asks whether the loader's cache names the path. Any other word looks at
-            the path itself.
+            path leads to a file. ``loader`` asks whether the loader's cache names the path, and where that leads.
+            Any other word looks at the path itself.
         marker: with the kind ``block``, the block of clusterctl whose lines count; all other lines are the user's.
         verifier: of artifacts; None compares no content.
 
     Returns:
         ``path`` and ``kind`` (file, block, dir, link, absent, artifact, library, loader or other). A file or block adds
-        mode, owner, group and sha256, a block also marker. A dir adds mode, owner and group. A link adds target. An
-        artifact adds marker_sha256 and files. A path that root would reach only through another user's link is a link
-        to the path of that link.
+        mode, owner, group and sha256, a block also marker. A dir adds mode, owner and group. A link or loader adds
+        target. An artifact adds marker_sha256 and files. A path that root would reach only through another user's
+        link is a link to the path of that link.
     """
     if kind == "artifact":
         return _artifact_state(path, verifier or Verifier())
-    if kind in {"library", "loader"}:
-        there = os.path.isfile(path) if kind == "library" else _in_loader_cache(path)
-        return {"path": path, "kind": kind if there else "absent"}
+    if kind == "library":
+        return {"path": path, "kind": kind if os.path.isfile(path) else "absent"}
+    if kind == "loader":
+        return _loader_state(path)
     passed = link_of_another(os.path.dirname(path))
     if passed:
         return {"path": path, "kind": "link", "target": passed}
@@ -194,10 +195,13 @@ def _block(path: str, marker: str) -> bytes:
     return b"\n".join(kept)
 
 
-def _in_loader_cache(path: str) -> bool:
+def _loader_state(path: str) -> Json:
     from . import libraries  # noqa: PLC0415 - most modules that look at a path compile it for nothing
 
     try:
-        return path in libraries.read_library_cache(libraries.content(), os.path.basename(path))
+        if path in libraries.read_library_cache(libraries.content(), os.path.basename(path)) and os.path.lexists(path):
+            target = os.readlink(path) if os.path.islink(path) else path
+            return {"path": path, "kind": "loader", "target": target}
     except OSError:
-        return False
+        pass
+    return {"path": path, "kind": "absent"}

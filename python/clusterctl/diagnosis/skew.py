@@ -384,6 +384,8 @@ def _other_file(node: _Seen, title: str, artifact: Artifact, library: Library) -
     elif library.via == "default folders":
         why = f"/etc/ld.so.cache does not name the installed one and {folder} is searched anyway"
         cure = f"run 'ldconfig' there, or {PROVISION}"
+    elif folder == PurePosixPath(artifact.link).parent / "lib/clusterctl":
+        why, cure = f"it leads to {library.real}", PROVISION
     else:
         why = f"{library.via} names {folder} first"
         cure = f"remove the package or the file in /etc/ld.so.conf.d that brought {folder}, and run 'ldconfig'"

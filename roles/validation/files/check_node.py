@@ -218,11 +218,10 @@ def loader_cache(_asked: argparse.Namespace) -> List[Words]:
     content, cache, cure = node_libraries.content(), node_libraries.LIBRARY_CACHE, "run 'ldconfig'"
     if not node_libraries.read_library_cache(content, "libc.so.6"):
         return [(f"{cache} is empty or damaged", cure)]
-    link = f"{ROOT}/nccl/lib/{LIBRARIES['nccl']}"
-    if not os.path.exists(NCCL_LOADER) or not os.path.exists(link):  # noqa: PTH110
-        return []
-    if link not in node_libraries.read_library_cache(content, LIBRARIES["nccl"]):
-        return [(f"{cache} lacks {link}", cure)]
+    with contextlib.suppress(OSError, IndexError):
+        link = f"{Path(NCCL_LOADER).read_text(encoding='utf-8').split()[-1]}/{LIBRARIES['nccl']}"
+        if os.path.exists(link) and link not in node_libraries.read_library_cache(content, LIBRARIES["nccl"]):  # noqa: PTH110
+            return [(f"{cache} lacks {link}", cure)]
     return []
 
 

@@ -277,6 +277,22 @@ def test_an_nccl_of_a_package_first_in_the_cache_is_named() -> None:
     assert "ldconfig" in found.cure
 
 
+def test_the_link_that_the_loaders_cache_names_is_the_installed_one_unless_it_leads_elsewhere() -> None:
+    link = "/usr/local/lib/clusterctl/libnccl.so.2"
+
+    def linked(record: Record) -> None:
+        library(record)["path"] = link
+
+    def elsewhere(record: Record) -> None:
+        library(record).update(path=link, real="/opt/x/libnccl.so.2", version="2.18.3")
+
+    assert skew.stack_findings(cluster(**dict.fromkeys(NODES, linked))) == ()
+    found = the_one(skew.stack_findings(cluster(**dict.fromkeys(NODES[1:], linked), node1=elsewhere)))
+    assert f"loads {link} (NCCL 2.18.3) and not {INSTALLED}" in found.cause
+    assert "because it leads to /opt/x/libnccl.so.2" in found.cause
+    assert found.cure == skew.PROVISION
+
+
 def test_an_nccl_of_the_systems_packages_is_the_installed_one_where_the_artifact_is_made_of_links() -> None:
     system = {"path": "/lib/x86_64-linux-gnu/libnccl.so.2", "real": "/usr/lib/x86_64-linux-gnu/libnccl.so.2.29.7"}
 

@@ -9,12 +9,18 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible_collections.clusterctl.hpc.plugins.module_utils import file_stage
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import libraries, path_state
 from ansible_collections.clusterctl.hpc.plugins.modules import nccl_report, nccl_system
 from ansible_collections.clusterctl.hpc.plugins.plugin_utils import nccl
+
+if TYPE_CHECKING:
+    from conftest import RunModule
 
 FILES = Path(__file__).parents[3] / "roles" / "nccl" / "files"
 HEADER = "#define NCCL_MAJOR 2\n#define NCCL_MINOR {minor}\n#define NCCL_PATCH {patch}\n"
@@ -383,7 +389,90 @@ def test_the_report_says_who_maps_what() -> None:
     assert "does not answer of /env/libnccl.so.2 (the framework's, mapped by torch)" in said
 
 
-@pytest.mark.parametrize("link", ["/x\n/tmp/evil", "/x\0", "/x:/tmp/evil", "/x,/tmp/evil", "/x /tmp/evil", "/x#"])
-def test_the_loader_gets_one_folder(link: str) -> None:
+@pytest.mark.parametrize("prefix", ["/x\n/tmp/evil", "/x\0", "/x:/tmp/evil", "/x,/tmp/evil", "/x /tmp/evil", "/x#"])
+def test_the_loader_gets_one_folder(prefix: str) -> None:
     with pytest.raises(nccl_system.file_transaction.StageError, match=r"nccl\.conf: the folder is"):
-        nccl_system.conf_of("/etc/ld.so.conf.d/nccl.conf", link)
+        nccl_system.loader_entries("/etc/ld.so.conf.d/nccl.conf", f"{prefix}/nccl", is_coming=True)
+
+
+def compiled(path: Path, soname: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    named = ["-Xlinker", "-soname", "-Xlinker", soname] if soname else []
+    subprocess.run(["gcc", "-shared", *named, "-x", "c", "-", "-o", str(path)], input=b"int x;", check=True)
+    return path
+
+
+def laid_out(folder: Path) -> list[str]:
+    """Lay out what the loader gets, as the user who runs the tests, and return the changes."""
+    entries = nccl_system.loader_entries(str(folder / "nccl.conf"), str(folder / "nccl"), is_coming=False)
+    mine = [replace(entry, uid=None, gid=None) for entry in entries]
+    return file_stage.apply(mine).changes
+
+
+def cached(folder: Path, cache: Path) -> list[str]:
+    """Return the lines of a cache that ldconfig makes by the written file."""
+    argv = ["/sbin/ldconfig", "-C", str(cache)]
+    subprocess.run([*argv, "-X", "-f", str(folder / "nccl.conf")], check=True, capture_output=True)
+    lines = subprocess.run([*argv, "-p"], check=True, capture_output=True, text=True).stdout.splitlines()
+    return [line.split(" => ")[1] for line in lines if f" => {folder}/" in line]
+
+
+def test_the_loaders_cache_has_one_name_of_an_artifact_whatever_it_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = compiled(tmp_path / "nccl/lib/libnccl.so.2", "libnccl.so.2")
+    compiled(tmp_path / "nccl/lib/libz.so.1", "libz.so.1")
+    folder, conf = tmp_path / "lib/clusterctl", tmp_path / "nccl.conf"
+    link = str(folder / "libnccl.so.2")
+    conf.write_text(f"# clusterctl: the cluster's NCCL\n{tmp_path}/nccl/lib\n")  # of an earlier release
+    made = [f"created {folder.parent}", f"created {folder}", f"linked {link} to {library}", f"changed {conf}"]
+    assert laid_out(tmp_path) == made
+    assert folder.stat().st_mode & 0o7777 == 0o755
+    assert cached(tmp_path, tmp_path / "cache") == [link]
+    assert laid_out(tmp_path) == []
+
+    (folder / "libz.so.1").symlink_to("libnccl.so.2")
+    (folder / "glibc-hwcaps/x86-64-v3").mkdir(parents=True)
+    assert laid_out(tmp_path) == [f"removed {folder}/glibc-hwcaps", f"removed {folder}/libz.so.1"]
+    assert [path.name for path in folder.iterdir()] == ["libnccl.so.2"]
+
+    monkeypatch.setattr(libraries, "LIBRARY_CACHE", str(tmp_path / "cache"))
+    left = path_state.watch_state(link, "loader")
+    assert left == {"path": link, "kind": "loader", "target": str(library)}
+    Path(link).unlink()
+    assert path_state.watch_states([left]) == [{"path": link, "kind": "absent"}]
+    Path(link).symlink_to(tmp_path / "nccl/lib/libz.so.1")
+    assert path_state.watch_states([left]) == [{**left, "target": f"{tmp_path}/nccl/lib/libz.so.1"}]
+
+    library.unlink()
+    assert laid_out(tmp_path) == [f"removed {link}"], "the next NCCL comes into the cache once its name is known"
+
+
+# A name with an arrow is one that ldconfig's output alone does not tell from the right one.
+@pytest.mark.parametrize("soname", ["libz.so.1", "", "libnccl.so.2 -> x", "libnccl.so.2\n\tlibz.so.1"])
+def test_a_library_of_another_soname_is_refused_and_nothing_is_written(
+    tmp_path: Path, run_module: RunModule, soname: str
+) -> None:
+    library = compiled(tmp_path / "nccl/lib/libnccl.so.2", soname)
+    given = {"link": str(tmp_path / "nccl"), "conf": str(tmp_path / "nccl.conf"), "include_dir": str(tmp_path)}
+    done = run_module("nccl_system", **given)
+    assert done["failed"]
+    assert done["msg"].startswith(f"{library} has the SONAME {soname!r} instead of libnccl.so.2, and the loader")
+    assert f"remove {tmp_path}/nccl and its pack in the controller's cache" in done["msg"]
+    assert {path.name for path in tmp_path.iterdir()} == {"nccl"}
+
+
+def test_a_check_before_the_first_installation_tells_what_comes(tmp_path: Path, run_module: RunModule) -> None:
+    prefix, conf = tmp_path / "cluster", tmp_path / "nccl.conf"
+    given = {"link": f"{prefix}/nccl", "conf": str(conf), "include_dir": str(tmp_path), "headers": []}
+    folder = prefix / "lib/clusterctl"
+    made = [f"created {one}" for one in (prefix, prefix / "lib", folder)]
+    linked = f"linked {folder}/libnccl.so.2 to {prefix}/nccl/lib/libnccl.so.2"
+    done = run_module("nccl_system", check=True, diff=True, **given)
+    assert done["changes"] == [*made, linked, f"created {conf}", "ldconfig"]
+    assert done["diff"][-1]["after"] == f"# clusterctl: the cluster's NCCL\n{folder}\n"
+    assert list(tmp_path.iterdir()) == []
+    compiled(prefix / "nccl/lib/libnccl.so.2", "libnccl.so.2")
+    # the entry replaces one of an earlier release, which asked the loader's cache for this path
+    watch = run_module("nccl_system", check=True, **given)["watch"]
+    assert watch == [{"path": f"{prefix}/nccl/lib/libnccl.so.2", "kind": "library"}]

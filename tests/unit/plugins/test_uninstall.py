@@ -26,7 +26,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     tree_removal,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.file_restore import Present, Wanted
-from ansible_collections.clusterctl.hpc.plugins.modules import artifact_collect, uninstall
+from ansible_collections.clusterctl.hpc.plugins.modules import artifact_collect, nccl_system, uninstall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -326,6 +326,8 @@ def test_the_paths_in_roles_are_known() -> None:
     given = {"prefix": "/opt/cluster", "python": "python3", "programs": ["measure.py"], "shared": [], "gpus": []}
     files_of += validation_install.arguments_of(given)["files"]
     found |= {one["path"] for one in files_of if one.get("state") != "directory"}
+    of_loader = nccl_system.loader_entries("/etc/ld.so.conf.d/nccl.conf", "/opt/cluster/nccl", is_coming=True)
+    found |= {one.path for one in of_loader} - {"/opt", "/opt/cluster"}
     assert {"/etc/nccl.conf", "/opt/cluster/openmpi", "/opt/cluster/libexec/clusterctl/measure.py"} <= found
     assert "/var/log/clusterctl" in found
     assert [path for path in sorted(found) if not brought.covers(path, "/opt/cluster")] == []
@@ -383,6 +385,7 @@ WRITES = {
     "origins": "the record itself",
     "mark_and_lock": "the mark of the cluster below STATE; the lock lies in /run, and its run removes it",
     "uninstall": "removes",
+    "nccl_system": "a link for ldconfig in a temporary folder, which goes after its answer",
     "artifact": "removes leftovers of builds",
 }
 _WRITING = re.compile(

@@ -128,6 +128,16 @@ def test_every_look_works_with_the_files_that_the_role_installs(installed: Path)
     assert done.stderr == ""
 
 
+def test_a_cache_without_the_library_that_the_loader_should_find_is_named(installed: Path) -> None:
+    library, conf = installed / "libnccl.so.2", installed / "nccl.conf"
+    conf.write_text(f"# clusterctl: the cluster's NCCL\n{installed}\n")
+    patched(installed, ARTIFACTS, "")
+    patched(installed, '"/etc/ld.so.conf.d/nccl.conf"', repr(str(conf)))
+    assert "lacks" not in ran(installed).stdout
+    library.touch()
+    assert f"/etc/ld.so.cache lacks {library}; run 'ldconfig'" in ran(installed).stdout
+
+
 def test_a_node_without_the_record_of_a_provision_is_not_fit(installed: Path) -> None:
     (installed / "node.json").unlink()
     done = ran(installed)

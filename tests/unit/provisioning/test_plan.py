@@ -220,7 +220,8 @@ KEYS = {**FILE, "path": "/home/me/.ssh/authorized_keys", "kind": "block", "marke
 LINK = {"path": "/usr/local/openmpi", "kind": "link", "target": "openmpi-5"}
 TREE = {"path": "/usr/local/openmpi-5", "kind": "artifact", "marker_sha256": "m", "files": 7}
 LIBRARY = {"path": "/lib/libz.so.1", "kind": "library"}
-LOADER = {"path": "/usr/local/nccl/lib/libnccl.so.2", "kind": "loader"}
+NCCL = "/usr/local/nccl/lib/libnccl.so.2"
+LOADER = {"path": "/usr/local/lib/clusterctl/libnccl.so.2", "kind": "loader", "target": NCCL}
 WATCHED: tuple[dict[str, Any], ...] = (FILE, KEYS, LINK, TREE, LIBRARY, LOADER)
 TRAITS = {"host name": "node1", "limit of open files": "1024", "sshd's MaxStartups": "10:30:100"}
 LEFT = NodeState("debian-12", ("ssh-ed25519 A",), "me", WATCHED, addresses=frozenset({"10.0.0.1"}), traits=TRAITS)
@@ -256,6 +257,7 @@ def test_a_host_as_it_was_left_has_no_difference() -> None:
         (with_entry(TREE, marker_sha256="x"), "another installation"),
         (with_entry(LIBRARY, kind="absent"), "/lib/libz.so.1 differs: missing"),
         (with_entry(LOADER, kind="absent"), "libnccl.so.2 differs: missing in the loader's cache"),
+        (with_entry(LOADER, target="/tmp/x"), f"libnccl.so.2 differs: it leads to /tmp/x, was {NCCL}"),  # noqa: S108
         (replace(LEFT, addresses=frozenset({"10.0.0.9"})), "10.0.0.1, by which the other nodes know it"),
         (replace(LEFT, traits={**TRAITS, "host name": "pypi"}), "host name differs: pypi, was node1"),
         (replace(LEFT, traits={**TRAITS, "limit of open files": "24"}), "limit of open files differs: 24, was 1024"),

@@ -53,8 +53,10 @@ def test_a_session_without_root_loads_this_very_library(login: Login, host: Host
     assert answer == {"version": version, "header": version, "path": f"{folder}/lib/libnccl.so.2"}
 
 
-def test_the_loader_has_it_in_its_cache(host: Host) -> None:
-    assert f"libnccl.so.2 (libc6,x86-64) => {HOME}/lib/libnccl.so.2" in host.check_output("/sbin/ldconfig -p")
+def test_the_loader_has_it_and_nothing_else_of_ours_in_its_cache(host: Host) -> None:
+    lines = host.check_output("/sbin/ldconfig -p").splitlines()
+    ours = [line.strip() for line in lines if "clusterctl" in line or HOME in line]
+    assert ours == ["libnccl.so.2 (libc6,x86-64) => /usr/local/lib/clusterctl/libnccl.so.2"]
 
 
 def test_the_unversioned_name_and_the_headers_are_there(host: Host) -> None:
