@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filter hosts_lines: lines of /etc/hosts for the cluster's members."""
+"""Filters that write the cluster's members as lines of /etc/hosts and of a hostfile."""
 
 from __future__ import annotations
 
@@ -51,9 +51,24 @@ def hosts_lines(members: Sequence[Mapping[str, Any]], domain: str = "") -> str:
     return "".join(lines)
 
 
+def hostfile_lines(members: Sequence[Mapping[str, Any]]) -> str:
+    """Return one line of a hostfile for each member; without a comment, since horovodrun reads each line as a host.
+
+    Args:
+        members: each with ``name``, and ``slots``, by default 1.
+
+    Raises:
+        ValueError: a name is not valid.
+    """
+    for member in members:
+        if not ip_address.is_address(str(member["name"])):
+            _names(member, "")
+    return "".join(f"{member['name']} slots={int(member.get('slots') or 1)}\n" for member in members)
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"hosts_lines": hosts_lines}
+        return {"hosts_lines": hosts_lines, "hostfile_lines": hostfile_lines}

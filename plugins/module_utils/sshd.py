@@ -92,9 +92,14 @@ def settings_of(user: str) -> Dict[str, str]:
     return dict(_told(user))
 
 
+def values_of(setting: str) -> List[str]:
+    """Return all values that sshd has for root of a setting, by its name in lower case."""
+    return [value for name, value in _told("root") if name == setting]
+
+
 def host_key_files() -> List[str]:
     """Return the files of the host keys that sshd is configured with."""
-    return [value for name, value in _told("root") if name == "hostkey"]
+    return values_of("hostkey")
 
 
 def host_keys() -> List[Dict[str, str]]:

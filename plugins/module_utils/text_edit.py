@@ -242,7 +242,7 @@ _TAIL = re.compile(r"\r|[ \t]+(?:#|$)")
 class Environment(NamedTuple):
     """The wanted folders and values of a file of variables."""
 
-    paths: Mapping[str, Sequence[str]]  # by variable: folders that stand before the folders of others
+    paths: Mapping[str, Sequence[str]]  # by variable: folders that stand behind the folders of others
     variables: Mapping[str, str]
     bases: Mapping[str, str]  # by variable: the initial list, for a file without one
 
@@ -377,8 +377,9 @@ def _merge_list(lines: List[str], name: str, wanted: Environment, notes: _Notes,
             return [*lines[:place], *lines[place + 1 :]]
         if name in notes.created and ours:
             out.append(f"created {name} {notes.created[name]}".rstrip())
-    out += [f"added {name} {folder}" for folder in ours if folder not in theirs]
-    value = ":".join([*ours, *(folder for folder in theirs if folder not in ours)])
+    new = [folder for folder in ours if folder not in theirs]
+    out += [f"added {name} {folder}" for folder in new]
+    value = ":".join([*theirs, *new])
     return _with_value(lines, place, name, value)
 
 

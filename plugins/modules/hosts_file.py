@@ -21,6 +21,9 @@ options:
     description: Lines of hosts(5). An empty content removes the block.
     type: str
     required: true
+  hostfile:
+    description: Lines of C(/etc/clusterctl/hostfile) for mpirun and horovodrun. Left out, the file stays as it is.
+    type: str
   own_names:
     description:
       - Names that the node gives itself. They stand in this file behind O(own_address), unless O(content) has them.
@@ -100,6 +103,7 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     file_stage,
     file_transaction,
     ip_address,
+    session_files,
     text_edit,
 )
 
@@ -194,11 +198,21 @@ def _is_own_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and not name.startswith("localhost") and not _NUMERIC.fullmatch(name)
 
 
+def hostfile_entries(lines: str) -> List[file_transaction.Entry]:
+    """Return the entries of the hostfile and of its folder."""
+    path, mine = session_files.HOSTFILE, {"uid": 0, "gid": 0}
+    return [
+        file_transaction.Entry(path=session_files.FOLDER, state="directory", mode=0o755, **mine),
+        file_transaction.Entry(path=path, state="file", content=lines.encode(), mode=0o644, **mine),
+    ]
+
+
 def main() -> None:
     """Run the module."""
     module = file_stage.QuietModule(
         argument_spec={
             "content": {"type": "str", "required": True},
+            "hostfile": {"type": "str"},
             "own_names": {"type": "list", "elements": "str", "default": []},
             "own_address": {"type": "str", "default": ""},
             "path": {"type": "str", "default": "/etc/hosts"},
@@ -245,7 +259,8 @@ def main() -> None:
                 edit=edit,
                 what=f"block '{given['marker']}'",
                 **file_transaction.attributes(given["path"], given),
-            )
+            ),
+            *(hostfile_entries(given["hostfile"]) if given["hostfile"] else []),
         ],
         verify,
     )

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0 (see LICENSE) or, at your choice, GNU General Public License v3.0 or later (see COPYING).
-"""Set the environment of all sessions, and raise limits of open files and logins where they are too low for jobs."""
+"""Set what sessions find, and raise limits of open files and logins where they are too low for jobs."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: session_settings
-short_description: Set the environment of all sessions, and raise limits that are too low for jobs
+short_description: Set what sessions find, and raise limits that are too low for jobs
 version_added: "0.2.0"
 author: The clusterctl authors (!UNKNOWN)
 description:
   - Merges folders and variables into a file that pam_env reads, where O(environment) is given. What others wrote stays.
-    A line that needs no change keeps every byte. A list keeps the folders of others behind ours, and holds each of our
+    A line that needs no change keeps every byte. A list keeps the folders of others before ours, and holds each of our
     folders once.
   - Remembers in comments of the same file what it added. What is no longer asked for is removed. A replaced variable
     comes back.
   - Values are not expanded, since the file is not a shell script. A value that the file's form cannot carry is refused.
+  - Writes the files by which shells, sshd, systemd, environment modules and Open MPI find the cluster's programs, where
+    O(sessions) is given.
   - Asks PAM which limit of open files a session of the user gets, and asks sshd for its MaxStartups.
   - A value that is high enough is left alone. A lower one is raised by a file of its own, which stays from then on.
   - Who may log in is the administrator's decision, so the module changes no other setting of sshd.
@@ -27,11 +29,11 @@ options:
     type: dict
     suboptions:
       lists:
-        description: Folders per variable. They stand before the folders of others.
+        description: Folders per variable. They stand behind the folders of others.
         type: dict
         default: {}
       bases:
-        description: The initial list per variable, for a file that does not set it yet. Our folders stand before it.
+        description: The initial list per variable, for a file that does not set it yet. Our folders stand behind it.
         type: dict
         default: {}
       variables:
@@ -51,6 +53,37 @@ options:
       mode:
         description: Four octal digits in quotes. Left out, an existing file keeps its own.
         type: raw
+  sessions:
+    description: Who finds which programs, beside what O(environment) gives to every session. Left out, no file changes.
+    type: dict
+    suboptions:
+      accounts:
+        description: Accounts that find the programs first. An empty name is O(user). Root is left out.
+        type: list
+        elements: str
+        default: []
+      first:
+        description: Folders that the accounts find behind those of PATH in O(environment), and before the system's.
+        type: list
+        elements: str
+        default: []
+      library_path:
+        description: LD_LIBRARY_PATH of the accounts.
+        type: list
+        elements: str
+        default: []
+      prefix:
+        description: Folder of the cluster's software.
+        type: str
+        default: /usr/local
+      modulefile:
+        description: Path of the module file. Empty writes none.
+        type: str
+        default: ""
+      default_hostfile:
+        description: Whether mpirun takes the cluster's hostfile where it is given no hosts.
+        type: bool
+        default: false
   user:
     description: User who runs the jobs. Empty means the user who called sudo, or else root.
     type: str
@@ -96,6 +129,7 @@ diff: {description: "Each file before and after, in diff mode.", type: list, ret
 import os
 import pwd
 import resource
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -104,10 +138,13 @@ from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     command,
     file_stage,
     file_transaction,
+    prefix_rules,
+    session_files,
     sshd,
     text_edit,
 )
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import path_state
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_environment_file, read_text
 
 _ANSWER_S = 30
 _ASKING = {"PATH": command.SYSTEM_PATH, "LC_ALL": "C"}
@@ -122,6 +159,14 @@ _ENVIRONMENT: Dict[str, Any] = {
     "owner": {"type": "str"},
     "group": {"type": "str"},
     "mode": {"type": "raw"},
+}
+_SESSIONS: Dict[str, Any] = {
+    "accounts": {"type": "list", "elements": "str", "default": []},
+    "first": {"type": "list", "elements": "str", "default": []},
+    "library_path": {"type": "list", "elements": "str", "default": []},
+    "prefix": {"type": "str", "default": prefix_rules.DEFAULT},
+    "modulefile": {"type": "str", "default": ""},
+    "default_hostfile": {"type": "bool", "default": False},
 }
 _MOST_DIGITS = 20  # of a number of 64 bits
 
@@ -225,6 +270,59 @@ def environment_entry(given: Mapping[str, Any]) -> file_transaction.Entry:
     )
 
 
+def session_entries(
+    given: Mapping[str, Any], environment: Mapping[str, Any], user: str
+) -> List[file_transaction.Entry]:
+    """Return the entries of the files by which sessions find the cluster's programs.
+
+    Raises:
+        file_transaction.StageError: a value has the wrong type, or no shell takes it.
+    """
+    variables = wanted_of(environment)
+    path, prefix = list(variables.paths.get("PATH", ())), given["prefix"]
+    accounts = dict.fromkeys(name or user for name in given["accounts"])
+    wanted = session_files.Sessions(
+        accounts=[name for name in accounts if not _is_root(name)],
+        path=path,
+        first=given["first"],
+        library_path=given["library_path"],
+        prefix=prefix,
+        modulefile=given["modulefile"],
+        has_default_hostfile=given["default_hostfile"],
+    )
+    found: Dict[str, file_transaction.Entry] = {}
+    try:
+        text = text_edit.set_environment(read_text(environment["path"], ""), variables)
+        whole = read_environment_file(text).get("PATH", "").split(":")
+        theirs = [folder for folder in whole if folder and '"' not in folder and folder not in {*path, *wanted.first}]
+        for file in session_files.files(wanted, theirs, sshd.values_of("setenv")):
+            if not file.needs or Path(file.needs).is_dir():
+                for folder in file.makes:
+                    found.setdefault(folder, file_transaction.Entry(path=folder, state="directory"))
+                found[file.path] = _session_file(file)
+    except text_edit.EditError as error:
+        raise file_transaction.StageError(f"{error}.") from None
+    return list(found.values())
+
+
+def _session_file(file: session_files.SessionFile) -> file_transaction.Entry:
+    if file.is_block:
+        marker = session_files.MARKER
+        edit = partial(text_edit.set_block, marker=marker, content=file.text)
+        return file_transaction.Entry(path=file.path, state="edit", edit=edit, what=f"block '{marker}'")
+    if not file.text:
+        return file_transaction.Entry(path=file.path, state="absent")
+    checks = ("/usr/sbin/sshd", "-t", "-f", "%s") if file.path == session_files.SSHD else ()
+    return replace(_file(file.path, file.text), mode=file.mode, validate=checks)
+
+
+def _is_root(name: str) -> bool:
+    try:
+        return pwd.getpwnam(name).pw_uid == 0
+    except KeyError:
+        return False
+
+
 def _file(path: str, text: str) -> file_transaction.Entry:
     return file_transaction.Entry(path=path, state="file", content=text.encode(), mode=0o644, uid=0, gid=0)
 
@@ -234,12 +332,14 @@ def main() -> None:
     module = file_stage.QuietModule(
         argument_spec={
             "environment": {"type": "dict", "options": _ENVIRONMENT},
+            "sessions": {"type": "dict", "options": _SESSIONS},
             "user": {"type": "str", "default": ""},
             "open_files": {"type": "int", "required": True},
             "logins": {"type": "int", "required": True},
             "limits_file": {"type": "path", "default": "/etc/security/limits.d/zz-clusterctl.conf"},
             "sshd_files": {"type": "list", "elements": "path", "default": _SSHD_FILES},
         },
+        required_by={"sessions": ["environment"]},
         supports_check_mode=True,
     )
     given, really = module.params, not module.check_mode
@@ -249,6 +349,8 @@ def main() -> None:
     limits = (user, given["open_files"], given["logins"]) if os.geteuid() == 0 and is_user(user) else (user, 0, 0)
     try:
         variables = [environment_entry(environment)] if environment else []
+        if given["sessions"]:
+            variables += session_entries(given["sessions"], environment, user)
         wanted = wanted_files(*limits, given["limits_file"], given["sshd_files"])
         raised = [entry for entry in wanted if Path(entry.path).parent.is_dir()]
         outcome = file_stage.apply(
@@ -259,7 +361,9 @@ def main() -> None:
         )
     except file_transaction.StageError as error:
         module.fail_json(msg=str(error), changes=[], watch=[], invocation=invocation)
-    if really and outcome.changes and any(entry.path in given["sshd_files"] for entry in raised):
+    if really and any(
+        path in change for change in outcome.changes for path in (session_files.SSHD, *given["sshd_files"])
+    ):
         sshd.reload()
     for what in still_too_low(*limits) if wanted and really else []:
         module.warn(

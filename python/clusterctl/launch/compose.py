@@ -68,6 +68,7 @@ _SETTLED = ("/bin/sh", "-c", 'sleep 0.2; exec "$0" "$@"')
 # The text is constant; the folder comes to it as $0. A node's own session may have a PYTHONPATH, which stays first.
 _PACED = ("/bin/sh", "-c", 'PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$0"; export PYTHONPATH; exec "$@"')
 _PACE = "CLUSTERCTL_PACE=1"
+_HARVESTED = "PMIX_MCA_pmdl_ompi_include_envars"  # whose default is OMPI_*
 _TEMPORARY = "/tmp"  # noqa: S108 - the name that every node knows
 
 
@@ -171,11 +172,14 @@ def compose(members: Mapping[str, Member], launch_node: str, wish: JobOptions, j
         ),
         launch_node,
     )
+    # The role environment has ranks get mpirun's PATH. Open MPI 5.0 does that last, after what -x says.
+    has_own = any(one.name == "PATH" and one.value is not None for one in variables)
+    harvested = {_HARVESTED: "OMPI_*"} if has_own and mpirun.dialect(first.version) is mpirun.Dialect.PRRTE else {}
     # The line is also pasted, and there -x PATH takes that of the user's own session.
     by_path = {"PATH": session["PATH"]} if first.facts.layout.by_path else {}
     return LaunchPlan(
         argv=line.argv,
-        environment={**line.environment, **by_path, **beside(variables)},
+        environment={**line.environment, **by_path, **harvested, **beside(variables)},
         hosts=line.path.hosts,
         literal=start.literal,
         port=start.port,

@@ -289,6 +289,7 @@ def _file_diff(before: str, after: str, old: str, new: str) -> str:
         return f"{new}: {_hash(before)} → {_hash(after)}\n"
     lines = list(difflib.unified_diff(_lines(before), _lines(after), old, new))
     is_program = new.endswith(_PROGRAM_ENDS) or any(text.startswith("#!") for text in (before, after))
+    is_program = is_program and not new.startswith("/etc/")  # what sessions of all users read is shown
     if not lines or (len(lines) <= _MOST_DIFF_LINES and not is_program):
         return "".join(lines)
     if not before or not after:

@@ -65,6 +65,15 @@ def test_nodes_of_two_platforms_find_the_python_of_a_project_by_path(launcher: L
         compose.compose(members, "node1", JobOptions(("python", "a.py"), launcher, exported=("PATH=/usr/bin",)))
 
 
+@pytest.mark.parametrize(("version", "given"), [("5.0.7", "PATH=/x"), ("5.0.7", "PATH"), ("4.1.4", "PATH=/x")])
+def test_a_path_of_the_users_is_that_of_the_ranks_although_they_inherit_one(version: str, given: str) -> None:
+    """PMIx of 5.0 sets what it inherits last, after what -x says; 4.1 does it the other way round (both seen)."""
+    members = {"node1": Member(provisioned("node1"), 2, version)}
+    plan = compose.compose(members, "node1", JobOptions(("x",), exported=(given,)))
+    inherits = plan.environment.get("PMIX_MCA_pmdl_ompi_include_envars")
+    assert inherits == ("OMPI_*" if (version, given) == ("5.0.7", "PATH=/x") else None)
+
+
 @pytest.mark.parametrize(("version", "count", "waits"), [("5.0.7", 2, True), ("5.0.7", 1, False), ("4.1.4", 2, False)])
 def test_ranks_live_long_enough_for_mpirun_of_5_to_hear_of_their_end(version: str, count: int, waits: bool) -> None:
     names = [f"node{number}" for number in range(1, count + 1)]

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ansible_collections.clusterctl.hpc.plugins.filter.hosts import hosts_lines
+from ansible_collections.clusterctl.hpc.plugins.filter.hosts import hostfile_lines, hosts_lines
 from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look.reading import read_environment_file
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError
 from ansible_collections.clusterctl.hpc.plugins.modules import hosts_file
@@ -57,6 +57,13 @@ def test_a_member_named_by_its_address_needs_no_line() -> None:
 def test_what_is_no_member_is_refused(members: list[dict[str, Any]], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         hosts_lines(members)
+
+
+def test_a_hostfile_has_a_line_for_each_member_and_nothing_that_horovodrun_takes_for_a_host() -> None:
+    members = [{"name": "node1", "address": "10.0.0.1", "slots": 2}, {"name": "10.0.0.2", "address": "10.0.0.2"}]
+    assert hostfile_lines(members) == "node1 slots=2\n10.0.0.2 slots=1\n"
+    with pytest.raises(ValueError, match="is not a valid host name"):
+        hostfile_lines([{"name": "a slots=9\nb", "address": "10.0.0.1"}])
 
 
 # --- hosts_file ---
@@ -124,7 +131,7 @@ def test_the_environment_is_merged_and_given_back(tmp_path: Path, run_module: Ru
     first = run_module("session_settings", environment=given, **_NO_LIMITS)
     assert first["changes"] == [f"changed variables in {path}"]
     found = read_environment_file(path.read_text())
-    assert found == {"PATH": "/x/bin:/opt/site/bin:/usr/bin", "SITE": "1", "N": "1", "F": "0.5"}
+    assert found == {"PATH": "/opt/site/bin:/usr/bin:/x/bin", "SITE": "1", "N": "1", "F": "0.5"}
     again = run_module("session_settings", environment=given, **_NO_LIMITS)
     assert (again["changed"], again["watch"]) == (False, first["watch"])
     run_module("session_settings", environment={"path": str(path)}, **_NO_LIMITS)

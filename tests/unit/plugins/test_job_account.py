@@ -267,7 +267,9 @@ def test_pam_and_sshd_are_asked_again_only_where_something_was_too_low(
         session_settings.sshd, "settings_of", lambda user: asked.append(user) or sshd_settings("10:30:100")
     )
     path = tmp_path / "limits"
-    module = Module(environment=None, user="nobody", open_files=1024, logins=4, limits_file=str(path), sshd_files=[])
+    module = Module(
+        environment=None, sessions=None, user="nobody", open_files=1024, logins=4, limits_file=str(path), sshd_files=[]
+    )
     monkeypatch.setattr(session_settings.file_stage, "QuietModule", lambda **_spec: module)
     session_settings.main()
     assert asked == ["nobody", "root"] * times

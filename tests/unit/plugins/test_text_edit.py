@@ -121,29 +121,52 @@ def test_two_addresses_for_one_name_are_refused() -> None:
 THEIRS = '# by the site\nPATH="/opt/site/bin:/usr/bin"\nLANG=de_DE.UTF-8\nOMP_NUM_THREADS=8\n'
 
 
-def test_ours_go_before_theirs_and_a_second_time_changes_nothing() -> None:
+def test_ours_go_behind_theirs_and_a_second_time_changes_nothing() -> None:
     text = environment(THEIRS, "/x/bin", "/y/bin")
-    assert values(text)["PATH"] == "/x/bin:/y/bin:/opt/site/bin:/usr/bin"
+    assert values(text)["PATH"] == "/opt/site/bin:/usr/bin:/x/bin:/y/bin"
     assert text.startswith("# by the site\n")
     assert "LANG=de_DE.UTF-8\n" in text
     assert environment(text, "/x/bin", "/y/bin") == text
 
 
 def test_a_file_without_a_path_gets_a_whole_one() -> None:
-    assert values(environment("", "/x/bin"))["PATH"] == f"/x/bin:{BASE}"
+    assert values(environment("", "/x/bin"))["PATH"] == f"{BASE}:/x/bin"
+
+
+def test_what_an_earlier_release_put_first_goes_behind() -> None:
+    old = 'PATH="/x/bin:/opt/site/bin:/usr/bin"\nLD_LIBRARY_PATH="/x/lib"\n'
+    notes = "".join(f"# clusterctl: {note}\n" for note in ("added PATH /x/bin", "created LD_LIBRARY_PATH"))
+    text = environment(f"{old}{notes}# clusterctl: added LD_LIBRARY_PATH /x/lib\n", "/x/bin")
+    assert values(text) == {"PATH": "/opt/site/bin:/usr/bin:/x/bin"}
+    assert environment(text) == 'PATH="/opt/site/bin:/usr/bin"\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "theirs"),
+    [
+        ("PATH='/opt/a:/usr/bin'", "/opt/a:/usr/bin"),
+        ('PATH="/opt/a:/usr/bin" # by the site', "/opt/a:/usr/bin"),
+        ("PATH=/old\nPATH=/opt/a:/usr/bin", "/opt/a:/usr/bin"),  # the last one counts
+        ('export PATH="/usr/bin', "/usr/bin"),
+    ],
+)
+def test_ours_stand_behind_a_line_of_any_form(line: str, theirs: str) -> None:
+    text = environment(f"{line}\n", "/x/bin")
+    assert values(text)["PATH"] == f"{theirs}:/x/bin"
+    assert values(environment(text))["PATH"] == theirs
 
 
 def test_what_is_no_longer_wanted_goes_and_theirs_stays() -> None:
     both = environment(THEIRS, "/x/bin", "/y/bin", A="1")
     one = environment(both, "/y/bin")
-    assert values(one) == {"PATH": "/y/bin:/opt/site/bin:/usr/bin", "LANG": "de_DE.UTF-8", "OMP_NUM_THREADS": "8"}
+    assert values(one) == {"PATH": "/opt/site/bin:/usr/bin:/y/bin", "LANG": "de_DE.UTF-8", "OMP_NUM_THREADS": "8"}
     assert values(environment(one)) == values(THEIRS)
     assert environment(environment("", "/x/bin", A="1")) == ""
 
 
 def test_a_folder_that_was_theirs_before_is_theirs_after() -> None:
     text = environment('PATH="/usr/bin:/x/bin"\n', "/x/bin")
-    assert values(text)["PATH"] == "/x/bin:/usr/bin"
+    assert values(text)["PATH"] == "/usr/bin:/x/bin"
     assert "/x/bin" in values(environment(text))["PATH"].split(":")
 
 

@@ -95,6 +95,7 @@ def test_a_diff_shows_small_files_line_by_line_and_programs_and_long_files_by_th
     changed = diff(program, program.replace("print(1)\n", "print(x)\n"), "/usr/local/bin/tool")
     assert changed.startswith("/usr/local/bin/tool: 1 lines added, 1 removed, sha256 ")
     assert diff("x\n" * 90, "", "/etc/long").startswith("/etc/long: removed, 90 lines, ")
+    assert "+export A" in diff("", "#!/bin/sh\nexport A\n", "/etc/profile.d/a.sh"), "what every session reads is shown"
     assert diff("", "import x\n", "/usr/local/libexec/a.py").startswith("/usr/local/libexec/a.py: new, 1 lines")
 
 
