@@ -77,6 +77,7 @@ demo: $(VENV)/.runs  ## Four containers become one proven MPI cluster; ends with
 	@echo
 	@echo "Four nodes, one cluster. What now?"
 	@echo "  log in      $(BIN)/clusterctl sandbox ssh --name $(DEMO) node1"
+	@echo "  run MPI     mpirun --hostfile /etc/clusterctl/hostfile hostname   (on node1)"
 	@echo "  prove again $(BIN)/clusterctl validate $(DEMO_INVENTORY)"
 	@echo "  clean up    make demo-clean"
 

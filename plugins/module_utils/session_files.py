@@ -151,7 +151,7 @@ def _activate_csh(lists: Mapping[str, Sequence[str]]) -> str:
         ours = ":".join(folders)
         if ours:
             text += f"if (! $?{name}) setenv {name} {ours}\n"
-            text += f'if ("${name}:" !~ {ours}:*) setenv {name} "{ours}:${{{name}}}"\n'
+            text += f'if ("${{{name}}}:" !~ {ours}:*) setenv {name} "{ours}:${{{name}}}"\n'
     return text
 
 

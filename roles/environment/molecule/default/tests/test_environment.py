@@ -1,4 +1,4 @@
-"""A non-interactive ssh session, which is what mpirun opens, sees the merged environment."""
+"""Sessions of the login user see ours first, with a login shell and without; those of root see it last."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ def session(host: Host, login: Login) -> dict[str, str]:
 
 def test_the_path_holds_ours_before_theirs(host: Host, session: dict[str, str]) -> None:
     assert session["PATH"] == (PREPARED if host.check_output("hostname") == "node2" else PATH)
+
+
+def test_a_login_shell_finds_the_same_folders_first(host: Host, login: Login) -> None:
+    found = login(host.check_output("hostname"), "bash", "-lc", "env").stdout.splitlines()
+    assert next(line for line in found if line.startswith("PATH=")).startswith(f"PATH={OURS}:")
+    assert "LD_LIBRARY_PATH=/usr/local/openmpi/lib" in found
+
+
+def test_root_finds_mpi_last_and_nothing_else_of_ours(host: Host) -> None:
+    found = host.check_output("su - -c env").splitlines()
+    path = next(line for line in found if line.startswith("PATH="))
+    assert path.endswith(":/usr/local/openmpi/bin:/usr/local/horovod/bin")
+    assert "anaconda" not in path
+    assert not [line for line in found if line.startswith("LD_LIBRARY_PATH=")]
+    assert "LD_LIBRARY_PATH" not in host.file("/etc/environment").content_string
 
 
 def test_the_library_path_is_set(session: dict[str, str]) -> None:

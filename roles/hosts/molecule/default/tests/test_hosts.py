@@ -45,3 +45,7 @@ def test_a_node_reaches_another_by_name(host: Host) -> None:
     other = "node2" if host.check_output("hostname") == "node1" else "node1"
     program = "import socket, sys; print(socket.create_connection((sys.argv[1], 22), 5).recv(7).decode())"
     assert host.check_output("python3 -c %s %s", program, other) == "SSH-2.0"
+
+
+def test_the_hostfile_has_every_node_with_its_slots(host: Host) -> None:
+    assert host.file("/etc/clusterctl/hostfile").content_string == "node1 slots=4\nnode2 slots=1\n"
