@@ -20,6 +20,8 @@ _MOST_TEXT = 1 << 16  # characters that are searched
 _MOST_LINE = 4096  # characters of a line; some patterns take long on long lines
 
 _PROVISION = "run 'clusterctl provision'"
+_ON_ALL_NODES = "put your code at the same path on all nodes (docs/how-to/work-on-a-node.md)"
+_OF_CLUSTER = f"; for a program of the cluster {_PROVISION}"
 _LOOK = "look at the node's kernel log and at what ended its daemon"
 _OTHER_ACCOUNT = (
     "name another account with -A or a partition with -p; 'sacctmgr show associations' lists what is allowed"
@@ -147,6 +149,9 @@ ROWS: tuple[Row, ...] = (
         ("launch", (r"(?<!\S)(?P<path>/\S*/(?P<name>prted|orted|mpirun|prterun)): (?:cannot execute[\w ]*: ?)?"
                     r"(?P<why>Exec format error)"),
          "{path} is a program of another kind of machine", _PROVISION, "daemon"),
+        ("launch", r"sudo: (?P<name>mpi\w+|prte\w*|orte\w*|ompi_info|horovodrun): command not found",
+         "sudo does not find {name}, because secure_path of sudoers has system folders alone",
+         "run {name} without sudo as the account that runs jobs, or by its full path", "speaker"),
         ("launch", r"(?P<name>prted|orted|prterun): (?:command )?not found",
          "{name} is missing in PATH", _PROVISION, "daemon"),
         ("launch", (r"(?<!\S)(?P<name>\S+): error while loading shared libraries: (?P<library>[^\s:]+): "
@@ -165,10 +170,16 @@ ROWS: tuple[Row, ...] = (
     *_said("mpirun", "help texts and sources of Open MPI 4.1 and 5.0, PRRTE and PMIx (tests/data/launcher)",
         ("", (r"(?s)(?:could not access\s+or|lacked\s+permissions\s+to)\s+execute\s+an\s+executable:"
               rf"{_GAP}Executable:\s*(?P<path>\S+){_GAP}Node:\s*(?P<node>\S+)"),
-         "{path} cannot be executed", _PROVISION, "node"),
+         "{path} cannot be executed, or is missing there", f"{_ON_ALL_NODES}{_OF_CLUSTER}", "node"),
         ("", (r"(?s)(?:find|found|locate)[^\n]{0,80} executable.{0,600}?Node:\s*(?P<node>\S+)\s+"
               r"Executable:\s*(?P<path>\S+)"),
-         "{path} is missing", _PROVISION, "node"),
+         "{path} is missing", f"{_ON_ALL_NODES}{_OF_CLUSTER}", "node"),
+        ("", (r"(?s)could\s+not\s+(?:change\s+to|find|access)\s+the\s+specified\s+working\s+directory:\s*"
+              r"Working directory:\s*(?P<path>\S+)\s+Node:\s*(?P<node>\S+)"),
+         "the working directory {path} is missing or closed to the account", _ON_ALL_NODES, "node"),
+        ("", r"(?s)system limit exceeded on number of files that can be open\s+Node:\s*(?P<node>\S+)",
+         "the working directory is missing, or its limit of open files is reached (PRRTE 3.0 says the same of both)",
+         f"{_ON_ALL_NODES}, or raise nofile {_LIMITS}", "node"),
         # ORTE's own folder has the host's name in it.
         ("files", (rf"(?s)create the desired directory:{_GAP}Directory:\s*"
                    r"(?P<path>/[^\s]{1,255}?/ompi\.(?P<node>[^\s/]{1,253})\.\d+(?:/\S*)?)\s"

@@ -302,6 +302,14 @@ _LOGIN = _record(
     traps=_many(_record(name=_VARIABLE, what=_WORD, program=_PATH, said=_SENTENCE, source=_PATH), 64),
     **_OF_HOME,
 )
+_SESSION = _record(
+    kind=_WORD,
+    name=_WORD,
+    path=_PATH,
+    own=_flag,
+    problem=_WORD,
+    place=_or_empty(_pattern(r"/[A-Za-z0-9_.+@/-]{1,200}(?: line [0-9]{1,6})?", "a line of a file")),
+)
 _SITE_PMIX = _record(prefix=_BUILD_PATH, library=_BUILD_PATH, version=_VERSION, headers=_VERSION)
 _SLURM = _record(
     srun=_PATH,
@@ -446,6 +454,7 @@ FORMS: Mapping[str, Rule] = {
     "environment_source": _WORD,
     "user": _record(name=_USER, uid=_SIGNED, home=_PATH, sudo=_or_none(_flag)),
     "login": _LOGIN,
+    "sessions": _many(_SESSION, 16),
     "job_user": _or_none(_JOB_USER),
     "ssh": _record(host_keys=_many(_HOST_KEY, 64), port=_PORT, settings=_mapping(_SETTING, _SENTENCE)),
     "known_hosts": _or_none(_record(has_mesh=_flag, has_authority=_flag, own_names=_many(_text(256), 65536))),

@@ -3,7 +3,7 @@
 
 One module per subject; ``record`` joins them. ``hardware`` is the longer look that doctor takes. The package needs the
 standard library of Python 3.9 alone and changes nothing on the node. ``record`` starts a process only if asked, to
-check sudo or to ask a library for its version.
+check sudo, to ask a library for its version or to log in.
 
 The package runs in three ways:
 

@@ -12,6 +12,7 @@ import sys
 import time
 from functools import partial
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from . import (
     artifacts,
@@ -31,9 +32,13 @@ from . import (
 from .reading import Json, read_text
 from .users import SHOWN_VARIABLES
 
+if TYPE_CHECKING:
+    import pwd
+
 # --- frozen ----------------------------------------------------------------------------------------------------------
 
 _WAIT_S = 8.0  # a server that an automounter asks first takes some seconds
+_WAIT_SOON_S = 2.0  # after a login shell has looked there
 _ANSWERS_ITSELF = frozenset(
     (
         *("bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "overlay"),
@@ -233,6 +238,11 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
             lambda: login.login(variables, home, login_user, root),
             {"login": {"shell": "", "traps": [], "unsafe": [], "home_refuses": ""}},
         ),
+        (
+            "sessions",
+            lambda: _sessions(request, variables, home, login_user),
+            {"sessions": []},
+        ),
         ("job_user", lambda: users.job_user(request.get("job_user"), silent), {"job_user": None}),
         (
             "ssh",
@@ -267,6 +277,15 @@ def sections(request: Json, session: users.Session, silent: frozenset[str] | set
             {"watch": []},
         ),
     ]
+
+
+def _sessions(request: Json, variables: dict[str, str], home: str, user: pwd.struct_passwd | None) -> Json:
+    """Return what a login session finds, where that is asked for and jobs run as the login user."""
+    if not request.get("sessions") or not user or request.get("job_user") not in {None, "", user.pw_name}:
+        return {"sessions": []}
+    from . import login_session  # noqa: PLC0415 - most looks compile it for nothing
+
+    return login_session.sessions(variables, home, user, lambda paths: frozen_paths(paths, _WAIT_SOON_S))
 
 
 def _existing(name: str, request: Json, uid: int, silent: frozenset[str] | set[str], root: str) -> Json:
@@ -345,6 +364,8 @@ def collect(request: Json) -> Json:
             - ``check_sudo``: find out whether the login user has sudo without a password (starts one process).
             - ``job_user``: name of the account that jobs run as, '' for the login user (starts one process). None asks
               for no account.
+            - ``sessions``: find mpirun and python3 in a login session of that account, if this process is the account's
+              (starts its login shell).
             - ``job_look``: ``names`` and ``directory`` of the files that a job needs; see ``job_look.py`` of the role
               ``validation``, which has to be beside this package.
             - ``session``: variables of the ssh session, if the caller passed them along before sudo.

@@ -58,7 +58,7 @@ class DoctorOptions:
     """What the user asked for."""
 
     inventory: InventoryOptions = field(default_factory=InventoryOptions)
-    quick: bool = False  # each host alone, counters read once
+    quick: bool = False  # each host alone, no login session, counters read once
 
 
 def examine(
@@ -89,8 +89,9 @@ def examine(
     with reach.control_folder() as control:
         looking = f"looking at {_hosts(len(hosts))}"
         tell(looking)
-        first = _look(hosts, control, lambda count: tell(f"{looking}, {count} done"))
-        probe, closed = as_jobs_see_it(hosts, first, control)
+        more = {"sessions": not options.quick}
+        first = _look(hosts, control, lambda count: tell(f"{looking}, {count} done"), **more)
+        probe, closed = as_jobs_see_it(hosts, first, control, **more)
         seen = hardware.look(hosts, probe, past, control)
         view = replace(view_of(cluster, probe), closed_to_jobs=closed)
         if not options.quick:
@@ -134,10 +135,10 @@ def exit_code(found: Diagnosis) -> ExitCode:
     return ExitCode.VALIDATION_FAILED if found.findings else ExitCode.OK
 
 
-def _look(hosts: Sequence[Host], control: Path, ended: Callable[[int], None]) -> Probe:
+def _look(hosts: Sequence[Host], control: Path, ended: Callable[[int], None], **more: bool) -> Probe:
     by_ssh = [replace(host, become=False) for host in hosts if host.by_ssh]  # what ranks will see: no sudo
     users = {host.name: job_user(host) for host in by_ssh}
-    probe = _ask(by_ssh, hosts, control, job_users=users, ended=ended)
+    probe = _ask(by_ssh, hosts, control, job_users=users, ended=ended, **more)
     for host in hosts:
         if not host.by_ssh:
             reason = f"{host.name} is not reached by plain ssh with a key: {host.not_by_ssh}"
@@ -146,8 +147,12 @@ def _look(hosts: Sequence[Host], control: Path, ended: Callable[[int], None]) ->
     return probe
 
 
-def as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[Probe, Mapping[str, ProbeFailure]]:
+def as_jobs_see_it(
+    hosts: Sequence[Host], probe: Probe, control: Path, **more: bool
+) -> tuple[Probe, Mapping[str, ProbeFailure]]:
     """Look again where jobs have an account of their own, whose session, limits and files may be others.
+
+    ``more`` are further questions of :class:`facts.Questions`.
 
     Returns:
         The facts as jobs see them, and why an account could not be logged in to, by host name.
@@ -164,7 +169,7 @@ def as_jobs_see_it(hosts: Sequence[Host], probe: Probe, control: Path) -> tuple[
     }
     if not known:
         return probe, {}
-    own = _ask([job_host(host) for host in hosts if host.name in known], hosts, control)
+    own = _ask([job_host(host) for host in hosts if host.name in known], hosts, control, **more)
     seen = {name: node.model_copy(update={"job_user": known[name]}) for name, node in own.facts.items()}
     return Probe({**probe.facts, **seen}, probe.failures), own.failures
 

@@ -363,7 +363,8 @@ def _nccl_loaded(nodes: Sequence[_Seen]) -> Iterator[Finding]:
 def _mpi_loaded(nodes: Sequence[_Seen]) -> Iterator[Finding]:
     for node in nodes:
         artifact, library = node.whole("openmpi"), node.library("libmpi.so.40")
-        if artifact is not None and library is not None and library.path and library.via != "default folders":
+        # The cluster's programs have a RUNPATH, which LD_LIBRARY_PATH alone comes before.
+        if artifact is not None and library is not None and library.path and library.via == "LD_LIBRARY_PATH":
             yield from _other_file(node, "Open MPI", artifact, library)
 
 

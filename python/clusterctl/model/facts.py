@@ -320,6 +320,22 @@ class LoginState(NodeFact):
     home_refuses: str = ""
 
 
+class SessionProgram(NodeFact):
+    """What a session of the account that runs jobs finds: a login session, or a unit of ``systemd``.
+
+    ``own``: the program is the one that the account was given. ``place`` is the line that sets PATH, '' where unknown.
+    A row with a ``problem`` has no program: the file in ``place`` is ``unreadable``, or the login has ``ended`` or was
+    ``silent`` and ran no command.
+    """
+
+    kind: str  # login, systemd
+    name: str = ""
+    path: str = ""
+    own: bool = False
+    problem: str = ""
+    place: str = ""
+
+
 class JobUser(NodeFact):
     """The account that jobs run as.
 
@@ -478,6 +494,7 @@ class NodeFacts(NodeFact):
     environment_source: str = ""
     user: User
     login: LoginState = LoginState()
+    sessions: tuple[SessionProgram, ...] = ()  # only where they were asked for
     job_user: JobUser | None = None  # only where it was asked for
     ssh: SshDaemon = SshDaemon()
     known_hosts: KnownHosts | None = None

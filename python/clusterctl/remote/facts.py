@@ -51,6 +51,7 @@ class Questions(TypedDict, total=False):
     leftovers: bool  # also find ranks whose launcher is gone
     busy: bool  # also find ranks, and processes that use an artifact
     check_sudo: bool  # also find out whether the login user has sudo without a password
+    sessions: bool  # also start the login shell of the account that jobs run as, where that is the login user
     # by host name, the account that jobs run as, '' for the login user. It is then looked at, too.
     job_users: Mapping[str, str] | None
     job_look: Mapping[str, Any] | None  # names and directory of files that a job needs; needs JOB_LOOK beside
@@ -92,6 +93,7 @@ def requests(hosts: Iterable[Host], **questions: Unpack[Questions]) -> dict[Host
         "leftovers": questions.get("leftovers", False),
         "busy": questions.get("busy", False),
         "check_sudo": questions.get("check_sudo", False),
+        "sessions": questions.get("sessions", False),
         "job_look": questions.get("job_look"),
         "aloud": True,
     }

@@ -86,7 +86,13 @@ def launchable(view: View) -> Iterator[Finding]:
 
 
 def foreign_mpirun(node: NodeFacts) -> str:
-    """Say which other mpirun a session finds before the installed one, '' if it finds the installed one or none."""
+    """Say which other mpirun a session finds before the installed one, '' if it finds the installed one or none.
+
+    Only accounts that run jobs find the installed one first. Root and a login user beside such an account do not.
+    """
+    beside = node.job_user is not None and node.job_user.exists and node.job_user.name != node.user.name
+    if beside or node.user.name == "root":
+        return ""
     installed = artifact(node, "openmpi")
     found = next((program for program in node.launch if program.name == "mpirun"), None)
     if installed is None or found is None or not found.path or found.real in {found.own_real, ""}:
@@ -96,8 +102,14 @@ def foreign_mpirun(node: NodeFacts) -> str:
 
 def path_cure(node: NodeFacts) -> str:
     """Return how sessions find the installed mpirun first."""
-    folder = f"{node.layout.openmpi}/bin"
-    return f"put {folder} first in PATH: look in /etc/environment and in start-up files of the shell"
+    then = f"see in the start-up files of the shell why {node.layout.openmpi}/bin is not first in PATH"
+    return f"{PROVISION} (role environment), or {then}; until then 'source {activate(node)}' helps"
+
+
+def activate(node: NodeFacts) -> str:
+    """Return the file that puts the cluster's programs first, for the shell of the account."""
+    name = node.login.shell.rpartition("/")[2]
+    return f"/etc/clusterctl/activate{'.csh' if is_csh(name) else '.fish' if name == 'fish' else ''}"
 
 
 # --- the login: its shell, variables that break programs, and the home ------------------------------------------------

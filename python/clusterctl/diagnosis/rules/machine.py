@@ -15,7 +15,9 @@ from clusterctl.diagnosis.rules import launchable
 from clusterctl.diagnosis.rules.engines import LEAST, SHOWN, beyond, groups, growth, span, stands_out, unlike
 from clusterctl.diagnosis.rules.table import LOCAL_PORTS, MEMORY, MODULE, PROCESSORS, SLOW_PROCESSORS
 from clusterctl.diagnosis.skew import PROVISION, artifact, compare
+from clusterctl.model import nodeset
 from clusterctl.model.findings import Finding, Severity, majority
+from clusterctl.model.job_login import can_carry_a_launch
 from clusterctl.support import content
 from clusterctl.support.words import and_more
 
@@ -38,11 +40,14 @@ _CLOCK_WARNING_S, _CLOCK_ERROR_S = 2.0, 60.0  # make and Horovod's logs; certifi
 _SET_CLOCK = "have chrony or systemd-timesyncd set it"
 _SWAPPED_PART = 0.1
 _SHOWN_LEFTOVERS = 2
+_KINDS = {"login": "a login session", "systemd": "a unit of systemd"}
+_NO_COMMAND = {"ended": "ended before it ran a command", "silent": "ran no command in time"}
 
 
 def machine(view: View) -> Iterator[Finding]:
     yield from _artifacts(view.nodes)
     yield from sessions(view.nodes)
+    yield from logins(view.nodes)
     yield from _slow_sessions(view.nodes)
     yield from _leftovers(view.nodes)
     yield from _swap(view.nodes)
@@ -65,7 +70,10 @@ def _artifacts(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
 
 
 def sessions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
-    """Tell where a job's session would not find Open MPI, which is what mpirun over ssh starts with."""
+    """Tell where a job's session would not find Open MPI, which is what mpirun over ssh starts with.
+
+    Programs find their libraries by RUNPATH, so the loader of a session need not.
+    """
     for host, node in nodes.items():
         if artifact(node, "openmpi") is None or "PATH" not in node.environment:
             continue
@@ -80,11 +88,70 @@ def sessions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
         if missing:
             cause = f"PATH of a session without a terminal lacks {' and '.join(missing)}"
             yield Finding("session", "error", (host,), cause, cure)
-        library = next((one for one in node.libraries if one.soname == "libmpi.so.40"), None)
-        if library is not None and not library.path:
-            lacks = f"LD_LIBRARY_PATH lacks {node.layout.openmpi}/lib"
-            cause = f"a session's loader finds no libmpi.so.40: {lacks}"
-            yield Finding("session", "error", (host,), cause, cure.replace("sets PATH", "sets LD_LIBRARY_PATH"))
+
+
+def logins(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Tell where a login session or a unit of systemd finds other programs than the account was given, and why."""
+    for host, node in nodes.items():
+        user = node.user.name
+        for one in node.sessions:
+            if one.problem == "unreadable":
+                path = launchable.activate(node)
+                cause = f"user {user} cannot read {path}, so a login session goes on without the cluster's programs"
+                fix = (("chmod", "644", path),)
+                yield Finding("session", "warning", (host,), cause, f"'chmod 644 {path}', or {PROVISION}", fix)
+        for (kind, place), found in _taken(node).items():
+            if not _is_users_choice(node, place, found):
+                where = _KINDS.get(kind, kind)
+                what = " and ".join(f"{name} {f'is {path}' if path else 'is missing'}" for name, path in found.items())
+                cause = f"in {where} of user {user}, {what}{f', because of {place}' if place else ''}"
+                yield Finding("session", "warning", (host,), cause, _login_cure(node, kind, place))
+
+
+def login_notes(view: View) -> Iterator[str]:
+    """Say where the user's own start-up file has another Python, and which login sessions ran no command."""
+    said: dict[str, list[str]] = {}
+    for host, node in view.nodes.items():
+        user = f"user {node.user.name}"
+        for (kind, place), found in _taken(node).items():
+            if _is_users_choice(node, place, found):
+                what = f"python3 in {_KINDS.get(kind, kind)} of {user} is {found['python3']}"
+                words = f"{what}: {place} is the user's own, and wins"
+                said.setdefault(words, []).append(host)
+        for one in node.sessions:
+            if one.problem in _NO_COMMAND and can_carry_a_launch(node.login.shell):
+                at = f", at {one.place}" if one.place else ""
+                words = f"a login session of {user} {_NO_COMMAND[one.problem]}{at}; what it finds is unknown"
+                said.setdefault(words, []).append(host)
+    yield from (f"{nodeset.folded(hosts)}: {words}" for words, hosts in said.items())
+
+
+def _taken(node: NodeFacts) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the programs of each kind of session and place that are not the cluster's.
+
+    An mpirun that a session without a terminal finds as well is left out, because that is a finding of its own.
+    """
+    told = {
+        one.path for one in node.launch if one.name == "mpirun" and (not one.path or launchable.foreign_mpirun(node))
+    }
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for one in node.sessions:
+        if one.name and not one.own and not (one.name == "mpirun" and one.path in told):
+            found.setdefault((one.kind, one.place), {})[one.name] = one.path
+    return found
+
+
+def _is_users_choice(node: NodeFacts, place: str, found: Mapping[str, str]) -> bool:
+    return set(found) == {"python3"} and bool(found["python3"]) and place.startswith(f"{node.user.home}/")
+
+
+def _login_cure(node: NodeFacts, kind: str, place: str) -> str:
+    if kind == "systemd":
+        return f"end all sessions of user {node.user.name} there, or have it run 'systemctl --user daemon-reload'"
+    if not place:
+        return f"look for what sets PATH in the start-up files of {node.login.shell}, or {PROVISION} (role environment)"
+    below = f"have that line put its folders behind $PATH, or put 'source {launchable.activate(node)}' below it"
+    return f"{below}; where /etc/profile.d/zz-clusterctl.sh is missing, {PROVISION} (role environment)"
 
 
 def _slow_sessions(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:

@@ -156,6 +156,7 @@ NOTES: tuple[Callable[[View], Iterable[str]], ...] = (
     parameters.gid_index_notes,
     parameters.notes,
     launchable.openmpi_notes,
+    machine.login_notes,
     launchable.slurm_pmix_notes,
     gpus.settings_notes,
     gpus.card_ways_notes,

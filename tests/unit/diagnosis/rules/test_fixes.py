@@ -20,6 +20,7 @@ QUOTED = re.compile(r"'([a-z][a-z0-9_.-]*(?: [^']+)?)'")
 SHARED = "fabric_rules"  # of the collection; preflight says the same
 # By module: the first word of a quoted command, and the reason why it has no fix; '' where it has one.
 LOOK, OTHER, RISK, MANY = "it only looks", "another machine runs it", "it ends jobs", "what to give it is not known"
+SESSION = "it is for a session of the user"
 COMMANDS = {
     "changes_since_last_look": {"clusterctl": OTHER},
     "engines": {"lspci": LOOK},
@@ -51,16 +52,20 @@ COMMANDS = {
         "ip": "",
         "ln": "Slurm has to be restarted after it",
         "ls": LOOK,
+        "source": SESSION,
         "srun": "it is how a job is started",
     },
     "logins": {"clusterctl": OTHER, "hostnamectl": MANY, "ssh": LOOK},
     "machine": {
+        "chmod": "",
         "ipmitool": LOOK,
         "kill": "",
         "mcelog": LOOK,
         "mv": "provision has to follow",
         "ras-mc-ctl": LOOK,
+        "source": SESSION,
         "swapoff": RISK,
+        "systemctl": SESSION,
         "taskset": LOOK,
     },
     "network": {"clusterctl": OTHER, "ip": LOOK, "ping": LOOK},
