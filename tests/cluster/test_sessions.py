@@ -8,11 +8,9 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-import pexpect
 import pytest
-from clusterctl.sandbox.model import ssh_options
+from prompt import Prompt
 from validated import CLUSTERCTL, Cluster
 
 pytestmark = pytest.mark.cluster
@@ -65,59 +63,10 @@ echo ended
 """,
 }
 ANSWERS = [f"rank {rank} node{1 + rank // 2} {(rank - 1) % 4} 7 6" for rank in range(4)]
-_CONTROLS = re.compile(r"\x1b(?:\[[0-9;?=>]*[A-Za-z]|[()=>][A-Z0-9]?|\].*?(?:\x07|\x1b\\))|\r")
 
 
-@dataclass
-class Nodes:
+class Nodes(Prompt):
     """Nodes whose people have the shells and programs that people have."""
-
-    cluster: Cluster
-
-    def ssh(self, *options: str, user: str = USER, node: str = "node1") -> list[str]:
-        box = self.cluster.box
-        return [
-            "ssh",
-            *options,
-            "-i",
-            str(box.private_key),
-            *ssh_options(box),
-            "-l",
-            user,
-            "--",
-            box.node(node).address,
-        ]
-
-    def said(self, script: str, user: str = USER, node: str = "node1") -> list[str]:
-        """Return what a command over ssh prints."""
-        done = subprocess.run(
-            [*self.ssh("-n", user=user, node=node), script], capture_output=True, text=True, timeout=120, check=False
-        )
-        return done.stdout.splitlines()
-
-    def typed(self, *lines: str, first: str = "", user: str = USER) -> list[list[str]]:
-        """Type lines at the prompt of a login over a terminal, and return what each one prints.
-
-        Args:
-            lines: the lines.
-            first: a line that changes to another session.
-            user: the account.
-        """
-        argv = self.ssh("-tt", user=user)
-        found = []
-        with pexpect.spawn(argv[0], argv[1:], encoding="utf-8", timeout=90, dimensions=(50, 500)) as terminal:
-            for number, line in enumerate(["true", first, *lines] if first else ["true", *lines]):
-                if line == first:
-                    terminal.sendline(line)
-                    time.sleep(2)
-                    line = "true"  # noqa: PLW2901 - what is typed in the new session
-                terminal.sendline(f"{line}; echo END''OF{number}")
-                terminal.expect(rf"ENDOF{number}\b")
-                shown = _CONTROLS.sub("", terminal.before).split("\n")
-                found.append([one.strip() for one in shown if one.strip() and "END''OF" not in one])
-            terminal.sendline("exit")
-            terminal.expect(pexpect.EOF)  # a session that goes on is a job to the next provision
-        return found[-len(lines) :]
 
     def from_file(self, start: str, within_s: float = 90) -> list[str]:
         """Return what the probe wrote in a session that ``start`` starts; its file is ``out``."""
@@ -144,7 +93,7 @@ def is_right(lines: list[str], library_path: str | None = LIBRARY_PATH) -> None:
 
 @pytest.fixture(scope="module")
 def nodes(fresh_cluster: Cluster) -> Nodes:
-    found = Nodes(fresh_cluster)
+    found = Nodes(fresh_cluster, USER)
     for node in PAIR:
         fresh_cluster.on(node, "sh", "-ec", INSTALL)
         fresh_cluster.on(node, "sh", "-ec", "pgrep -x cron || cron; pgrep -x atd || atd")

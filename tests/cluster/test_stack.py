@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Iterator
 
 import pytest
 from clusterctl.model.results import CheckResult, CheckStarted, ValidationEvent, Verdict
 from clusterctl.validation.checks import registry
+from prompt import Prompt
 from validated import Cluster, result
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("stack")]
@@ -135,3 +137,47 @@ def test_the_fourth_node_has_joined_the_others(stack_cluster: Cluster, capsys: p
     with capsys.disabled():
         print(f"\n  three nodes {stack_cluster.first_s:.1f} s, a fourth joins in {seconds:.1f} s")  # noqa: T201 - a figure
     assert Stack(stack_cluster.box).look().verdict is Verdict.PASS
+
+
+TRAINED = """
+import sys
+import torch
+if sys.argv[1] == "horovod":
+    import horovod.torch as hvd
+    hvd.init()
+    print("trained", hvd.rank(), hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist())
+else:
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    ones = torch.ones(2)
+    dist.all_reduce(ones)
+    print("trained", dist.get_rank(), ones.tolist())
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.usefixtures("torch_litter")
+def test_a_person_at_the_prompt_trains_by_horovodrun_and_by_torchrun(stack_cluster: Cluster) -> None:
+    folder, prompt = "/tmp/prompt", Prompt(stack_cluster, "cluster")  # noqa: S108 - a folder of the nodes
+    torchrun = (
+        'mpirun -np 2 -H node1:1,node2:1 --bind-to none sh -c \'exec "$0" -m torch.distributed.run '
+        '--node-rank="$OMPI_COMM_WORLD_RANK" "$@"\' python --nnodes=2 --nproc-per-node=1 --master-addr=node1 '
+        f"--master-port=29511 {folder}/t.py torchrun"
+    )
+    try:
+        for node in ("node1", "node2"):
+            stack_cluster.on(node, "sh", "-c", f"mkdir {folder} && printf %s {shlex.quote(TRAINED)} > {folder}/t.py")
+        imported, which, horovod, torch = prompt.typed(
+            "python -c 'import mpi4py.MPI, torch, horovod.torch; print(torch.ones(2).sum().item())'",
+            "which torchrun horovodrun",
+            f"horovodrun -np 2 -H node1:1,node2:1 python {folder}/t.py horovod",
+            torchrun,
+        )
+    finally:
+        for node in ("node1", "node2"):
+            stack_cluster.on(node, "rm", "-rf", folder)
+    assert imported == ["2.0"]
+    assert which == ["/usr/local/python_env/bin/torchrun", "/usr/local/horovod/bin/horovodrun"]
+    for lines in (horovod, torch):
+        found = sorted(line.partition("trained ")[2] for line in lines if "trained " in line)
+        assert found == ["0 [2.0, 2.0]", "1 [2.0, 2.0]"], lines

@@ -25,6 +25,7 @@ printf 'NCCL_DEBUG=WARN' > /etc/nccl.conf && chmod 0640 /etc/nccl.conf && chown 
 printf 'PATH=/usr/local/bin:/usr/bin:/bin\nEDITOR=vi\n\n' > /etc/environment
 printf '# ours\nother.example ssh-ed25519 AAAA\n' > /etc/ssh/ssh_known_hosts && chmod 0600 /etc/ssh/ssh_known_hosts
 printf '* soft nofile 256\n' > /etc/security/limits.d/10-low.conf
+mkdir -p /etc/zsh /etc/csh /etc/fish/conf.d && printf '# ours' > /etc/zsh/zprofile && echo umask 022 > /etc/csh.login
 mkdir -p /opt/ompi && ln -s /opt/ompi /usr/local/openmpi
 printf '127.0.1.1 node1 node2 # ours' >> /etc/hosts
 """
