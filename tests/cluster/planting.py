@@ -276,9 +276,9 @@ def foreign_mpirun(cluster: Cluster, node: str, folder: str) -> contextlib.Abstr
     """Put a folder first in PATH in which another program is called mpirun."""
     forth = (
         f"mkdir -p {folder} && printf '#!/bin/sh\\necho foreign\\n' > {folder}/mpirun && chmod 755 {folder}/mpirun && "
-        f"cp -a /etc/environment {folder}/environment && sed -i 's#^PATH=\"\\?#&{folder}:#' /etc/environment"
+        f"cp -a ~cluster/.bashrc {folder}/bashrc && sed -i '1i PATH={folder}:$PATH' ~cluster/.bashrc"
     )
-    return changed(cluster, node, forth, f"cat {folder}/environment > /etc/environment; rm -r {folder}")
+    return changed(cluster, node, forth, f"cat {folder}/bashrc > ~cluster/.bashrc; rm -r {folder}")
 
 
 _DEAD = """

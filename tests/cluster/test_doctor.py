@@ -153,7 +153,8 @@ def test_each_fault_is_named_with_its_node(mpi_cluster: Cluster, tmp_path: Path)
     nccl = {"node1": 22907, "node2": 22907, "node3": 22907, "node4": 22005}
     with contextlib.ExitStack() as faults:
         faults.enter_context(edited(mpi_cluster, "node2", "/etc/hosts", "1i 127.0.1.1 node2"))
-        faults.enter_context(edited(mpi_cluster, "node3", "/etc/environment", "s#/usr/local/openmpi/bin:##"))
+        lost = "1i PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/horovod/bin"
+        faults.enter_context(edited(mpi_cluster, "node3", "/home/cluster/.bashrc", lost))
         faults.enter_context(loading_nccl(mpi_cluster, tmp_path, nccl))
         faults.enter_context(a_leftover_rank(mpi_cluster, "node1"))
         faults.enter_context(a_damaged_artifact(mpi_cluster, "node1"))
@@ -212,8 +213,8 @@ def test_what_hinders_a_launch_is_named_with_its_node(mpi_cluster: Cluster) -> N
     with contextlib.ExitStack() as faults:
         for fault in ON_NODES:
             faults.enter_context(planting.changed(mpi_cluster, *fault))
-        foreign = 's#^PATH="\\?#&/opt/planted/bin:#'
-        faults.enter_context(edited(mpi_cluster, "node3", "/etc/environment", foreign))
+        foreign = "1i PATH=/opt/planted/bin:$PATH"
+        faults.enter_context(edited(mpi_cluster, "node3", "/home/cluster/.bashrc", foreign))
         faults.enter_context(edited(mpi_cluster, "node4", "/etc/environment", "$aNCCL_DEBUG=INFO"))
         faults.enter_context(edited(mpi_cluster, "node2", "/etc/ssh/ssh_known_hosts", "/^node2[, ]/d"))
         faults.enter_context(planting.quota(mpi_cluster, "node1", 150))

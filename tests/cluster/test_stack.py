@@ -70,12 +70,13 @@ class Stack(Cluster):
         assert self.on(node, "sh", "-c", f"ls -d {site}/nvidia 2>/dev/null; true") == "", "a CPU build brings none"
         self.on(node, "mkdir", "-p", folder, f"{site}/nvidia_nccl_cu13-{version}.dist-info")
         self.on(node, "sh", "-c", f'ln "$(realpath /usr/local/nccl/lib/libnccl.so.2)" {folder}')
-        self.on(node, "cp", "-p", "/etc/environment", "/etc/environment.before")
-        self.on(node, "sed", "-i", f's|^LD_LIBRARY_PATH="|&{folder}:|', "/etc/environment")
+        start_up = "/home/cluster/.bashrc"
+        self.on(node, "cp", "-p", start_up, f"{start_up}.before")
+        self.on(node, "sed", "-i", f"1i export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH", start_up)
         try:
             yield f"{folder}/libnccl.so.2"
         finally:
-            self.on(node, "mv", "/etc/environment.before", "/etc/environment")
+            self.on(node, "mv", f"{start_up}.before", start_up)
             self.on(node, "rm", "-r", f"{site}/nvidia", f"{site}/nvidia_nccl_cu13-{version}.dist-info")
 
 
