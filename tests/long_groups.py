@@ -89,6 +89,20 @@ GROUPS = {
             "python/clusterctl/*certificate_*",
         ),
     ),
+    "sessions": Group(
+        ("test_a_person_at_the_prompt_types_what_a_tutorial_says", "test_nothing_of_ours_stands_in_roots_way[[]*"),
+        (
+            "roles/environment",
+            "roles/hosts",
+            "roles/openmpi",
+            "plugins/*session*",
+            "plugins/*sshd.py",
+            "plugins/*text_edit*",
+            "plugins/plugin_utils/recipes/openmpi.py",
+            "python/clusterctl/diagnosis/rules/machine.py",
+            "python/clusterctl/launch/compose.py",
+        ),
+    ),
     "rollback": Group(
         ("test_it_takes_seconds_and_provision_respects_it_until_it_is_released",),
         (

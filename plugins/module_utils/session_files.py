@@ -23,6 +23,7 @@ _GENERATORS = "/etc/systemd/user-environment-generators"
 GENERATOR = f"{_GENERATORS}/50-clusterctl"
 MARKER = "environment"  # of blocks in files of others
 _BY = "# Made by clusterctl"
+_QUOTING = {'"', "\\"}  # what would end a word of sshd's file or of a unit's
 # A name that is one word, and no pattern, for sshd, sh, csh and fish.
 _ACCOUNT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 
@@ -78,11 +79,12 @@ def files(wanted: Sessions, theirs: Sequence[str], sshd_settings: Sequence[str] 
         EditError: see :func:`check`.
     """
     check(wanted)
+    theirs = [folder for folder in theirs if not set(folder) & _QUOTING]
     first = [*wanted.path, *wanted.first]
     lists = {"PATH": first, "LD_LIBRARY_PATH": list(wanted.library_path)}
     whole = {"PATH": ":".join([*first, *theirs]), "LD_LIBRARY_PATH": ":".join(wanted.library_path)}
     whole = {name: value for name, value in whole.items() if value}
-    kept = [word for word in sshd_settings if word.partition("=")[0] not in whole and '"' not in word]
+    kept = [word for word in sshd_settings if word.partition("=")[0] not in whole and not set(word) & _QUOTING]
     setenv = " ".join(f'"{word}"' for word in [*(f"{name}={value}" for name, value in whole.items()), *kept])
     names = ",".join(wanted.accounts)
     about = "sessions of these accounts without a login shell, as of 'ssh NODE COMMAND'"

@@ -92,14 +92,17 @@ def settings_of(user: str) -> Dict[str, str]:
     return dict(_told(user))
 
 
-def values_of(setting: str) -> List[str]:
-    """Return all values that sshd has for root of a setting, by its name in lower case."""
-    return [value for name, value in _told("root") if name == setting]
+def all_settings_of(user: str) -> Dict[str, List[str]]:
+    """Return all values of each of sshd's settings for this user; {} where it gives none."""
+    found: Dict[str, List[str]] = {}
+    for name, value in _told(user):
+        found.setdefault(name, []).append(value)
+    return found
 
 
 def host_key_files() -> List[str]:
     """Return the files of the host keys that sshd is configured with."""
-    return values_of("hostkey")
+    return all_settings_of("root").get("hostkey", [])
 
 
 def host_keys() -> List[Dict[str, str]]:

@@ -291,29 +291,33 @@ def session_entries(
         has_default_hostfile=given["default_hostfile"],
     )
     found: Dict[str, file_transaction.Entry] = {}
+    of_sshd = sshd.all_settings_of("root")
     try:
         text = text_edit.set_environment(read_text(environment["path"], ""), variables)
         whole = read_environment_file(text).get("PATH", "").split(":")
-        theirs = [folder for folder in whole if folder and '"' not in folder and folder not in {*path, *wanted.first}]
-        for file in session_files.files(wanted, theirs, sshd.values_of("setenv")):
+        theirs = [folder for folder in whole if folder not in {"", *path, *wanted.first}]
+        for file in session_files.files(wanted, theirs, of_sshd.get("setenv", [])):
             if not file.needs or Path(file.needs).is_dir():
                 for folder in file.makes:
                     found.setdefault(folder, file_transaction.Entry(path=folder, state="directory"))
-                found[file.path] = _session_file(file)
+                found[file.path] = _session_file(file, of_sshd.get("hostkey", []))
     except text_edit.EditError as error:
         raise file_transaction.StageError(f"{error}.") from None
     return list(found.values())
 
 
-def _session_file(file: session_files.SessionFile) -> file_transaction.Entry:
+def _session_file(file: session_files.SessionFile, host_keys: Sequence[str]) -> file_transaction.Entry:
     if file.is_block:
         marker = session_files.MARKER
         edit = partial(text_edit.set_block, marker=marker, content=file.text)
         return file_transaction.Entry(path=file.path, state="edit", edit=edit, what=f"block '{marker}'")
     if not file.text:
         return file_transaction.Entry(path=file.path, state="absent")
-    checks = ("/usr/sbin/sshd", "-t", "-f", "%s") if file.path == session_files.SSHD else ()
-    return replace(_file(file.path, file.text), mode=file.mode, validate=checks)
+    checks = (
+        file.path == session_files.SSHD and host_keys
+    )  # the file alone names no key, without which sshd checks nothing
+    validate = ("/usr/sbin/sshd", "-t", "-h", host_keys[0], "-f", "%s") if checks else ()
+    return replace(_file(file.path, file.text), mode=file.mode, validate=validate)
 
 
 def _is_root(name: str) -> bool:

@@ -97,7 +97,9 @@ def test_a_login_shell_of_another_account_finds_mpi_last(tmp_path: Path, name: s
 
 
 def test_sshd_gives_the_accounts_a_whole_path_and_keeps_what_others_set() -> None:
-    text = texts(wanted(accounts=["trainer", "b.ob@site"]), "SITE=two words", "PATH=/x", 'BAD="')[session_files.SSHD]
+    text = texts(wanted(accounts=["trainer", "b.ob@site"]), "SITE=two words", "PATH=/x", 'BAD="', "BAD=\\")[
+        session_files.SSHD
+    ]
     lines = text.splitlines()
     assert lines[1] == "Match User trainer,b.ob@site"
     assert lines[2] == f'    SetEnv "PATH={OURS}:{SYSTEM}" "LD_LIBRARY_PATH={LIBRARY}" "SITE=two words"'
