@@ -169,7 +169,7 @@ def test_a_person_at_the_prompt_trains_by_horovodrun_and_by_torchrun(stack_clust
         for node in ("node1", "node2"):
             stack_cluster.on(node, "sh", "-c", f"mkdir {folder} && printf %s {shlex.quote(TRAINED)} > {folder}/t.py")
         imported, which, horovod, torch = prompt.typed(
-            "python -c 'import mpi4py.MPI, torch, horovod.torch; print(torch.ones(2).sum().item())'",
+            "python -c 'import mpi4py, torch, horovod.torch; print(torch.ones(2).sum().item())'",
             "which torchrun horovodrun",
             f"horovodrun -np 2 -H node1:1,node2:1 python {folder}/t.py horovod",
             torchrun,
