@@ -156,8 +156,8 @@ def test_a_new_node_changes_nothing_on_the_others(mesh: Mesh) -> None:
         assert mesh.login("node3", node) == (0, node)
         assert mesh.login(node, address) == (0, "node3")
     mesh.provision()  # needs no passphrase: all certificates are there
-    # The proof of the network between all nodes, and the new name. A DNS and hosts_skip_resolvable spare the latter.
-    more = ("/etc/clusterctl/fabric.json", "/etc/hosts")
+    # The proof of the network, and the new name. A DNS and hosts_skip_resolvable spare the last.
+    more = ("/etc/clusterctl/fabric.json", "/etc/clusterctl/hostfile", "/etc/hosts")
     assert changed(before, mesh.files(*OLD)) == [f"{node}:{path}" for node in OLD for path in more]
     assert mesh.login("node1", "node3") == (0, "node3")
 
