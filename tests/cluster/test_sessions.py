@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prompt import Prompt
@@ -224,6 +227,19 @@ def test_nothing_of_ours_stands_in_roots_way(nodes: Nodes, session: str) -> None
     assert not [line for line in lines if line.startswith("LD_LIBRARY_PATH=")]
     cached = [line.split(" => ")[1] for line in nodes.root("ldconfig -p").splitlines() if " => " in line]
     assert not [one for one in cached if one.startswith("/usr/local") and not one.endswith("/libnccl.so.2")]
+
+
+def test_ansible_of_others_runs_as_root_in_the_systems_python(nodes: Nodes, tmp_path: Path) -> None:
+    """Its discovery asks a session of the login user, here the account of jobs, for python3.N first."""
+    config = tmp_path / "ansible.cfg"
+    config.write_text("[defaults]\ninterpreter_python = auto\n")
+    program, inventory = Path(sys.executable).with_name("ansible"), nodes.cluster.box.inventory
+    as_user = ("-e", f"ansible_user={USER}", "-e", "ansible_become=false")
+    done = subprocess.run(
+        [str(program), "-i", str(inventory), "node1", "-m", "ping", *as_user],
+        env={**os.environ, "ANSIBLE_CONFIG": str(config)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert re.search(r'"discovered_interpreter_python": "/usr/bin/python3\.\d+"', done.stdout), done.stdout
 
 
 def test_programs_need_no_environment_and_mpicc_makes_such_programs(nodes: Nodes) -> None:

@@ -245,6 +245,10 @@ def _prefix(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
     elif its.get("read_only") and not node.get("artifacts"):
         cure = "set cluster_prefix to a folder that root can write, such as /opt/cluster"
         yield Problem(host, "prefix", f"{path} is on a read-only file system", cure, _VARIABLE)
+    python = str((node.get("python") or {}).get("executable", ""))
+    if path and python.startswith(f"{path}/python_env"):
+        words = f"Ansible's modules would run as root in the cluster's own Python ({python})"
+        yield Problem(host, "python", words, "set ansible_python_interpreter=/usr/bin/python3 in the inventory")
 
 
 def for_builds(host: str, node: Mapping[str, Any], limits: Limits) -> dict[str, Any]:

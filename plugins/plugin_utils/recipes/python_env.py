@@ -47,7 +47,10 @@ _COMPANIONS = ["cloudpickle", "packaging", "psutil", "pyyaml"]
 _LINKED = ["mpi4py/site-packages", "horovod/site-packages"]
 
 # Removed: the installer's own files, and a test program of PyTorch that does not find its libraries.
-_PRUNED = words(".lock .gitignore CACHEDIR.TAG bin/*.bat bin/*.ps1 lib/python*/site-packages/torch/bin/test_*")
+# Ansible looks for python3.N before it takes /usr/bin/python3, and would run its modules as root in this one.
+_PRUNED = words(
+    ".lock .gitignore CACHEDIR.TAG bin/*.bat bin/*.ps1 bin/python3.* lib/python*/site-packages/torch/bin/test_*"
+)
 
 # Two copies of the wheels (in the transfer and in the work folder), the environment and its pack; measured, with a
 # margin.
@@ -415,7 +418,7 @@ class _Recipe:
         kind = "" if not framework["name"] else "cuda" if framework["cuda"] else "cpu"
         linked = [f"{self.prefix}/{folder}" for folder in _LINKED]
         inputs: dict[str, Any] = {
-            "recipe": 3,
+            "recipe": 4,
             "platform": self.target,
             "wheels": {wheel["filename"]: wheel["sha256"] for wheel in self.wheels},
             "linked_folders": linked,

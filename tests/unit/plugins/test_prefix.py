@@ -173,6 +173,22 @@ def test_preflight_refuses_a_folder_that_is_not_fit() -> None:
     assert said(artifacts=1, read_only=True) == []  # what is installed can be used
 
 
+@pytest.mark.parametrize(
+    ("python", "is_refused"),
+    [
+        ("/opt/cluster/python_env/bin/python", True),
+        ("/opt/cluster/python_env-3.11-0123456789abcdef/bin/python3", True),
+        ("/usr/bin/python3", False),
+        ("/opt/cluster-python/bin/python3", False),
+    ],
+)
+def test_preflight_refuses_to_run_modules_as_root_in_the_clusters_own_python(python: str, is_refused: bool) -> None:
+    node = {"prefix": {"path": "/opt/cluster"}, "python": {"version": "3.11.2", "executable": python}}
+    found = preflight_rules.node_problems("node1", node, preflight_rules.Limits({}, "3.9", {}, {}), builder=False)
+    words = [one.cure for one in found if "the cluster's own Python" in one.problem]
+    assert words == ["set ansible_python_interpreter=/usr/bin/python3 in the inventory"] * is_refused
+
+
 def test_the_folders_on_the_way_are_made_and_uninstall_knows_them(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERCTL_ORIGINS", str(place / "origins.json"))
     assert prefix_rules.folders_to("/usr/local") == []
