@@ -59,7 +59,10 @@ def check(wanted: Sessions) -> None:
     """
     for name in wanted.accounts:
         if not _ACCOUNT.fullmatch(name):
-            raise text_edit.EditError(f"{name!r} is not the name of an account that sshd and shells take as it is")
+            raise text_edit.EditError(
+                f"environment_accounts has {name!r}, which sshd and shells do not take for a name; use letters, digits "
+                "and . _ @ -"
+            )
     for folder in (*wanted.path, *wanted.first, *wanted.library_path, *filter(None, [wanted.modulefile])):
         if not existing_python.PLAIN.fullmatch(folder):
             raise text_edit.EditError(

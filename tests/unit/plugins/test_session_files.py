@@ -116,7 +116,10 @@ def test_without_accounts_nobody_gets_ours_first() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        *(({"accounts": [name]}, "is not the name of an account") for name in ("a,b", "*", "a b", "$(id)", "a\nb", "")),
+        *(
+            ({"accounts": [name]}, "which sshd and shells do not take for a name")
+            for name in ("a,b", "*", "a b", "$(id)", "a\nb", "")
+        ),
         *(
             ({kind: [folder]}, "is not an absolute path of letters")
             for kind in ("path", "first", "library_path")
