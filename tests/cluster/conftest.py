@@ -36,6 +36,7 @@ LONGEST_FIRST = (
     "test_nccl",
     "test_ca",
     "test_members",
+    "test_sessions",
     "test_validation",
     "test_rollback",
     "test_kills",

@@ -71,12 +71,12 @@ ANSWERS = [f"rank {rank} node{1 + rank // 2} {(rank - 1) % 4} 7 6" for rank in r
 class Nodes(Prompt):
     """Nodes whose people have the shells and programs that people have."""
 
-    def from_file(self, start: str, within_s: float = 90) -> list[str]:
-        """Return what the probe wrote in a session that ``start`` starts; its file is ``out``."""
-        self.said(f"rm -f {HOME}/out; {start}")
+    def from_file(self, start: str, within_s: float = 90, file: str = "out") -> list[str]:
+        """Return what the probe wrote to a file in a session that ``start`` starts."""
+        self.said(start)
         end = time.monotonic() + within_s
         while time.monotonic() < end:
-            lines = self.said(f"cat {HOME}/out 2>/dev/null")
+            lines = self.said(f"cat {HOME}/{file} 2>/dev/null")
             if "ended" in lines:
                 return lines
             time.sleep(1)
@@ -152,17 +152,21 @@ def test_a_session_of_each_kind_finds_the_programs_and_so_do_its_ranks(nodes: No
     ids=["command", "screen", "at"],
 )
 def test_a_session_without_a_person_finds_the_programs(nodes: Nodes, start: str, library_path: str | None) -> None:
-    is_right(nodes.from_file(start), library_path)
+    is_right(nodes.from_file(f"rm -f {HOME}/out; {start}"), library_path)
 
 
 def test_a_line_of_a_crontab_activates_what_cron_takes_away(nodes: Nodes) -> None:
-    lines = [f"* * * * * . /etc/clusterctl/activate; . {HOME}/probe.sh > {HOME}/out 2>&1"]
+    """Settings of a crontab hold for the lines below them."""
+    probe = f". {HOME}/probe.sh > {HOME}"
+    crontab = f"""* * * * * . /etc/clusterctl/activate; {probe}/out 2>&1
+SHELL=/bin/bash
+BASH_ENV=/etc/clusterctl/activate
+* * * * * {probe}/out.bash 2>&1
+"""
     try:
-        nodes.root(f"printf '%s\\n' {shlex.quote(lines[0])} | crontab -u {USER} -")
+        nodes.root(f"rm -f {HOME}/out; printf %s {shlex.quote(crontab)} | crontab -u {USER} -")
         is_right(nodes.from_file("true", within_s=150))
-        top = "SHELL=/bin/bash\\nBASH_ENV=/etc/clusterctl/activate"
-        nodes.root(f"printf '{top}\\n* * * * * . {HOME}/probe.sh > {HOME}/out 2>\\&1\\n' | crontab -u {USER} -")
-        is_right(nodes.from_file("true", within_s=150))
+        is_right(nodes.from_file("true", within_s=150, file="out.bash"))
     finally:
         nodes.root(f"crontab -r -u {USER}")
 
