@@ -25,7 +25,7 @@ COMPANIONS = [
 ]
 QUICK = Built(PlacedSdist("quick-one", "1.0", "4" * 64), (Wheel("setuptools", "80.0", "setuptools.whl", "5" * 64),))
 # The key that the default variables have with these two wheels; test_recipe_python_env.py has it as well.
-KEY = "624ea35f77974dcb"
+KEY = "fea49e136965251c"
 GPU = {"platform": f"{BULLSEYE}-cuda12", "gpus": 8, "cuda": {"driver_major": 12, "driver_version": "550.54.15"}}
 
 
