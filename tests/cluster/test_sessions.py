@@ -42,7 +42,7 @@ from mpi4py import MPI
 c = MPI.COMM_WORLD
 ring = c.sendrecv(c.rank, dest=(c.rank + 1) % c.size, source=(c.rank - 1) % c.size)
 word = c.bcast({"word": 7} if c.rank == 0 else None, root=0)["word"]
-print("rank", c.rank, MPI.Get_processor_name(), ring, word, c.allreduce(c.rank))
+print(f"rank {c.rank} {MPI.Get_processor_name()} {ring} {word} {c.allreduce(c.rank)}\\n", end="", flush=True)
 """,
     "hello.c": """
 #include <mpi.h>

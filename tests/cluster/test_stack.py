@@ -146,14 +146,14 @@ import torch
 if sys.argv[1] == "horovod":
     import horovod.torch as hvd
     hvd.init()
-    print("trained", hvd.rank(), hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist())
+    rank, total = hvd.rank(), hvd.allreduce(torch.ones(2), op=hvd.Sum)
 else:
     import torch.distributed as dist
     dist.init_process_group("gloo")
-    ones = torch.ones(2)
-    dist.all_reduce(ones)
-    print("trained", dist.get_rank(), ones.tolist())
+    rank, total = dist.get_rank(), torch.ones(2)
+    dist.all_reduce(total)
     dist.destroy_process_group()
+print(f"trained {rank} {total.tolist()}\\n", end="", flush=True)
 """
 
 
@@ -176,7 +176,7 @@ def test_a_person_at_the_prompt_trains_by_horovodrun_and_by_torchrun(stack_clust
         )
     finally:
         for node in ("node1", "node2"):
-            stack_cluster.on(node, "rm", "-rf", folder)
+            stack_cluster.on(node, "rm", "-rf", folder, "/home/cluster/.horovod")  # the cache of horovodrun
     assert imported == ["2.0"]
     assert which == ["/usr/local/python_env/bin/torchrun", "/usr/local/horovod/bin/horovodrun"]
     for lines in (horovod, torch):
