@@ -121,7 +121,8 @@ def test_a_person_at_the_prompt_types_what_a_tutorial_says(nodes: Nodes) -> None
     assert which == list(OURS.values())
     assert sorted(line for line in ranks if line.startswith("rank ")) == ANSWERS
     assert compiled[-1] == "a.out"
-    assert sorted(ran) == [f"hello {rank} of 4" for rank in range(4)]
+    # PRRTE may warn of a process group that its child has set already.
+    assert sorted(line for line in ran if line.startswith("hello ")) == [f"hello {rank} of 4" for rank in range(4)]
     assert f"LD_LIBRARY_PATH={LIBRARY_PATH}" in other
     assert any(line.startswith("PATH=/usr/local/openmpi/bin:") for line in other)
 
