@@ -132,7 +132,7 @@ import resource
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.clusterctl.hpc.plugins.module_utils import (
     command,
@@ -313,10 +313,9 @@ def _session_file(file: session_files.SessionFile, host_keys: Sequence[str]) -> 
         return file_transaction.Entry(path=file.path, state="edit", edit=edit, what=f"block '{marker}'")
     if not file.text:
         return file_transaction.Entry(path=file.path, state="absent")
-    checks = (
-        file.path == session_files.SSHD and host_keys
-    )  # the file alone names no key, without which sshd checks nothing
-    validate = ("/usr/sbin/sshd", "-t", "-h", host_keys[0], "-f", "%s") if checks else ()
+    validate: Tuple[str, ...] = ()
+    if file.path == session_files.SSHD and host_keys:  # the file names no key, and sshd checks nothing without one
+        validate = ("/usr/sbin/sshd", "-t", "-h", host_keys[0], "-f", "%s")
     return replace(_file(file.path, file.text), mode=file.mode, validate=validate)
 
 

@@ -140,7 +140,7 @@ def test_a_person_at_the_prompt_types_what_a_tutorial_says(nodes: Nodes) -> None
 )
 def test_a_session_of_each_kind_finds_the_programs_and_so_do_its_ranks(nodes: Nodes, first: str, user: str) -> None:
     (probed,) = nodes.typed(f". {HOME}/probe.sh > {HOME}/out 2>&1; cat {HOME}/out", first=first, user=user)
-    is_right(probed) if "tmux" not in first else is_right(nodes.said(f"cat {HOME}/out"))
+    is_right(nodes.said(f"cat {HOME}/out") if "tmux" in first else probed)  # tmux draws a screen
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,8 @@ def test_fish_finds_the_programs_and_mpirun_needs_another_shell_on_the_other_nod
     own = nodes.said("fish -lc 'source /etc/clusterctl/activate.fish; string join : $PATH'")
     assert own[0].startswith("/usr/local/openmpi/bin:/usr/local/horovod/bin:/usr/local/python_env/bin:")
     assert own[0].count("/usr/local/openmpi/bin") == 1
-    assert nodes.said("mpirun -np 2 -H node1:2 --mca plm_ssh_assume_same_shell 0 python x.py")
+    ranks = nodes.said("mpirun -np 2 -H node1:2 --mca plm_ssh_assume_same_shell 0 python x.py")
+    assert sorted(ranks) == ["rank 0 node1 1 7 1", "rank 1 node1 0 7 1"]
 
 
 def test_another_account_finds_mpi_last_and_activates_the_rest(nodes: Nodes) -> None:
@@ -234,7 +235,7 @@ def test_nothing_of_ours_stands_in_roots_way(nodes: Nodes, session: str) -> None
     assert not [one for one in cached if one.startswith("/usr/local") and not one.endswith("/libnccl.so.2")]
 
 
-def test_ansible_of_others_runs_as_root_in_the_systems_python(nodes: Nodes, tmp_path: Path) -> None:
+def test_ansible_of_others_finds_the_systems_python(nodes: Nodes, tmp_path: Path) -> None:
     """Its discovery asks a session of the login user, here the account of jobs, for python3.N first."""
     config = tmp_path / "ansible.cfg"
     config.write_text("[defaults]\ninterpreter_python = auto\n")
@@ -249,7 +250,8 @@ def test_ansible_of_others_runs_as_root_in_the_systems_python(nodes: Nodes, tmp_
 
 def test_programs_need_no_environment_and_mpicc_makes_such_programs(nodes: Nodes) -> None:
     bare = f"env -i HOME={HOME} PATH=/usr/bin:/bin"
-    assert nodes.said(f"{bare} {OURS['mpirun']} -np 2 -H node1:1,node2:1 {OURS['python']} x.py") != []
+    ranks = nodes.said(f"{bare} {OURS['mpirun']} -np 2 -H node1:1,node2:1 {OURS['python']} x.py")
+    assert sorted(ranks) == ["rank 0 node1 1 7 1", "rank 1 node2 0 7 1"]
     assert nodes.said(f"{bare} {OURS['mpicc']} -o bare hello.c && {bare} ./bare") == ["hello 0 of 1"]
 
 
@@ -272,12 +274,13 @@ def booted(nodes: Nodes) -> Iterator[str]:
     engine, name = nodes.cluster.engine, f"{nodes.cluster.box.name}-systemd"
     nodes.root("rm -rf /tmp/* && systemctl disable ssh")
     engine.text("commit", "--quiet", nodes.cluster.box.node("node1").container, f"localhost/{name}")
-    engine.text(
-        *("run", "--detach", "--name", name, "--systemd=always", "--network=none", f"localhost/{name}", "/sbin/init")
-    )
-    yield name
-    engine.text("rm", "--force", "--time", "0", name)
-    engine.text("rmi", "--force", f"localhost/{name}")
+    boot = ("--detach", "--name", name, "--systemd=always", "--network=none", f"localhost/{name}", "/sbin/init")
+    try:
+        engine.text("run", *boot)
+        yield name
+    finally:
+        engine.text("rm", "--force", "--ignore", "--time", "0", name)
+        engine.text("rmi", "--force", f"localhost/{name}")
 
 
 def test_units_of_systemd_find_the_programs(nodes: Nodes, booted: str) -> None:
@@ -341,6 +344,17 @@ def test_doctor_names_the_line_that_takes_the_programs_away(
     assert re.search(place, words[0]), words
     assert all(name in words[0] for name in programs)
     assert "node1" in str(found["findings"]) + str(found["notes"])
+
+
+def test_a_home_that_becomes_another_shell_keeps_the_programs(nodes: Nodes) -> None:
+    nodes.root(f"touch {HOME}/.zshrc; cp -a {HOME}/.bashrc /root/bashrc; echo exec zsh >> {HOME}/.bashrc")
+    try:
+        which, shell = nodes.typed(f"which {' '.join(OURS)}", "echo $ZSH_NAME")
+        done, _seconds = nodes.cluster.run("doctor", "--format", "json")
+    finally:
+        nodes.root(f"cp -a /root/bashrc {HOME}/.bashrc")
+    assert (which[-len(OURS) :], shell[-1:]) == (list(OURS.values()), ["zsh"])
+    assert [one for one in json.loads(done.stdout)["findings"] if one["check"] == "session"] == []
 
 
 def test_the_other_series_does_the_same(nodes: Nodes) -> None:

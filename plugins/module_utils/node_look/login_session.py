@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pwd
 
 ACTIVATE = "/etc/clusterctl/activate"  # its twins for csh and fish have their ending
-_GIVEN = "/etc/clusterctl/environment"  # the PATH that the account was given
-_PROFILE = "/etc/profile.d/zz-clusterctl.sh"  # names the accounts
+GIVEN = "/etc/clusterctl/environment"  # the PATH that the account was given
+PROFILE = "/etc/profile.d/zz-clusterctl.sh"  # names the accounts
 _LOGIN_S, _ALL_S, _SYSTEMD_S = 6.0, 10.0, 3.0
 _MOST_WRITTEN = 1 << 24  # bytes; bash-completion alone is thousands of lines of a trace
 _BLOCK = 1 << 16
@@ -64,7 +64,7 @@ def sessions(
     if not home or os.geteuid() != user.pw_uid or not os.path.lexists(ACTIVATE):
         return {"sessions": []}
     shell = user.pw_shell or "/bin/sh"
-    names = re.split(r"[\s|)]+", read_text(_PROFILE, user.pw_name))  # without the file, the account is taken for one
+    names = re.split(r"[\s|)]+", read_text(PROFILE, user.pw_name))  # without the file, the account is taken for one
     is_first = user.pw_uid != 0 and user.pw_name in names
     activate = ACTIVATE + next((f".{kind}" for kind in ("csh", "fish") if shell.endswith(kind)), "")
     if is_first and not os.access(activate, os.R_OK):
@@ -75,7 +75,7 @@ def sessions(
         # A start-up file became another shell, which would be interactive on a terminal.
         shell, argv0, variables = other, os.path.basename(other), {**variables, "PATH": path}
         path, problem, _unused, _unused = _login(shell, [argv0], variables, home, until)
-    given = read_environment_file(read_text(_GIVEN, "")).get("PATH", "")
+    given = read_environment_file(read_text(GIVEN, "")).get("PATH", "")
     found = {"login": path, "systemd": _of_systemd(user.pw_uid)}
     silent = frozen([folder for one in (given, *found.values()) for folder in one.split(":")])
     programs = {name: _first(name, given, silent) for name in _NAMES}

@@ -134,6 +134,7 @@ def node_problems(host: str, node: Mapping[str, Any], limits: Limits, *, builder
         *_platform(host, node, limits),
         *_root(host, node),
         *_prefix(host, node),
+        *_interpreter(host, node),
         *_job_user(host, node),
         *_disk(host, node, limits, builder=builder),
     ]
@@ -245,8 +246,14 @@ def _prefix(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
     elif its.get("read_only") and not node.get("artifacts"):
         cure = "set cluster_prefix to a folder that root can write, such as /opt/cluster"
         yield Problem(host, "prefix", f"{path} is on a read-only file system", cure, _VARIABLE)
-    python = str((node.get("python") or {}).get("executable", ""))
-    if path and python.startswith(f"{path}/python_env"):
+
+
+def _interpreter(host: str, node: Mapping[str, Any]) -> Iterable[Problem]:
+    """Refuse the cluster's own Python for Ansible's modules."""
+    path, python = (
+        (node.get(section) or {}).get(key) for section, key in (("prefix", "path"), ("python", "executable"))
+    )
+    if path and python and python.startswith(f"{path}/python_env"):
         words = f"Ansible's modules would run as root in the cluster's own Python ({python})"
         yield Problem(host, "python", words, "set ansible_python_interpreter=/usr/bin/python3 in the inventory")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from ansible_collections.clusterctl.hpc.plugins.module_utils import session_files
+from ansible_collections.clusterctl.hpc.plugins.module_utils.node_look import login_session
 from ansible_collections.clusterctl.hpc.plugins.module_utils.session_files import Sessions
 from ansible_collections.clusterctl.hpc.plugins.module_utils.text_edit import EditError
 from ansible_collections.clusterctl.hpc.plugins.modules import session_settings
@@ -163,6 +164,13 @@ def test_the_empty_name_is_the_user_of_jobs_and_root_is_left_out(tmp_path: Path)
     profile = f"{session_files.PROFILE}.sh"
     assert "    trainer) if" in entries(tmp_path, "")[profile].content.decode()
     assert "    trainer | bob) if" in entries(tmp_path, "", accounts=["", "root", "bob"])[profile].content.decode()
+
+
+def test_doctor_reads_the_files_that_the_role_writes(tmp_path: Path) -> None:
+    """The program of doctor travels alone, so that it names them itself."""
+    written = set(entries(tmp_path, ""))
+    assert {login_session.ACTIVATE, login_session.GIVEN, login_session.PROFILE} <= written
+    assert (login_session.ACTIVATE, login_session.GIVEN) == (session_files.ACTIVATE, session_files.UNITS)
 
 
 def test_what_nothing_reads_is_left_out_and_folders_are_made_once(tmp_path: Path) -> None:
